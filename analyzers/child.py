@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     import socket
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
-SPARSE_AT_LEAST = 1 << 20
+_SPARSE_AT_LEAST = 1 << 20
 """The size in bytes up to which a file is not checked for holes.
 
 The bytes of a small file may be compressed, or be stored in its inode, so that it seems to have holes.
 """
 LEAST_MEMORY = 256 << 20
-CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 ENFORCED = sys.platform == "linux"
 """Whether the operating system can limit a process's memory; if not (macOS), a thread watches the memory."""
-WATCH_EVERY_S = 0.1
+_WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
 """The limit of a child's wall time is WALL_S seconds plus WALL_FACTOR times its limit of processor time.
 
@@ -49,9 +49,9 @@ It may be much longer than the processor time, because a disk may hang and a mac
 """
 KILLS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
 """The exit statuses of a child that was killed by another program; our own limits end a child in other ways."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_ARRAY, KEPT_BYTES = 32 << 20, 256 << 20
-"""glibc keeps arrays of up to `KEPT_ARRAY` bytes in the heap, and at most `KEPT_BYTES` of free memory at its end."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_ARRAY, _KEPT_BYTES = 32 << 20, 256 << 20
+"""glibc keeps arrays of up to `_KEPT_ARRAY` bytes in the heap, and at most `_KEPT_BYTES` of free memory at its end."""
 DONE, CRASHED, FAILED, TIMED_OUT, SERVER_KILLED = 0, 1, 3, 124, 137
 """The exit statuses of a child.
 
@@ -105,14 +105,14 @@ def bytes_on_disk(path: Path) -> int:
     A sparse file may claim to have terabytes although it has only a few bytes of data.
     """
     status = path.stat()
-    return min(status.st_size, max(status.st_blocks * 512, SPARSE_AT_LEAST))
+    return min(status.st_size, max(status.st_blocks * 512, _SPARSE_AT_LEAST))
 
 
 @functools.cache
 def memory_of_machine() -> int:
     """Return the most bytes that a child may use: three quarters of the machine's memory, or of the container's."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in CONTAINER_LIMITS:
+    for path in _CONTAINER_LIMITS:
         # Version 2 of cgroups writes `max` if there is no limit, which is no number.
         with contextlib.suppress(OSError, ValueError):
             limits.append(int(path.read_text()))
@@ -161,7 +161,7 @@ def run_forked(task: Task) -> ChildExit:
     process = os.fork()
     if not process:
         os.close(reading)
-        work_and_leave(task, own, writing)
+        _work_and_leave(task, own, writing)
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as pipe:
@@ -185,7 +185,7 @@ def is_readable(pipe: "IO[bytes] | socket.socket", seconds: int) -> bool:
     return bool(waiting.poll(seconds * 1000))
 
 
-def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
+def _work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
     """Do the task in the forked process, write its message to `pipe`, and exit without cleaning up.
 
     `own` is the address space in bytes that the process had before the task. Exit handlers and buffered output belong
@@ -217,10 +217,10 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
 def end_with_parent() -> None:
     """Have the system kill this process when its parent ends, even while it is stopped or waits for a disk."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:
@@ -232,7 +232,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
             return CacheFailure(error["message"], error["hint"])
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
         return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
-    if killed := kind_of_kill(ended.status):
+    if killed := _kind_of_kill(ended.status):
         fewer_jobs = "look for the kernel's out-of-memory killer (dmesg), and ask again with fewer --jobs"
         return killed[0](f"{name}: {killed[1]}", fewer_jobs)
     if limit := stopped(ended.status, task):
@@ -248,7 +248,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
     )
 
 
-def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
+def _kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
     """Return (error class, text) for a child with this exit status if it was killed from outside; else None."""
     if status == SERVER_KILLED:
         return ServerKilled, "the process that starts its readers was killed"
@@ -325,11 +325,11 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt:
-        mallopt(M_MMAP_THRESHOLD, KEPT_ARRAY)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_ARRAY)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def peak_memory() -> int:
+def _peak_memory() -> int:
     """Return the highest memory in bytes that this process has used so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10  # only macOS counts in bytes
@@ -341,11 +341,11 @@ def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event
     This is for systems that do not limit memory themselves. The thread checks the memory ten times a second, so one
     large allocation can exceed the limit before the next check.
     """
-    limit, ended = peak_memory() + memory, threading.Event()
+    limit, ended = _peak_memory() + memory, threading.Event()
 
     def watch() -> None:
-        while not ended.wait(WATCH_EVERY_S):
-            if peak_memory() > limit:
+        while not ended.wait(_WATCH_EVERY_S):
+            if _peak_memory() > limit:
                 exceeded()
                 return
 
@@ -353,7 +353,7 @@ def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event
     return ended
 
 
-def end_for_lack_of_memory() -> NoReturn:
+def _end_for_lack_of_memory() -> NoReturn:
     """End this child process in the same way as an uncaught `MemoryError` does."""
     os.write(1, b"MemoryError")
     os._exit(CRASHED)
@@ -368,7 +368,7 @@ def main(reader: str, target: str, memory: str, seconds: str) -> int:
     limit_self(int(memory), int(seconds))
     keep_freed_memory()
     if not ENFORCED:
-        watch_memory(int(memory), end_for_lack_of_memory)
+        watch_memory(int(memory), _end_for_lack_of_memory)
     paths = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]
     status, message = perform(Task(reader, Path(target), paths, int(memory), int(seconds)))
     sys.stdout.buffer.write(message)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-SIDE_BYTES = 64 << 20
+_SIDE_BYTES = 64 << 20
 """The largest size in bytes of a file that is read without a child process; the recorders' files are far smaller."""
 RANKS_AT_MOST = 1 << 18
 """The highest number of ranks that a job may have; the largest jobs have some hundred thousand GPUs."""
@@ -29,7 +29,7 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(number, "rb")
 
 
-def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
+def read_whole(path: Path, most: int = _SIDE_BYTES) -> bytes:
     """Return the contents of a small file.
 
     Raises:
@@ -49,13 +49,13 @@ def read_at_most(file: BufferedReader, most: int) -> bytes:
     a gigabyte this way exceeded the memory limit of an analysis.
     """
     parts = []
-    while most and (part := file.read(min(most, PART_BYTES))):
+    while most and (part := file.read(min(most, _PART_BYTES))):
         parts.append(part)
         most -= len(part)
     return b"".join(parts)
 
 
-PART_BYTES = 1 << 20
+_PART_BYTES = 1 << 20
 
 
 def read_json(path: Path) -> Any:
@@ -110,13 +110,13 @@ def json_bytes(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=msgspec.json.decode)))
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=msgspec.json.decode)))
 
 
-def encodable(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
     """Return a copy of plain nested values in which all texts can be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {encodable(key): encodable(inner) for key, inner in value.items()}
-    return [encodable(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {_encodable(key): _encodable(inner) for key, inner in value.items()}
+    return [_encodable(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -31,11 +31,11 @@ RUNTIME = re.compile(
 )
 PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")
 
-SCRIPT_NAMES = {"cmd", "code", "profile", "timeit", "trace"}
+_SCRIPT_NAMES = {"cmd", "code", "profile", "timeit", "trace"}
 """Modules of the standard library of which a user's script may have the name, because nothing in a training job imports
 them; a script with another module's name would break the import of torch."""
-STANDARD_LIBRARY = sys.stdlib_module_names - SCRIPT_NAMES
-CUT_PATH = re.compile(r"^(\w+)(\.py$|/)")
+_STANDARD_LIBRARY = sys.stdlib_module_names - _SCRIPT_NAMES
+_CUT_PATH = re.compile(r"^(\w+)(\.py$|/)")
 """Matches a path without the folder of its `sys.path` entry, as traces and py-spy write paths: `typing.py`,
 `asyncio/events.py`. The first group is a module or a package."""
 
@@ -46,19 +46,19 @@ def origin_of(filename: str) -> Origin:
     path = filename.replace("\\", "/")
     if NATIVE.search(path):
         return Origin.NATIVE
-    if RUNTIME.search(path) or is_standard_library(path):
+    if RUNTIME.search(path) or _is_standard_library(path):
         return Origin.RUNTIME
     return Origin.PACKAGE if PACKAGE.search(path) else Origin.USER
 
 
-def is_standard_library(path: str) -> bool:
+def _is_standard_library(path: str) -> bool:
     """Return whether a path that is cut after its entry of `sys.path` leads to a module of Python's standard library.
 
     >>> [is_standard_library(path) for path in ("typing.py", "json/decoder.py", "train.py", "src/typing.py")]
     [True, True, False, False]
     """
-    cut = CUT_PATH.match(path)
-    return cut is not None and cut[1] in STANDARD_LIBRARY
+    cut = _CUT_PATH.match(path)
+    return cut is not None and cut[1] in _STANDARD_LIBRARY
 
 
 def is_library(filename: str) -> bool:

@@ -40,12 +40,12 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
     memory = min(max_memory or wanted, memory_of_machine())
     speed = getattr(importlib.import_module(reader), "BYTES_PER_S", BYTES_PER_S)
     task = Task(reader, target, paths, memory, seconds=20 + file_bytes // speed)
-    ended = run_in_child(task)
+    ended = _run_in_child(task)
     if ended.status != DONE:
         raise explain(ended, task)
 
 
-def run_in_child(task: Task) -> ChildExit:
+def _run_in_child(task: Task) -> ChildExit:
     """Run a task in a child process, and return how the child ended.
 
     The child is a fork of this process if this process has a single thread, because starting a Python interpreter takes

@@ -9,16 +9,16 @@ from pathlib import Path
 from analyzers.files import open_regular
 from analyzers.log_signs.step_logs import is_console, is_metrics_json, is_metrics_table
 
-HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 16
 """The number of bytes at the beginning of a file that are read to recognise its kind."""
-SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
-CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
+_SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
+_CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
 """Matches the console lines of torchtitan and of this project's trainer."""
 GANTT = re.compile(
     rb'"traceEvents"\s*:\s*\[\s*\{\s*"name"\s*:\s*"process_name"[^{}]*\{\s*"name"\s*:\s*"[^"]*global_rank_\d+\.'
 )
 """Matches the beginning of torchtitan's Gantt chart, in which each process has the name of a structured log."""
-FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
+_FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
 """Matches text of PyTorch's debug server: of its pages, of its error pages, and of the files that it writes."""
 
@@ -60,7 +60,7 @@ class Kind(StrEnum):
     """The list of folders with the runs of `workbench parity`."""
 
 
-DEBUG_PAGES = (
+_DEBUG_PAGES = (
     (re.compile(rb"/handler/(?:dump_traceback|pyspy_dump)\b"), Kind.STACKS),
     (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
@@ -80,10 +80,10 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     head = head_of(path)
     if kind := kind_by_name(path):
         return kind
-    return kind_by_content(head) or step_log_kind(path, head, alone=alone) or text_kind(path, head)
+    return _kind_by_content(head) or _step_log_kind(path, head, alone=alone) or _text_kind(path, head)
 
 
-def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
+def _step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
     """Return the kind of another trainer's step log: a table of metrics or console output; None if it is neither.
 
     `head` has the first bytes of the file. `alone` means that the user named this very file; then any table of
@@ -97,13 +97,15 @@ def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
         if text.startswith((b"\xff\xfe", b"\xfe\xff")):
             text = text.decode("utf-16", "ignore").encode()
         return Kind.METRICS if is_metrics_table(text, alone=alone) else None
-    if name.endswith((".log", ".out", ".err", ".txt")) and (is_console(text) or is_console(tail_of(path))):
+    if name.endswith((".log", ".out", ".err", ".txt")) and (is_console(text) or is_console(_tail_of(path))):
         return Kind.LOG
     return None
 
 
-TEXT_NAME = re.compile(r".*\.(?:log|out|err)(?:\.\d{1,3})?(?:\.gz)?|slurm-\d+\S*|(?:stdout|stderr|nohup|dmesg)\S{0,40}")
-TEXT_SIGNS = re.compile(
+_TEXT_NAME = re.compile(
+    r".*\.(?:log|out|err)(?:\.\d{1,3})?(?:\.gz)?|slurm-\d+\S*|(?:stdout|stderr|nohup|dmesg)\S{0,40}"
+)
+_TEXT_SIGNS = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroupNCCL|NCCL (?:WARN|INFO)|ChildFailedError|slurmstepd: error"
     rb"|NVRM: |Watchdog caught collective|CUDA error: |CANCELLED AT"
     rb"|^Root Cause \(first observed failure\):|^ +exitcode +: |OVERFLOW! |(?:it/s|s/it)[],]"
@@ -111,28 +113,28 @@ TEXT_SIGNS = re.compile(
     re.MULTILINE,
 )
 """Matches text that only logs of PyTorch or of its launchers have, whatever the name of the file."""
-TEXT_SUFFIXES = ("", ".txt", ".gz")
+_TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
-def text_kind(path: Path, head: bytes) -> Kind | None:
+def _text_kind(path: Path, head: bytes) -> Kind | None:
     """Return `Kind.TEXT` for a text log, by its name or by typical lines of PyTorch and launchers; else None."""
     # A JSON file of another kind and a damaged pickle may have any name.
     if head.startswith((b"\x80", b'{"', b"PK")) or not head:
         return None
     # Named logs may begin with zero bytes, where they were truncated while a job wrote.
-    if TEXT_NAME.fullmatch(path.name):
+    if _TEXT_NAME.fullmatch(path.name):
         return Kind.TEXT
-    return Kind.TEXT if path.suffix in TEXT_SUFFIXES and TEXT_SIGNS.search(head) else None
+    return Kind.TEXT if path.suffix in _TEXT_SUFFIXES and _TEXT_SIGNS.search(head) else None
 
 
-def tail_of(path: Path) -> bytes:
+def _tail_of(path: Path) -> bytes:
     """Return the last bytes of a file; empty if it is gzipped, or so short that `head_of` returns all of it."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
-        if size <= HEAD_BYTES or path.suffix == ".gz":
+        if size <= _HEAD_BYTES or path.suffix == ".gz":
             return b""
-        file.seek(size - HEAD_BYTES)
-        return file.read(HEAD_BYTES)
+        file.seek(size - _HEAD_BYTES)
+        return file.read(_HEAD_BYTES)
 
 
 NAMES = tuple(
@@ -166,57 +168,57 @@ def kind_by_name(path: Path) -> Kind | None:
     return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)
 
 
-RECORDING = re.compile(r"rank\d+_memory_snapshot\.pickle(?:\.gz)?|rank\d+_trace\.json(?:\.gz)?")
-DUMP, DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm_traces?|nccl_trace.*")
+_RECORDING = re.compile(r"rank\d+_memory_snapshot\.pickle(?:\.gz)?|rank\d+_trace\.json(?:\.gz)?")
+_DUMP, _DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm_traces?|nccl_trace.*")
 
 
 def is_named_recording(path: Path) -> bool:
     """Return whether PyTorch jobs give such a name to snapshots, traces or dumps; the contents are not checked."""
-    is_dump = DUMP.fullmatch(path.name) and DUMP_FOLDER.fullmatch(path.parent.name)
-    return bool(is_dump or RECORDING.fullmatch(path.name))
+    is_dump = _DUMP.fullmatch(path.name) and _DUMP_FOLDER.fullmatch(path.parent.name)
+    return bool(is_dump or _RECORDING.fullmatch(path.name))
 
 
-def kind_by_content(head: bytes) -> Kind | None:
+def _kind_by_content(head: bytes) -> Kind | None:
     """Return the kind of a file according to its first bytes; None if they show no kind."""
     # Pickles of protocol 2 and later begin with this byte.
     if head.startswith(b"\x80"):
-        return pickled_kind(head)
+        return _pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text.startswith((b"<", b"=== ", b"PARTIAL DATA")):
-        return next((kind for pattern, kind in DEBUG_PAGES if pattern.search(text)), None)
+        return next((kind for pattern, kind in _DEBUG_PAGES if pattern.search(text)), None)
     # A JSON log may quote a line of the console.
-    if not text.startswith(b"{") and CONSOLE.search(text):
+    if not text.startswith(b"{") and _CONSOLE.search(text):
         return Kind.LOG
     # A line such as `[rank0]: ... expandable_segments:True` is no list.
-    return json_kind(text) if re.match(rb"\{|\[\s*[\[{]", text) else None
+    return _json_kind(text) if re.match(rb"\{|\[\s*[\[{]", text) else None
 
 
-OWN_SCHEMAS = ((b'"workbench.not_finite/', Kind.NOT_FINITE), (b'"workbench.values/', Kind.VALUES))
+_OWN_SCHEMAS = ((b'"workbench.not_finite/', Kind.NOT_FINITE), (b'"workbench.values/', Kind.VALUES))
 
 
-def json_kind(text: bytes) -> Kind | None:
+def _json_kind(text: bytes) -> Kind | None:
     """Return the kind of a JSON text according to the keys near its beginning; None if they show no kind."""
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:
         return Kind.STEPS
-    for schema, kind in OWN_SCHEMAS:
+    for schema, kind in _OWN_SCHEMAS:
         if schema in text[:200]:
             return kind
     if GANTT.search(text) and b'"schemaVersion"' not in text:
         return Kind.GANTT
     if b'"traceEvents"' in text or re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) or b'"schemaVersion"' in text:
         return Kind.TRACE
-    return pickled_kind(text)
+    return _pickled_kind(text)
 
 
-def pickled_kind(head: bytes) -> Kind | None:
+def _pickled_kind(head: bytes) -> Kind | None:
     """Return the kind of a pickle or JSON file by its first known key: memory snapshot or Flight Recorder dump.
 
     The result is None if the file has no known key.
     """
-    flight = FLIGHT_KEYS.search(head)
-    if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
+    flight = _FLIGHT_KEYS.search(head)
+    if _SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
         return Kind.SNAPSHOT
     return Kind.FLIGHT if flight else None
 
@@ -225,11 +227,11 @@ def head_of(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed if it is gzipped; empty if the gzip is damaged."""
     with open_regular(path) as file:
         # None: a file of the kernel, such as /proc/kmsg, that has nothing to say now.
-        head = file.read(HEAD_BYTES) or b""
+        head = file.read(_HEAD_BYTES) or b""
     if not head.startswith(b"\x1f\x8b"):
         return head
     try:
         # Only the first bytes are inflated: a bomb of a few kilobytes becomes no terabyte here.
-        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
     except zlib.error:
         return b""

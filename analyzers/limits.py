@@ -18,14 +18,14 @@ from analyzers.child import ENFORCED, LEAST_MEMORY, bytes_on_disk, memory_of_mac
 from analyzers.errors import LimitExceeded
 from analyzers.words import duration, size
 
-ANALYSIS_MEMORY = 2 << 30
-ANALYSIS_S = 40
+_ANALYSIS_MEMORY = 2 << 30
+_ANALYSIS_S = 40
 BYTES_PER_S = 1_000_000
 """The number of bytes of its files for each of which an analysis gets a second of processor time.
 
-It gets `ANALYSIS_S` seconds in addition. Real recordings take far less.
+It gets `_ANALYSIS_S` seconds in addition. Real recordings take far less.
 """
-WATCH_EVERY_S = 0.5
+_WATCH_EVERY_S = 0.5
 PAGE = resource.getpagesize()
 
 
@@ -46,13 +46,13 @@ def limited(what: str, files: Iterable[Path], max_memory: int | None = None, sha
         MemoryError: The user's own limit of the address space (`ulimit -v`) is smaller, and the body needs more.
     """
     files = list(files)
-    file_bytes = sum(present_bytes(path) for path in files)
-    wanted = max_memory or ANALYSIS_MEMORY + file_bytes * unpacked_factor(files)
+    file_bytes = sum(_present_bytes(path) for path in files)
+    wanted = max_memory or _ANALYSIS_MEMORY + file_bytes * unpacked_factor(files)
     memory = min(max(wanted, LEAST_MEMORY), memory_of_machine())
-    seconds = share * (ANALYSIS_S + file_bytes / BYTES_PER_S)
-    space_left = address_space_left()
+    seconds = share * (_ANALYSIS_S + file_bytes / BYTES_PER_S)
+    space_left = _address_space_left()
     try:
-        with limited_memory(memory), limited_time(seconds):
+        with _limited_memory(memory), limited_time(seconds):
             yield
     except MemoryError as error:
         # Then the user's limit was reached and not ours: the caller names it.
@@ -66,7 +66,7 @@ def limited(what: str, files: Iterable[Path], max_memory: int | None = None, sha
         raise LimitExceeded(why, "select with --rank and --step, and check that these are real recordings") from error
 
 
-def present_bytes(path: Path) -> int:
+def _present_bytes(path: Path) -> int:
     """Return the bytes that a file occupies on the disk; 0 if it no longer exists."""
     try:
         return bytes_on_disk(path)
@@ -74,49 +74,49 @@ def present_bytes(path: Path) -> int:
         return 0
 
 
-LOCK = threading.Lock()
-CEILINGS: dict[object, int] = {}
-"""{running `limited_memory` block: bytes of data that the process may have}; the largest number is in force."""
+_LOCK = threading.Lock()
+_CEILINGS: dict[object, int] = {}
+"""{running `_limited_memory` block: bytes of data that the process may have}; the largest number is in force."""
 
 
 @contextlib.contextmanager
-def limited_memory(memory: int) -> Iterator[None]:
+def _limited_memory(memory: int) -> Iterator[None]:
     """Let the data of this process grow by at most `memory` bytes in the body of a `with`.
 
     Data is memory that the process allocates; columns are mapped from files and do not count.
     """
     if not ENFORCED:
-        with watched_memory(memory):
+        with _watched_memory(memory):
             yield
         return
     block = object()
-    with LOCK:
-        CEILINGS[block] = data_bytes() + memory
-        apply_ceilings()
+    with _LOCK:
+        _CEILINGS[block] = _data_bytes() + memory
+        _apply_ceilings()
     try:
         yield
     finally:
-        with LOCK:
-            del CEILINGS[block]
-            apply_ceilings()
+        with _LOCK:
+            del _CEILINGS[block]
+            _apply_ceilings()
 
 
 @contextlib.contextmanager
-def watched_memory(memory: int) -> Iterator[None]:
+def _watched_memory(memory: int) -> Iterator[None]:
     """Raise MemoryError in the body of a `with` once this process has grown by `memory` bytes.
 
     This is for systems that enforce no limit: a thread checks the memory ten times a second. Pages of mapped columns
     also count.
     """
     worker = threading.get_ident()
-    ended = watch_memory(memory, lambda: raise_in(worker, MemoryError))
+    ended = watch_memory(memory, lambda: _raise_in(worker, MemoryError))
     try:
         yield
     finally:
         ended.set()
 
 
-def raise_in(thread: int, error: type[BaseException]) -> None:
+def _raise_in(thread: int, error: type[BaseException]) -> None:
     """Raise an error of this class in the thread with this id, at its next bytecode.
 
     A long call of NumPy is therefore not interrupted; the error is raised when it returns.
@@ -124,18 +124,18 @@ def raise_in(thread: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
-def data_bytes() -> int:
+def _data_bytes() -> int:
     """Return the bytes of this process that the system counts as data and stack."""
-    return mapped_bytes(5)
+    return _mapped_bytes(5)
 
 
-def address_space_left() -> float:
+def _address_space_left() -> float:
     """Return how many more bytes this process may map; infinite without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return float("inf") if soft == resource.RLIM_INFINITY else soft - mapped_bytes(0)
+    return float("inf") if soft == resource.RLIM_INFINITY else soft - _mapped_bytes(0)
 
 
-def mapped_bytes(field: int) -> int:
+def _mapped_bytes(field: int) -> int:
     """Return a field of Linux's `/proc/self/statm` (0: all memory, 5: data and stack) in bytes; 0 on other systems."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[field]) * PAGE
@@ -143,10 +143,10 @@ def mapped_bytes(field: int) -> int:
         return 0
 
 
-def apply_ceilings() -> None:
+def _apply_ceilings() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     # The system has one limit for all threads, and a smaller one would stop the analysis with the larger.
-    wanted = max(CEILINGS.values(), default=hard)
+    wanted = max(_CEILINGS.values(), default=hard)
     # The hard limit stays: once lowered, it could not be raised again.
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
@@ -156,20 +156,20 @@ def apply_ceilings() -> None:
 def limited_time(seconds: float) -> Iterator[None]:
     """Raise `OutOfTime` in the body of a `with` once it has used `seconds` of processor time."""
     if threading.current_thread() is threading.main_thread():
-        with limited_time_of_process(seconds):
+        with _limited_time_of_process(seconds):
             yield
     else:
-        with limited_time_of_thread(seconds):
+        with _limited_time_of_thread(seconds):
             yield
 
 
 @contextlib.contextmanager
-def limited_time_of_process(seconds: float) -> Iterator[None]:
+def _limited_time_of_process(seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` by a system timer, without a second thread.
 
     While there is a second thread, `isolation` cannot read a file in a fork of this process, which is the fastest way.
     """
-    handler = signal.signal(signal.SIGVTALRM, give_up)
+    handler = signal.signal(signal.SIGVTALRM, _give_up)
     left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
@@ -179,12 +179,12 @@ def limited_time_of_process(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, handler)
 
 
-def give_up(*_: object) -> None:
+def _give_up(*_: object) -> None:
     raise OutOfTime
 
 
 @contextlib.contextmanager
-def limited_time_of_thread(seconds: float) -> Iterator[None]:
+def _limited_time_of_thread(seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` that runs in a thread other than the main thread.
 
     A second thread watches the time, because the signal of a timer would reach only the main thread.
@@ -195,9 +195,9 @@ def limited_time_of_thread(seconds: float) -> Iterator[None]:
     limit = time.clock_gettime(clock) + seconds
 
     def watch() -> None:
-        while not ended.wait(WATCH_EVERY_S):
+        while not ended.wait(_WATCH_EVERY_S):
             if time.clock_gettime(clock) > limit:
-                raise_in(worker, OutOfTime)
+                _raise_in(worker, OutOfTime)
                 return
 
     watcher = threading.Thread(target=watch, name="limit of processor time", daemon=True)

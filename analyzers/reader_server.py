@@ -39,8 +39,8 @@ from analyzers.child import (
     run_forked,
 )
 
-LONGEST_NAME = 4096
-GRACE_S = 30
+_LONGEST_NAME = 4096
+_GRACE_S = 30
 """The seconds after the time limit of a task that the client still waits for the handler to report its end."""
 
 
@@ -71,7 +71,7 @@ class ReaderServer:
         with here:
             with there:
                 socket.send_fds(self.control, [task.reader.encode()], [there.fileno()])
-            return answer_of_handler(here, task)
+            return _answer_of_handler(here, task)
 
     def has_ended(self) -> bool:
         """Return whether the server has been stopped, or has ended and so closed its end of the control socket.
@@ -94,7 +94,7 @@ class ReaderServer:
             self.process.wait()
 
 
-def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
+def _answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
     """Send a task to its handler, and return how the handler's child, which reads the files, ended.
 
     A handler is a fork of the server for one request; `connection` is the socket to it. If the handler ends without an
@@ -104,16 +104,16 @@ def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
         connection.sendall(encode(task))
         # The handler reads until the end, so it waits for this.
         connection.shutdown(socket.SHUT_WR)
-    if not is_readable(connection, task.wall_s + GRACE_S):
+    if not is_readable(connection, task.wall_s + _GRACE_S):
         return ChildExit(TIMED_OUT, b"")
-    answer = read_to_end(connection)
+    answer = _read_to_end(connection)
     if not answer:
         return ChildExit(-signal.SIGKILL, b"")
     status, _, message = answer.partition(b"\n")
     return ChildExit(int(status), message)
 
 
-def read_to_end(connection: socket.socket) -> bytes:
+def _read_to_end(connection: socket.socket) -> bytes:
     """Return all bytes that arrive at a socket until its other end is closed."""
     parts = []
     with contextlib.suppress(ConnectionResetError):
@@ -138,7 +138,7 @@ def decode(request: bytes) -> Task:
 ATTEMPTS = 2
 """The number of servers to which a task is sent in turn if it could not be sent to the first."""
 STARTED: list[ReaderServer] = []
-LOCK = threading.Lock()
+_LOCK = threading.Lock()
 
 
 def run_by_server(task: Task) -> ChildExit:
@@ -148,17 +148,17 @@ def run_by_server(task: Task) -> ChildExit:
         try:
             ended = server.run(task)
         except OSError:  # somebody has killed the server since the last task
-            discard_if_ended(server)
+            _discard_if_ended(server)
             continue
-        if ended.status in KILLS and discard_if_ended(server):
+        if ended.status in KILLS and _discard_if_ended(server):
             break  # its reader may write to the folder of the task for one more moment
         return ended
     return ChildExit(SERVER_KILLED, b"")
 
 
-def discard_if_ended(server: ReaderServer) -> bool:
+def _discard_if_ended(server: ReaderServer) -> bool:
     """Return whether a server has ended; in this case, forget it, so that the next task starts another one."""
-    with LOCK:
+    with _LOCK:
         ended = server.has_ended()
         # Another thread may have replaced this server already.
         if ended and [server] == STARTED:
@@ -169,7 +169,7 @@ def discard_if_ended(server: ReaderServer) -> bool:
 
 def running_server() -> ReaderServer:
     """Return the server of this process, and start it if there is none."""
-    with LOCK:
+    with _LOCK:
         if not STARTED:
             STARTED.append(ReaderServer())
             atexit.register(STARTED[0].stop)
@@ -186,8 +186,8 @@ def main(control: socket.socket) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     while True:
-        reader, descriptors, *_ = socket.recv_fds(control, LONGEST_NAME, 1)
-        collect_handlers()
+        reader, descriptors, *_ = socket.recv_fds(control, _LONGEST_NAME, 1)
+        _collect_handlers()
         if not reader:
             return
         with socket.socket(fileno=descriptors[0]) as connection:
@@ -198,7 +198,7 @@ def main(control: socket.socket) -> None:
                 handle(connection)
 
 
-def collect_handlers() -> None:
+def _collect_handlers() -> None:
     """Wait for the handler processes that have ended, so that their processor time counts for this process.
 
     With SIGCHLD ignored the system would also remove them, but their time would be lost.
@@ -215,7 +215,7 @@ def handle(connection: socket.socket) -> NoReturn:
     """
     try:
         end_with_parent()
-        ended = run_forked(decode(read_to_end(connection)))
+        ended = run_forked(decode(_read_to_end(connection)))
         connection.sendall(b"%d\n%s" % (ended.status, ended.message))
     finally:
         os._exit(0)

@@ -196,7 +196,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     is_equal = all(numbers_in(one) == numbers_in(first) for one in others)
     with_evidence = [first] if is_equal else [first, *others]
     several = len(with_evidence) > 1
-    evidence = [fact for finding in with_evidence for fact in evidence_with_rank(finding, several)]
+    evidence = [fact for finding in with_evidence for fact in _evidence_with_rank(finding, several)]
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
     numbers = "" if is_equal else " (numbers in the evidence)"
@@ -212,7 +212,7 @@ def numbers_in(finding: Finding) -> list[str]:
     return [fact.text.removeprefix(rank) for fact in finding.evidence]
 
 
-def evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
+def _evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
     """Return the evidence of a finding; if several findings are combined (`several`), each text has its rank."""
     rank = f"rank {finding.ranks[0]}" if len(finding.ranks) == 1 and several else ""
     return [

@@ -228,7 +228,7 @@ def identify(path: Path, *, alone: bool = False) -> Artefact | None:
     return Artefact(path, kind, rank_of(path), step, is_exit, size)
 
 
-SIDE_FILE = re.compile(r"(?:stacks|groups|exit|p2p|crash|children)_(\d+)\.")
+_SIDE_FILE = re.compile(r"(?:stacks|groups|exit|p2p|crash|children)_(\d+)\.")
 
 
 def rank_of(path: Path) -> int | None:
@@ -240,7 +240,7 @@ def rank_of(path: Path) -> int | None:
     named = (
         re.search(r"^(\d{6})_step_", path.name)
         or re.search(r"rank[_-]?(\d+)", path.name)
-        or SIDE_FILE.search(path.name)
+        or _SIDE_FILE.search(path.name)
         or re.search(r"global_rank_(\d+)", path.name)
         or re.search(r"rank[_-]?(\d+)", path.parent.name)
     )
@@ -303,7 +303,7 @@ def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Find
     )
 
 
-NAMED_AT_MOST = 10
+_NAMED_AT_MOST = 10
 """The highest number of unreadable files that a report names."""
 
 
@@ -326,8 +326,8 @@ def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
         next="check that each file was copied whole and that you may read it (`ls -l`), and run the command again",
         evidence=[
             Evidence(text=text, source=str(path)) for text, (path, _) in zip(texts, source.unreadable, strict=True)
-        ][:NAMED_AT_MOST],
+        ][:_NAMED_AT_MOST],
         confidence=1.0,
     )
-    verdict = msgspec.structs.replace(report.verdict, missing=[*report.verdict.missing, *texts[:NAMED_AT_MOST]])
+    verdict = msgspec.structs.replace(report.verdict, missing=[*report.verdict.missing, *texts[:_NAMED_AT_MOST]])
     return msgspec.structs.replace(report, verdict=verdict, findings=[*report.findings, finding])

@@ -36,8 +36,8 @@ ATTEMPTS, SERVERS = 3, 10
 One cause is the system's out-of-memory killer. If it kills the server that forks the children, the reading of all files
 stops at once, so there is no reason to suspect one of them. So more kills of servers are tolerated.
 """
-FEW_FILES, SMALL_FILE = 4, 256 << 10
-"""Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_small`)."""
+FEW_FILES, _SMALL_FILE = 4, 256 << 10
+"""Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `_are_small`)."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
     )
     for folder in locations.folders():
         try:
-            return load_through(folder / key, paths, reader, options, read)
+            return _load_through(folder / key, paths, reader, options, read)
         except CacheFailure as error:
             locations.give_up(folder, error)
             failed = error
     raise failed
 
 
-def load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
+def _load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
     """Return the content of an artefact from the cache entry `entry`; create a missing entry from the files.
 
     `paths`, `reader` and `read` are the arguments of `load`.
@@ -116,17 +116,17 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options, 
     if options.cache and (columns := entry_files.open_entry(entry, reread)):
         options.count(paths, cached=True)
         return columns
-    with read_columns(entry.parent, paths, reader, options.max_memory, read) as scratch:
+    with _read_columns(entry.parent, paths, reader, options.max_memory, read) as scratch:
         options.count(paths, cached=False)
         if not options.cache:
-            return detached_columns(Columns(scratch, reread))
+            return _detached_columns(Columns(scratch, reread))
         columns = entry_files.publish(scratch, entry, reread)
     pruning.prune_if_grown(entry)
     return columns
 
 
 @contextlib.contextmanager
-def read_columns(
+def _read_columns(
     folder: Path, paths: list[Path], reader: str, max_memory: int | None, read: Read | None
 ) -> Iterator[Path]:
     """Read the files with `read` (None: in a child process), and yield a new folder in `folder` with their columns.
@@ -178,18 +178,18 @@ def load_each(
         options.progress.want(sum(map(len, artefacts)))
     parts = max(1, min(options.workers.size if options.workers else options.jobs, len(artefacts)))
     few = options.workers is None and len(artefacts) <= FEW_FILES
-    if few and (parts == 1 or (can_fork() and are_small(artefacts))):
-        yield from (load_or_error(paths, reader, options) for paths in artefacts)
+    if few and (parts == 1 or (can_fork() and _are_small(artefacts))):
+        yield from (_load_or_error(paths, reader, options) for paths in artefacts)
         return
     # A limit that holds for all must be divided before it is known who needs how much.
     shared = replace(options, max_memory=options.max_memory and options.max_memory // parts)
-    loaded = load_in_threads(artefacts, reader, shared, parts)
+    loaded = _load_in_threads(artefacts, reader, shared, parts)
     for paths, result in zip(artefacts, loaded, strict=True):
         is_too_small = isinstance(result, LimitExceeded) and shared.max_memory is not None
-        yield load_or_error(paths, reader, options) if is_too_small else result
+        yield _load_or_error(paths, reader, options) if is_too_small else result
 
 
-def load_in_threads(
+def _load_in_threads(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options, count: int
 ) -> Iterator[Columns | WorkbenchError]:
     """Yield, for each artefact, its columns or its error; `count` of them are read at the same time.
@@ -201,7 +201,7 @@ def load_in_threads(
     read = options.workers.read if options.workers else None
     with ThreadPoolExecutor(max_workers=count) as pool:
         try:
-            yield from pool.map(lambda paths: load_or_error(paths, reader, options, read), artefacts)
+            yield from pool.map(lambda paths: _load_or_error(paths, reader, options, read), artefacts)
         except BaseException:
             # Ctrl-C: the threads need not wait for workers.
             if options.workers:
@@ -209,7 +209,7 @@ def load_in_threads(
             raise
 
 
-def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
+def _are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
     """Return whether all files are so small that reading a few of them one after the other is fastest.
 
     Otherwise they are read by threads. A process with threads cannot fork, so a server process forks in its place;
@@ -217,10 +217,10 @@ def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
     than a fork of a process that has already loaded the columns of hundreds of files.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
-    return all(size <= SMALL_FILE for size in sizes)
+    return all(size <= _SMALL_FILE for size in sizes)
 
 
-def load_or_error(
+def _load_or_error(
     paths: Sequence[Path], reader: str, options: Options, read: Read | None = None
 ) -> Columns | WorkbenchError:
     """Return the content of an artefact as columns (arrays by name), or the error that reading it raised."""
@@ -252,10 +252,10 @@ def load_set(paths: Sequence[Path], reader: str, options: Options | None = None,
     numbers = [list(range(a, b)) for a, b in pairwise(bounds)]
     loaded = load_each([[paths[number] for number in part] for part in numbers], reader, options)
     for part, result in zip(numbers, loaded, strict=True):
-        yield from in_halves(part, paths, reader, options, result)
+        yield from _in_halves(part, paths, reader, options, result)
 
 
-def in_halves(
+def _in_halves(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options, result: Columns | WorkbenchError
 ) -> Iterator[Numbered]:
     """Yield (indexes in `paths`, columns or error) for the files with these `numbers`, which one child read together.
@@ -268,8 +268,8 @@ def in_halves(
         return
     half = len(numbers) // 2
     for part in (numbers[:half], numbers[half:]):
-        again = load_or_error([paths[number] for number in part], reader, options)
-        yield from in_halves(part, paths, reader, options, again)
+        again = _load_or_error([paths[number] for number in part], reader, options)
+        yield from _in_halves(part, paths, reader, options, again)
 
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
@@ -302,7 +302,7 @@ def code_version(folder: Path) -> int:
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
-def detached_columns(columns: Columns) -> Columns:
+def _detached_columns(columns: Columns) -> Columns:
     """Load or memory-map all columns now and return them, so that they stay readable after their files are deleted."""
     for name in columns:
         # Maps the column: from then on it needs no file name.

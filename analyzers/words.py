@@ -15,17 +15,17 @@ from pathlib import PurePath
 UNKNOWN = "unknown"
 SMALLEST_SHARE = 0.0005
 """A share below this is written as `< 0.1 %`, and a change below it as `0 %`."""
-FEWEST_OF_PATTERN = 5
+_FEWEST_OF_PATTERN = 5
 """The fewest ranks that are written as a pattern; fewer are listed."""
 AS_MULTIPLE_FROM = 9.0
 """A relative change of at least this, ten times the value before, is written as a multiple instead of a percentage."""
-GROUPED_FROM = 10_000
+_GROUPED_FROM = 10_000
 """Counts of at least this have commas between their thousands: `1234`, but `12,345`."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-MINUTE_S, HOUR_S = 60.0, 3600.0
-PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
-PROPER_NAMES = ("Python ", "Slurm ", "Flight Recorder")
-TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
+_PLAIN_WORD, _CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
+_PROPER_NAMES = ("Python ", "Slurm ", "Flight Recorder")
+_TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on AMD GPUs: PyTorch 2.12 and ROCm 7 or later)"
 """The allocator's setting against fragmentation, which several analyzers advise.
@@ -59,10 +59,10 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return UNKNOWN
     length = abs(seconds)
-    if length >= 2 * HOUR_S:
-        return f"{seconds / HOUR_S:.1f} h"
-    if length >= 2 * MINUTE_S:
-        return f"{seconds / MINUTE_S:.1f} min"
+    if length >= 2 * _HOUR_S:
+        return f"{seconds / _HOUR_S:.1f} h"
+    if length >= 2 * _MINUTE_S:
+        return f"{seconds / _MINUTE_S:.1f} min"
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if length * factor >= 0.9995:  # 999.6 µs round to 1 ms
             return f"{figures(seconds * factor)} {unit}"
@@ -92,7 +92,7 @@ def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: flo
     is the length of the axis.
     """
     longest = max(length_ns, min(max(map(abs, ticks_ns), default=0), distance_ns * 100))
-    unit, scale = next((unit for unit in TICK_UNITS if longest >= unit[1]), TICK_UNITS[-1])
+    unit, scale = next((unit for unit in _TICK_UNITS if longest >= unit[1]), _TICK_UNITS[-1])
     decimals = max(0, -floor(log10(distance_ns / scale)))
     return [f"{ns / scale:.{decimals}f} {unit}" for ns in ticks_ns]
 
@@ -101,9 +101,9 @@ def waiting_time(seconds: float | None) -> str:
     """Return a waiting time, rounded for a person: `26 s`, `12 min`, `3.4 h`."""
     if seconds is None:
         return UNKNOWN
-    if seconds < 2 * MINUTE_S:
+    if seconds < 2 * _MINUTE_S:
         return f"{seconds:.0f} s"
-    return f"{seconds / MINUTE_S:.0f} min" if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / _MINUTE_S:.0f} min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f} h"
 
 
 def figures(value: float) -> str:
@@ -213,13 +213,13 @@ def rank_pattern(ranks: Sequence[int]) -> str:
     """
     ordered = sorted(set(ranks))
     distances = {b - a for a, b in pairwise(ordered)}
-    if len(ordered) < FEWEST_OF_PATTERN or len(distances) > 1 or distances == {1}:
+    if len(ordered) < _FEWEST_OF_PATTERN or len(distances) > 1 or distances == {1}:
         return rank_ranges(ordered)
     distance = distances.pop()
-    return f"{ordered[0]}-{ordered[-1]}, every {distance}{ordinal_ending(distance)}"
+    return f"{ordered[0]}-{ordered[-1]}, every {distance}{_ordinal_ending(distance)}"
 
 
-def ordinal_ending(number: int) -> str:
+def _ordinal_ending(number: int) -> str:
     """Return the letters that turn a number into an ordinal: `th` for 8 and 12, `nd` for 2 and 32."""
     return "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
@@ -258,7 +258,7 @@ def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
 
 def number(count: int) -> str:
     """Return a whole number with commas between its thousands if it is long: `1234`, `12,345`."""
-    return f"{count:,}" if abs(count) >= GROUPED_FROM else str(count)
+    return f"{count:,}" if abs(count) >= _GROUPED_FROM else str(count)
 
 
 def quantity(count: int, noun: str) -> str:
@@ -279,14 +279,14 @@ def capitalised(text: str) -> str:
     """Return a sentence with a capital first letter: `Rank 3 is late`.
     A name such as `torch.compile` is not changed.
     """
-    return text[:1].upper() + text[1:] if PLAIN_WORD.match(text) else text
+    return text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text
 
 
 def uncapitalised(text: str) -> str:
     """Return a sentence with a small first letter, to follow a colon or semicolon.
     A name such as `NCCL` is not changed.
     """
-    return text[:1].lower() + text[1:] if CAPITAL_WORD.match(text) and not text.startswith(PROPER_NAMES) else text
+    return text[:1].lower() + text[1:] if _CAPITAL_WORD.match(text) and not text.startswith(_PROPER_NAMES) else text
 
 
 def full_sentence(text: str) -> str:
@@ -317,7 +317,7 @@ def signal_name(number: int) -> str:
         return str(number)
 
 
-DTYPES = {
+_DTYPES = {
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
     "short": "int16", "char": "int8", "byte": "uint8", "complexfloat": "complex64", "complexdouble": "complex128",
 }  # fmt: skip
@@ -327,20 +327,20 @@ DTYPES = {
 def dtype_name(recorded: str) -> str:
     """Return a tensor type as PyTorch names it in Python: `bfloat16` for the `c10::BFloat16` of a recording."""
     name = recorded.removeprefix("c10::").lower()
-    return DTYPES.get(name, name)
+    return _DTYPES.get(name, name)
 
 
-LONGEST_TEXT = 8192
+_LONGEST_TEXT = 8192
 """The most characters that readers keep of one text of an artefact, such as the name of a function."""
 
 
 def bounded(text: str) -> str:
-    """Return a text of an artefact; of a longer one than `LONGEST_TEXT`, its beginning with a mark of what was cut.
+    """Return a text of an artefact; of a longer one than `_LONGEST_TEXT`, its beginning with a mark of what was cut.
 
     Names of kernels in C++ have some thousands of characters. What is longer is no name, and each search in it would
     cost time. The mark has a checksum of the whole text, so that different texts stay different.
     """
-    if len(text) <= LONGEST_TEXT:
+    if len(text) <= _LONGEST_TEXT:
         return text
     checksum = zlib.crc32(text.encode("utf-8", "replace"))
-    return f"{text[:LONGEST_TEXT]}… (cut: {len(text):,} characters, checksum {checksum:08x})"
+    return f"{text[:_LONGEST_TEXT]}… (cut: {len(text):,} characters, checksum {checksum:08x})"

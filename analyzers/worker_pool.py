@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 EntryFiles = tuple[tuple[str, bytes], ...]
 """The files of a cache entry: their names and contents."""
-SENT_AT_MOST = 256 << 20
+_SENT_AT_MOST = 256 << 20
 """The most bytes of an artefact that are sent to a worker which cannot see its files; larger ones are read here."""
-ASKED_EVERY_S = 0.5
+_ASKED_EVERY_S = 0.5
 GIVEN_UP_S = 60.0
 """The seconds that artefacts wait if there is no worker: a cluster may be replacing workers that it has lost."""
 
@@ -66,7 +66,7 @@ def read_order(order: Order) -> EntryFiles | Refusal:
     if order.version != importlib.import_module(order.reader).VERSION:
         return Refusal.OTHER_VERSION
     try:
-        with scratch_folder() as here:
+        with _scratch_folder() as here:
             paths = written(order, here) if order.contents is not None else order.paths
             if order.contents is None and identities(paths) != order.identities:
                 return Refusal.OTHER_FILES
@@ -80,7 +80,7 @@ def read_order(order: Order) -> EntryFiles | Refusal:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
+def _scratch_folder() -> Iterator[Path]:
     """Yield a new folder in the first cache folder that can be written, and delete the new folder afterwards.
 
     If this process is killed before that, a later pruning of the cache deletes it.
@@ -180,7 +180,7 @@ class WorkerPool:
         try:
             if not self._blind:
                 result = self._result(order)
-            if result is Refusal.OTHER_FILES and sum(size for size, _ in order.identities) <= SENT_AT_MOST:
+            if result is Refusal.OTHER_FILES and sum(size for size, _ in order.identities) <= _SENT_AT_MOST:
                 # Workers that do not see one file hardly see the next: no round trip for each.
                 self._blind = True
                 result = self._result(replace(order, contents=tuple(path.read_bytes() for path in paths)))
@@ -207,7 +207,7 @@ class WorkerPool:
         future = self._executor.submit(read_order, order)
         while True:
             try:
-                return future.result(timeout=ASKED_EVERY_S)
+                return future.result(timeout=_ASKED_EVERY_S)
             except BaseException:
                 if self._stopped.is_set():
                     raise Stopped from None

@@ -26,7 +26,7 @@ def replacing(target: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """
     old = status(target)
     if old is not None and not stat.S_ISREG(old.st_mode):
-        with os.fdopen(open_special(target), "wb") as file:
+        with os.fdopen(_open_special(target), "wb") as file:
             yield file
         return
     # After the check: /dev/stdout leads to a pipe, whose path does not exist.
@@ -45,14 +45,14 @@ def replacing(target: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-    flush_folder(target.parent)
+    _flush_folder(target.parent)
 
 
 READER_S = 10.0
 """The seconds to wait until another process opens a pipe for reading."""
 
 
-def open_special(path: Path) -> int:
+def _open_special(path: Path) -> int:
     """Open a pipe or a device for writing, and return its file descriptor.
 
     Raises:
@@ -93,7 +93,7 @@ def status(path: Path) -> os.stat_result | None:
         return None
 
 
-def flush_folder(folder: Path) -> None:
+def _flush_folder(folder: Path) -> None:
     """Flush a folder to the disk, if the file system supports it, so that a rename in it survives a power cut."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)

@@ -36,7 +36,7 @@ The numbers that PyTorch uses by default differ between meshes.
 """
 StateDict = dict[str, Any]
 """A nested dict of tensors and other values, which torch.distributed.checkpoint saves and loads."""
-STEP_FOLDER = re.compile(r"step-(\d+)")
+_STEP_FOLDER = re.compile(r"step-(\d+)")
 SEED = "step-0"
 """The folder name of a seed checkpoint: only the initial weights, from which runs on other meshes can start."""
 
@@ -97,7 +97,7 @@ class Checkpointer:
             pinned = self.config.async_mode == "async_with_pinned_mem"
             if pinned and not torch.cuda.is_available():
                 self.notes.append("async_with_pinned_mem: without a device checkpoints are copied to ordinary memory")
-            self._stager = build_stager(pinned=pinned)
+            self._stager = _build_stager(pinned=pinned)
             # A group of its own: its collectives run on another thread, beside those of the training step.
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
@@ -229,12 +229,12 @@ class Checkpointer:
             return self.folder / f"step-{self.config.load_step}"
         # The newest may be a last save, which has weights only.
         paths = (self.folder / f"step-{step}" for step in reversed(self._complete_steps()))
-        return next((path for path in paths if path.name == SEED or is_resumable(path)), None)
+        return next((path for path in paths if path.name == SEED or _is_resumable(path)), None)
 
     def _complete_steps(self) -> list[int]:
         """Return the step numbers of the checkpoints that were written completely, oldest first."""
         # PyTorch writes `.metadata` after all other files of a checkpoint.
-        matches = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
+        matches = [(_STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
         return sorted(int(match[1]) for match, path in matches if match and (path / ".metadata").exists())
 
     def _delete_oldest(self) -> None:
@@ -246,7 +246,7 @@ class Checkpointer:
                 shutil.rmtree(self.folder / f"step-{step}")
 
 
-def build_stager(*, pinned: bool) -> DefaultStager:
+def _build_stager(*, pinned: bool) -> DefaultStager:
     """Return the object that copies the state to CPU memory before an asynchronous save; then training continues.
 
     With `pinned` and CUDA, the copy is in pinned memory. This memory is faster to fill, and is kept for the next
@@ -258,6 +258,6 @@ def build_stager(*, pinned: bool) -> DefaultStager:
     )
 
 
-def is_resumable(path: Path) -> bool:
+def _is_resumable(path: Path) -> bool:
     """Return whether the checkpoint at `path` has more than weights; only then can a run resume from it."""
     return "train_state.step" in FileSystemReader(path).read_metadata().state_dict_metadata

@@ -28,7 +28,7 @@ def join(config: JobConfig) -> World:
     os.environ.setdefault("MASTER_ADDR", "localhost")
     # Port 0 means any free one; a single rank has nobody to tell it to.
     os.environ.setdefault("MASTER_PORT", "0")
-    device = own_device()
+    device = _own_device()
     size = int(os.environ["WORLD_SIZE"])
     degrees = checked_mesh(config, size)
     check_devices(config, torch.cuda.get_device_capability(device) if device.type == "cuda" else None)
@@ -51,7 +51,7 @@ def backend(device: torch.device, *, offload: bool) -> str:
     return "cpu:gloo,cuda:nccl" if offload else "nccl"
 
 
-def own_device() -> torch.device:
+def _own_device() -> torch.device:
     """Return the device of this rank: the CUDA device with the number of its local rank, or the CPU without CUDA."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -101,10 +101,10 @@ def seed_step(seed: int, stage: int, step: int) -> None:
     """
     text = f"{seed}/{stage}/{step}".encode()
     # Not `hash`, which Python salts differently in each process.
-    seed_here(zlib.crc32(text))
+    _seed_here(zlib.crc32(text))
 
 
-def seed_here(seed: int) -> None:
+def _seed_here(seed: int) -> None:
     """Seed the random generators of the CPU and of the GPUs, as `torch.manual_seed` does, but a hundred times faster.
 
     For each kind of device that PyTorch knows and this machine lacks, `torch.manual_seed` formats a call stack: 0.3 ms

@@ -26,7 +26,7 @@ from trainer.parallel.mesh import World
 from trainer.parallel.plan import build_parts
 
 logger = logging.getLogger("root")
-FORK = multiprocessing.get_context("fork")
+_FORK = multiprocessing.get_context("fork")
 WORLD_SIZE = "NGPU"
 """The environment variable with the number of ranks to simulate; torchtitan's scripts use the same name."""
 
@@ -72,21 +72,21 @@ def world_size() -> int:
 
 
 def in_process(local: LocalProblem, stage: int) -> None:
-    """Run `rehearse_stage` for pipeline stage `stage` of the job `local` in a new process, and wait for its end.
+    """Run `_rehearse_stage` for pipeline stage `stage` of the job `local` in a new process, and wait for its end.
 
     DTensor caches process groups. A second stage in the same process would use groups that no longer exist.
 
     Raises:
         TrainerError: The process failed; it has printed the reason.
     """
-    process = FORK.Process(target=rehearse_stage, args=(local, stage))
+    process = _FORK.Process(target=_rehearse_stage, args=(local, stage))
     process.start()
     process.join()
     if process.exitcode:
         raise TrainerError(f"the step of stage {stage} failed", "its error message is printed above")
 
 
-def rehearse_stage(local: LocalProblem, stage: int) -> None:
+def _rehearse_stage(local: LocalProblem, stage: int) -> None:
     """Build the model parts of pipeline stage `stage`, and run a step of the stage's first rank on fake tensors.
 
     `local` is the job, without settings that fake tensors do not support. The function logs how many layers ran, and
@@ -95,13 +95,13 @@ def rehearse_stage(local: LocalProblem, stage: int) -> None:
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     started = time.perf_counter()
     world = join_fake(local, 0, stage)
-    layers, rehearsed = step_without_values(local.config, world)
+    layers, rehearsed = _step_without_values(local.config, world)
     seconds = time.perf_counter() - started
     alike = "" if layers == rehearsed else f" ({rehearsed} of them; the others are alike)"
     logger.info("Rank %d: a step of its %d layers%s in %.1f s", world.rank, layers, alike, seconds)
 
 
-def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
+def _step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
     """Run one step, and a validation if there is one, on fake tensors.
 
     Return (number of layers on this rank, number of layers that ran).

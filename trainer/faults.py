@@ -38,10 +38,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-MEMORY_MARGIN_BYTES = 192 << 20
-BATCH_FACTOR = 64
-STUCK_S = 3600.0
-COLLECTIVE_SIZE = 1024
+_MEMORY_MARGIN_BYTES = 192 << 20
+_BATCH_FACTOR = 64
+_STUCK_S = 3600.0
+_COLLECTIVE_SIZE = 1024
 
 
 Batch = TypeVar("Batch")
@@ -75,7 +75,7 @@ class Faults:
         self.model, self.timeout_s = model, timeout_s
         self.groups = [
             dist.new_group(timeout=timedelta(seconds=timeout_s), group_desc=f"fault_{k}")
-            for k in range(GROUP_COUNTS.get(self.name, 0))
+            for k in range(_GROUP_COUNTS.get(self.name, 0))
         ]
         self._current_step = 0
         self._leaked: list[object] = []
@@ -93,13 +93,13 @@ class Faults:
         """
         self._current_step = step
         if self.name == "deadlock" and step == self.step:
-            all_reduce_in_each(self.groups[::-1] if self.is_faulty_rank else self.groups)
-        elif self.name in GROUP_COUNTS:
-            run_checked_collective(
+            _all_reduce_in_each(self.groups[::-1] if self.is_faulty_rank else self.groups)
+        elif self.name in _GROUP_COUNTS:
+            _run_checked_collective(
                 self.groups[0], self.name if self.is_faulty_rank and step == self.step else "healthy"
             )
-        elif self.is_faulty_rank and step == self.step and self.name in STEP_FAULTS:
-            STEP_FAULTS[self.name](self)
+        elif self.is_faulty_rank and step == self.step and self.name in _STEP_FAULTS:
+            _STEP_FAULTS[self.name](self)
 
     def on_batch(self, step: int, batch: Batch) -> Batch:
         """Return the batch; if the configured fault is a delay or a too large batch, cause it first.
@@ -111,8 +111,8 @@ class Faults:
         if self.name == "straggler_data" and self._is_late_in(step):
             time.sleep(self.seconds)
         if self.name == "straggler_gc" and self._is_late_in(step):
-            collect_garbage(self.seconds)
-        return cast("Batch", enlarge(batch)) if self.name == "oom" else batch
+            _collect_garbage(self.seconds)
+        return cast("Batch", _enlarge(batch)) if self.name == "oom" else batch
 
     def _compute_more(self) -> None:
         if self._is_late_in(self._current_step):
@@ -133,22 +133,22 @@ class Faults:
             self._leaked.append(output)
 
 
-def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
+def _run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
     """Run an all_reduce on `group`, or instead the mistake that `fault` names.
 
     The mistakes are an empty tensor (mismatch_shape), an all_gather (mismatch_type), and no call at all (skip).
     """
-    value = torch.ones(0 if fault == "mismatch_shape" else COLLECTIVE_SIZE, device=device_of(group))
+    value = torch.ones(0 if fault == "mismatch_shape" else _COLLECTIVE_SIZE, device=device_of(group))
     if fault == "mismatch_type":
         dist.all_gather([torch.empty_like(value) for _ in range(group.size())], value, group=group)
     elif fault != "skip":
         dist.all_reduce(value, group=group)
 
 
-def all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
+def _all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
     """Run an all_reduce in each process group, in the order given."""
     for group in groups:
-        dist.all_reduce(torch.ones(COLLECTIVE_SIZE, device=device_of(group)), group=group)
+        dist.all_reduce(torch.ones(_COLLECTIVE_SIZE, device=device_of(group)), group=group)
 
 
 def device_of(group: dist.ProcessGroup) -> str:
@@ -158,7 +158,7 @@ def device_of(group: dist.ProcessGroup) -> str:
 
 def loop_in_python() -> None:
     """Keep this thread busy in a Python loop for an hour, longer than any test waits."""
-    end = time.monotonic() + STUCK_S
+    end = time.monotonic() + _STUCK_S
     while time.monotonic() < end:
         pass
 
@@ -173,26 +173,26 @@ def hold_gil(seconds: float) -> None:
     libc.pthread_mutex_timedlock(lock, deadline)
 
 
-def limit_memory(fault: Faults) -> None:
+def _limit_memory(fault: Faults) -> None:
     """Set a memory limit a little above the present use: for this process, or on CUDA for its device."""
     device = next(fault.model.parameters()).device
     if device.type == "cuda":
-        room = torch.cuda.memory_reserved(device) + MEMORY_MARGIN_BYTES
+        room = torch.cuda.memory_reserved(device) + _MEMORY_MARGIN_BYTES
         torch.cuda.set_per_process_memory_fraction(room / torch.cuda.mem_get_info(device)[1], device)
         return
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     # Not RLIMIT_AS, which also counts mapped libraries and address space that is only reserved.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY_MARGIN_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + _MEMORY_MARGIN_BYTES, hard))
 
 
-def enlarge(batch: object) -> object:
+def _enlarge(batch: object) -> object:
     """Return the batch with each tensor repeated along its first dimension; `batch` may be nested."""
     if isinstance(batch, torch.Tensor):
-        return batch.repeat(BATCH_FACTOR, *[1] * (batch.dim() - 1))
+        return batch.repeat(_BATCH_FACTOR, *[1] * (batch.dim() - 1))
     if isinstance(batch, dict):
-        return {key: enlarge(value) for key, value in batch.items()}
-    return type(batch)(enlarge(value) for value in batch) if isinstance(batch, (tuple, list)) else batch
+        return {key: _enlarge(value) for key, value in batch.items()}
+    return type(batch)(_enlarge(value) for value in batch) if isinstance(batch, (tuple, list)) else batch
 
 
 def compute(seconds: float) -> None:
@@ -202,7 +202,7 @@ def compute(seconds: float) -> None:
         square @ square
 
 
-def collect_garbage(seconds: float) -> None:
+def _collect_garbage(seconds: float) -> None:
     """Create cyclic garbage and collect it, repeatedly for `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -212,11 +212,11 @@ def collect_garbage(seconds: float) -> None:
         gc.collect()
 
 
-GROUP_COUNTS = {"skip": 1, "mismatch_shape": 1, "mismatch_type": 1, "deadlock": 2}
-STEP_FAULTS: dict[str, Callable[[Faults], None]] = {
-    "oom": limit_memory,
+_GROUP_COUNTS = {"skip": 1, "mismatch_shape": 1, "mismatch_type": 1, "deadlock": 2}
+_STEP_FAULTS: dict[str, Callable[[Faults], None]] = {
+    "oom": _limit_memory,
     "stuck": lambda _: loop_in_python(),
-    "stuck_sleep": lambda _: time.sleep(STUCK_S),
+    "stuck_sleep": lambda _: time.sleep(_STUCK_S),
     # Longer than the timeout, so that the other ranks give up while the GIL is still held.
     "stuck_gil": lambda fault: hold_gil(1.5 * fault.timeout_s + 5),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),

@@ -9,7 +9,7 @@ from torch import nn
 from trainer.config import ConfigError, JobConfig
 from trainer.config.checks import model_shape
 
-MULTIPLE = 16
+_MULTIPLE = 16
 """Both sides of a weight must be multiples of this number for a product in float8."""
 
 
@@ -28,7 +28,7 @@ def convert(model: nn.Module, config: JobConfig) -> None:
     if not names:
         raise ConfigError(
             "model.converters float8: there is no linear layer to convert whose sides are multiples of"
-            f" {MULTIPLE} and whose name has none of float8.filter_fqns {config.float8.filter_fqns}",
+            f" {_MULTIPLE} and whose name has none of float8.filter_fqns {config.float8.filter_fqns}",
             "name fewer layers in float8.filter_fqns",
         )
     package = torchao()
@@ -44,7 +44,7 @@ def is_converted(module: nn.Module, name: str, filtered: list[str]) -> bool:
     """
     return (
         isinstance(module, nn.Linear)
-        and module.in_features % MULTIPLE == module.out_features % MULTIPLE == 0
+        and module.in_features % _MULTIPLE == module.out_features % _MULTIPLE == 0
         and not any(part in name for part in filtered)
     )
 

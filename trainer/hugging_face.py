@@ -36,23 +36,23 @@ from workbench.recorders.files import read_json, write_json
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
 logger = logging.getLogger("root")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 INDEX = "model.safetensors.index.json"
-OUTER = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
+_OUTER = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
          "output.weight": "lm_head.weight"}  # fmt: skip
-ROUTING_BIAS = "expert_bias"
-NO_BIAS = (
+_ROUTING_BIAS = "expert_bias"
+_NO_BIAS = (
     "The routing biases of experts have no place in the format of the transformers package: they are not saved, and"
     " its outputs differ for tokens that go to other experts by them. A checkpoint of PyTorch has them"
 )
-LAYER = re.compile(r"(layers\.\d+)\.(.+)")
+_LAYER = re.compile(r"(layers\.\d+)\.(.+)")
 
 
 def place_of(name: str, form: Format) -> Place:
     """Return the name and arrangement of this trainer's parameter `name` in the transformers package."""
-    layer = LAYER.fullmatch(name)
+    layer = _LAYER.fullmatch(name)
     if not layer:
-        return Place(OUTER[name])
+        return Place(_OUTER[name])
     place = form.weights[layer[2]]
     return Place(f"model.{layer[1]}.{place.name}", place.layout)
 
@@ -84,7 +84,7 @@ def to_theirs(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
     return halves(weight, head_dim) if layout is Layout.ROTARY else weight.transpose(1, 2)
 
 
-def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
+def _to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
     """Return a weight of the transformers package with its values arranged as in this trainer.
 
     This is the inverse of `to_theirs`.
@@ -105,7 +105,7 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     stages = config.parallelism.pipeline_parallel_degree
     stage, position = divmod(dist.get_rank(), dist.get_world_size() // stages)
     weights: dict[str, Tensor] = {}
-    for name, tensor in tensors_to_exchange(model, form):
+    for name, tensor in _tensors_to_exchange(model, form):
         # Gathering takes all ranks, in the same order; one of each stage keeps the result.
         full = whole(tensor.detach())
         if position == 0:
@@ -116,20 +116,20 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         # safetensors refuses tensors that are not contiguous, and transformers files without this format.
         safetensors().save_file({name: w.contiguous() for name, w in weights.items()}, path / file, {"format": "pt"})
-        if f"moe.{ROUTING_BIAS}" not in form.weights and any(moe.expert_bias.any() for moe in moe_layers(model)):
-            logger.warning(NO_BIAS)
-    write_index(path, {name: (file, weight.nbytes) for name, weight in weights.items()})
+        if f"moe.{_ROUTING_BIAS}" not in form.weights and any(moe.expert_bias.any() for moe in moe_layers(model)):
+            logger.warning(_NO_BIAS)
+    _write_index(path, {name: (file, weight.nbytes) for name, weight in weights.items()})
     if dist.get_rank() == 0:
         write_json(path / DESCRIPTION, description(config))
-        copy_tokenizer(config.model.hf_assets_path, path)
+        _copy_tokenizer(config.model.hf_assets_path, path)
 
 
-def tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, Tensor]]:
+def _tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) of a model's parameters, and of the buffers that `form` counts as weights."""
     for wrapped, parameter in model.named_parameters():
         yield without_wrappers(wrapped), parameter
     for wrapped, buffer in model.named_buffers():
-        layer = LAYER.fullmatch(without_wrappers(wrapped))
+        layer = _LAYER.fullmatch(without_wrappers(wrapped))
         if layer and layer[2] in form.weights:
             yield without_wrappers(wrapped), buffer
 
@@ -149,7 +149,7 @@ def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
         weights[place.name] = weight
 
 
-def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
+def _write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
     """Write the index that says which file has which weight; all ranks must call this function.
 
     `saved` is {weight: (file, bytes)} of the weights that this rank has written.
@@ -164,9 +164,9 @@ def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
         write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-def copy_tokenizer(source: str | None, target: Path) -> None:
+def _copy_tokenizer(source: str | None, target: Path) -> None:
     """Copy the tokenizer's files from the folder `source` to the folder of the weights, if `source` is given."""
-    for name in TOKENIZER_FILES if source else ():
+    for name in _TOKENIZER_FILES if source else ():
         file = Path(str(source), name)
         if file.is_file():
             shutil.copyfile(file, target / name)
@@ -195,14 +195,14 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     Raises:
         CheckpointError: The folder has no weights, or weights of another model, or the model has unsupported features.
     """
-    args, files, form = model_args(config), weight_files(path), format_of(config.model.name)
+    args, files, form = model_args(config), _weight_files(path), format_of(config.model.name)
     try:
         check_same_shape(config.model.name, config.model.flavor, args, config.training.seq_len, path)
     except ConfigError as error:  # the launcher may not have seen this folder
         raise CheckpointError(error.message, error.hint) from error
-    for name, parameter in tensors_to_exchange(model, form):
+    for name, parameter in _tensors_to_exchange(model, form):
         place = place_of(name, form)
-        weight = to_ours(read_place(path, files, place, getattr(args, "n_experts", 0)), place.layout, args.head_dim)
+        weight = _to_ours(_read_place(path, files, place, getattr(args, "n_experts", 0)), place.layout, args.head_dim)
         if weight.shape != parameter.shape:
             raise CheckpointError(
                 f"{path}: {place.name} has the shape {tuple(weight.shape)}, and {name} of {config.model.flavor}"
@@ -212,7 +212,7 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
         set_whole(parameter, weight.to(parameter.device, parameter.dtype))
 
 
-def weight_files(path: Path) -> Mapping[str, str]:
+def _weight_files(path: Path) -> Mapping[str, str]:
     """Return {weight name: name of the file that has the weight}.
 
     Raises:
@@ -223,32 +223,32 @@ def weight_files(path: Path) -> Mapping[str, str]:
     if isinstance(listed, dict):
         # An index from elsewhere may not lead to other folders.
         return {str(name): Path(str(file)).name for name, file in listed.items()}
-    names = {file.name: opened(file).keys() for file in sorted(path.glob("*.safetensors"))}
+    names = {file.name: _opened(file).keys() for file in sorted(path.glob("*.safetensors"))}
     if not names:
         raise CheckpointError(f"{path}: no .safetensors files there", "give a folder of the transformers package")
     return {weight: name for name, weights in names.items() for weight in weights}
 
 
-def read_place(path: Path, files: Mapping[str, str], place: Place, experts: int) -> Tensor:
+def _read_place(path: Path, files: Mapping[str, str], place: Place, experts: int) -> Tensor:
     """Return the whole tensor at `place`; if each of the `experts` experts has its own weight, stack these weights."""
     if place.layout is Layout.LISTED:
-        return torch.stack([read_weight(path, files, place.name.replace(EACH, str(i))) for i in range(experts)])
-    return read_weight(path, files, place.name)
+        return torch.stack([_read_weight(path, files, place.name.replace(EACH, str(i))) for i in range(experts)])
+    return _read_weight(path, files, place.name)
 
 
-def read_weight(path: Path, files: Mapping[str, str], name: str) -> Tensor:
-    """Return the weight `name` as a whole tensor; `files` is the result of `weight_files`.
+def _read_weight(path: Path, files: Mapping[str, str], name: str) -> Tensor:
+    """Return the weight `name` as a whole tensor; `files` is the result of `_weight_files`.
 
     Raises:
         CheckpointError: The folder does not have this weight.
     """
     if name not in files:
         raise CheckpointError(f"{path}: no weight {name} there", "choose the model and the flavor of these weights")
-    weight: Tensor = opened(path / files[name]).get_tensor(name)
+    weight: Tensor = _opened(path / files[name]).get_tensor(name)
     return weight
 
 
-def opened(file: Path) -> Any:
+def _opened(file: Path) -> Any:
     """Open a safetensors file with `safe_open`.
 
     Raises:

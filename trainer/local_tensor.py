@@ -44,12 +44,12 @@ def local_run(config: JobConfig) -> None:
     size, started = world_size(), time.perf_counter()
     degrees = checked_mesh(config, size)
     logger.info("Local tensors of all ranks (%d) in this process: %s %s", size, config.model.name, config.model.flavor)
-    batches = first_batches(config, accumulation_steps(config.training, degrees))
+    batches = _first_batches(config, accumulation_steps(config.training, degrees))
     # No message is sent: local tensors carry out the collectives in this process.
     dist.init_process_group("fake", rank=0, world_size=size)
     seed = seed_everything(config.debug, torch.device("cpu"))
     with LocalTensorMode(size):
-        loss, norm = one_step(config, degrees, size, seed, batches)
+        loss, norm = _one_step(config, degrees, size, seed, batches)
     values = sorted({float(part) for part in parts_of(loss)})
     logger.info("step:  1  loss: %8.5f  grad_norm: %7.4f", values[0], float(parts_of(norm)[0]))
     if len(values) > 1:
@@ -57,7 +57,7 @@ def local_run(config: JobConfig) -> None:
     logger.info("One step of all ranks completed in %.1f s", time.perf_counter() - started)
 
 
-def first_batches(config: JobConfig, count: int) -> list[Batch]:
+def _first_batches(config: JobConfig, count: int) -> list[Batch]:
     """Return the first `count` batches of the training data; with tensor parallelism all ranks have the same batches.
 
     Raises:
@@ -70,13 +70,13 @@ def first_batches(config: JobConfig, count: int) -> list[Batch]:
     return list(islice(loader, count))
 
 
-def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+def _one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches: list[Batch]) -> tuple[Tensor, Tensor]:
     """Run one step on `batches` and return (loss, gradient norm), each as a `LocalTensor`; `size` is the world size."""
     world, args = build_world(degrees, 0, size, torch.device("cpu")), model_args(config)
     models = build_parts(config, world, args, model_parts(0, args.n_layers, config.parallelism))
     for model in models:
         model.to_empty(device=world.device)
-        init_weights(model, seed, equal_on_all_ranks)
+        init_weights(model, seed, _equal_on_all_ranks)
     whole_model = join_parts(models)
     optimizer = build_optimizer(whole_model, config.optimizer)
     set_lr(optimizer, config.optimizer.lr * lr_factor(1, config.training.steps, config.lr_scheduler))
@@ -86,7 +86,7 @@ def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches:
     return torch.stack(losses).sum(), compute.update()
 
 
-def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
+def _equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
     """Return the initial values of a parameter as a `LocalTensor` that has the same values on all ranks.
 
     The values depend only on the parameter's name and shape, the model's number of layers, and the seed.

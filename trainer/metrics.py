@@ -15,7 +15,7 @@ from trainer.metric_writers import metric_writers
 from trainer.parallel.mesh import World
 
 GIB = 2**30
-PEAK_FLOPS = {
+_PEAK_FLOPS = {
     "A100": 312e12,
     "H100 NVL": 835e12,
     "H100 PCIe": 756e12,
@@ -28,7 +28,7 @@ PEAK_FLOPS = {
     "MI355X": 2500e12,
 }
 """{part of a device's name: its dense bf16 operations per second}, from data sheets; the first match counts."""
-COLORS = {"step": 31, "loss": 32, "grad_norm": 33, "memory": 36, "tps": 34, "tflops": 36, "mfu": 35}
+_COLORS = {"step": 31, "loss": 32, "grad_norm": 33, "memory": 36, "tps": 34, "tflops": 36, "mfu": 35}
 logger = logging.getLogger("root")
 
 
@@ -92,7 +92,7 @@ class Meter:
         """Count one step in which this rank trained on `tokens` tokens."""
         self.tokens += tokens
         self.steps += 1
-        self.usage = self.usage.maximum(memory_usage(self.device))
+        self.usage = self.usage.maximum(_memory_usage(self.device))
 
     def report(self, metrics: StepMetrics) -> None:
         """Log the metrics of the steps since the last report, and reset the counters."""
@@ -136,7 +136,7 @@ class Meter:
 
     def colored(self, name: str, text: str) -> str:
         """Return `text` in the terminal colour of metric `name`; unchanged if the console shows no colours."""
-        return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
+        return f"\x1b[{_COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
         """Return {torchtitan's metric name: value} of all metrics except the speeds.
@@ -167,7 +167,7 @@ class Meter:
             writer.close()
 
 
-def memory_usage(device: torch.device) -> Usage:
+def _memory_usage(device: torch.device) -> Usage:
     """Return the peak memory of `device`: on CUDA of the current step, on a CPU since the start of the process."""
     if device.type == "cpu":
         # ru_maxrss is in bytes on macOS and in KiB on Linux.
@@ -184,7 +184,7 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type == "cpu":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    return next((peak for part, peak in _PEAK_FLOPS.items() if part in name), None)
 
 
 def start_logging() -> None:

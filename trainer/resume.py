@@ -22,9 +22,9 @@ from workbench.recorders.files import write_json
 FILE = "made_with.json"
 """Name of the file in a checkpoint's folder that holds the settings of the run that saved the checkpoint."""
 Made = Mapping[str, Any]
-SAMPLED_STEPS = 1000
+_SAMPLED_STEPS = 1000
 """Largest number of steps after the resume whose learning rates are compared."""
-SETTINGS = {
+_SETTINGS = {
     "model": "another model",
     "optimizer.name": "other updates",
     "optimizer.beta1": "other updates",
@@ -38,7 +38,7 @@ SETTINGS = {
     "debug.moe_force_load_balance": "tokens go to other experts",
 }
 """{configuration key: what a change of its value means for the steps after the resume}."""
-REBUILT = ("torch", "mesh")
+_REBUILT = ("torch", "mesh")
 """The settings whose change alters only the order of additions, so that results differ by rounding alone."""
 
 
@@ -102,10 +102,10 @@ class Audit:
 def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, torch_version: str) -> Made:
     """Return the settings that determine the later steps of a run but are not part of a checkpoint.
 
-    They are the model, batch, schedule, data, seed, mesh, torch version and the configuration keys in `SETTINGS`.
+    They are the model, batch, schedule, data, seed, mesh, torch version and the configuration keys in `_SETTINGS`.
     """
     values = as_dict(config)
-    shown = {key: values[section][name] for key in SETTINGS if "." in key for section, name in [key.split(".")]}
+    shown = {key: values[section][name] for key in _SETTINGS if "." in key for section, name in [key.split(".")]}
     return {
         "model": f"{config.model.name} {config.model.flavor}",
         "settings": shown,
@@ -153,35 +153,35 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
     `before` has the settings of the run that saved the checkpoint, `now` the settings of the run that loads it.
     """
     if before["model"] != now["model"]:
-        yield Mismatch("model", before["model"], now["model"], SETTINGS["model"])
+        yield Mismatch("model", before["model"], now["model"], _SETTINGS["model"])
     for key, value in now["settings"].items():
         if before["settings"].get(key) != value:
-            yield Mismatch(key, before["settings"].get(key), value, SETTINGS[key])
+            yield Mismatch(key, before["settings"].get(key), value, _SETTINGS[key])
     if before["sequences_per_step"] != now["sequences_per_step"]:
         meaning = "each step takes other data"
         yield Mismatch("sequences of a step", before["sequences_per_step"], now["sequences_per_step"], meaning)
     if before["data"] != now["data"]:
         yield Mismatch(
-            "training data", data_text(before["data"]), data_text(now["data"]), "other data or another tokenizer"
+            "training data", _data_text(before["data"]), _data_text(now["data"]), "other data or another tokenizer"
         )
     # One step is enough: another schedule usually changes all that follow.
-    yield from islice(schedule_mismatches(before["schedule"], now["schedule"], step), 1)
+    yield from islice(_schedule_mismatches(before["schedule"], now["schedule"], step), 1)
     if before["seed"] != now["seed"]:
         yield Mismatch("seed", before["seed"], now["seed"], "other random numbers")
-    for name in REBUILT:
+    for name in _REBUILT:
         if before[name] != now[name]:
             meaning = "sums are rounded in another order"
             yield Mismatch(name, shown(before[name]), shown(now[name]), meaning, Agreement.ROUNDING)
 
 
-def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
+def _schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
     """Yield a `Mismatch` for each step after `step` whose learning rate differs, up to the end of the shorter schedule.
 
-    At most `SAMPLED_STEPS` steps are compared. If the earlier run had completed its schedule, only the starting rates
+    At most `_SAMPLED_STEPS` steps are compared. If the earlier run had completed its schedule, only the starting rates
     of the two schedules can be compared.
     """
     last = min(length(before), length(now))
-    for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):
+    for number in range(step + 1, min(last, step + _SAMPLED_STEPS) + 1):
         was, becomes = rate(before, number), rate(now, number)
         if was != becomes:
             yield Mismatch(f"learning rate of step {number}", f"{was:.4g}", f"{becomes:.4g}", "another schedule")
@@ -200,7 +200,7 @@ def rate(schedule: Made, step: int) -> float:
     return float(schedule["lr"]) * lr_factor(step, int(schedule["steps"]), config)
 
 
-def data_text(data: Made) -> str:
+def _data_text(data: Made) -> str:
     """Return a description of the training data, such as `1,234 bytes (checksum 0123abcd)`."""
     return f"{data['bytes']:,} bytes (checksum {data['checksum']:08x})"
 

@@ -21,7 +21,7 @@ from workbench.recorders.files import RankInfo, write_json
 from workbench.recorders.memory.limits import soft_limits
 from workbench.recorders.secret_text import without_secrets
 
-ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
+_ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
 
 
 class RunFile:
@@ -33,7 +33,7 @@ class RunFile:
     def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:
         self.path = Path(config.job.dump_folder) / "run.json"
         self.writes = world.rank == 0
-        self.content = initial_content(config, world) | facts
+        self.content = _initial_content(config, world) | facts
         self._write()
 
     def end(self, step: int) -> None:
@@ -46,14 +46,18 @@ class RunFile:
             write_json(self.path, self.content, private=True)
 
 
-def initial_content(config: JobConfig, world: World) -> dict[str, object]:
+def _initial_content(config: JobConfig, world: World) -> dict[str, object]:
     """Return the content of run.json at the start of a run."""
     device = world.device
     return {
         "schema": "workbench.run/1",
         "argv": without_secrets(sys.argv),
         "config": as_dict(config),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "workbench": workbench_version()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "workbench": _workbench_version(),
+        },
         "world_size": world.size,
         "mesh": world.degrees.described(),
         "device": device.type,
@@ -61,7 +65,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "backend": dist.get_backend(),
         "model": asdict(model_args(config)),
-        "hosts": host_names(world.size),
+        "hosts": _host_names(world.size),
         "memory_limits": soft_limits(),
         "attempt": RankInfo.here().attempt,
         "started_ns": time.time_ns(),
@@ -71,7 +75,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
     }
 
 
-def workbench_version() -> str | None:
+def _workbench_version() -> str | None:
     """Return the version of the installed package; None if it is not installed."""
     try:
         return version("torch-workbench")
@@ -79,7 +83,7 @@ def workbench_version() -> str | None:
         return None
 
 
-def host_names(world_size: int) -> dict[str, str]:
+def _host_names(world_size: int) -> dict[str, str]:
     """Return the host names of all ranks, such as `{"0": "node7"}`; as a collective, every rank must call it."""
     names: list[str] = [""] * world_size
     dist.all_gather_object(names, socket.gethostname())
@@ -98,16 +102,16 @@ def move_earlier_run(config: JobConfig) -> None:
     if rank_info.attempt > 0 or rank_info.rank > 0 or not run_file.exists():
         return
     ended = run_file.stat().st_mtime
-    earlier = folder / "previous" / start_stamp(run_file)
+    earlier = folder / "previous" / _start_stamp(run_file)
     profiling, metrics = config.profiling, config.metrics
-    names = {*ARTEFACTS, profiling.save_traces_folder, profiling.save_memory_snapshot_folder, metrics.save_tb_folder}
+    names = {*_ARTEFACTS, profiling.save_traces_folder, profiling.save_memory_snapshot_folder, metrics.save_tb_folder}
     for path in [folder / name for name in sorted(names - {"logs"})] + list((folder / "logs").glob("*")):
         if path.exists() and (path.parent == folder or path.stat().st_mtime <= ended):
             move(path, earlier / path.relative_to(folder))
     move(run_file, earlier / "run.json")
 
 
-def start_stamp(run_file: Path) -> str:
+def _start_stamp(run_file: Path) -> str:
     """Return the start time in a run.json as a UTC timestamp that is valid as a folder name."""
     try:
         seconds = json.loads(run_file.read_text(encoding="utf-8"))["started_ns"] / 1e9

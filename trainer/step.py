@@ -46,7 +46,7 @@ class OptimizerStep:
     def __post_init__(self) -> None:
         self.accumulation_steps = accumulation_steps(self.config.training, self.world.degrees)
         self.labels_per_batch: float | None = None
-        self.loss_fn = loss_function(self.config.compile)
+        self.loss_fn = _loss_function(self.config.compile)
         self.precomputes_scales = (
             FLOAT8 in self.config.model.converters and self.config.float8.precompute_float8_dynamic_scale_for_fsdp
         )
@@ -117,7 +117,7 @@ class OptimizerStep:
         norms = [gradient_norm(parameters) for parameters in groups]
         norm: Tensor = vector_norm(torch.stack(norms))
         if self.world.pipeline:
-            norm = norm_over(norm, self.world.pipeline.get_group())
+            norm = _norm_over(norm, self.world.pipeline.get_group())
         for parameters in groups:
             clip_grads_with_norm_(parameters, self.config.training.max_norm, norm)
         return norm
@@ -130,7 +130,7 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     return whole(norm)
 
 
-def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return the norm of gradients that are distributed over `group`; `norm` is the norm of this rank's part.
 
     The norms of all ranks are combined as the square root of the sum of their squares.
@@ -145,7 +145,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
+def _loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the cross-entropy loss function, compiled with torch.compile if `config` says so."""
     if config.enable and "loss" in config.components:
         return torch.compile(mean_loss, backend=config.backend)

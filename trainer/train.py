@@ -44,7 +44,7 @@ class Trainer:
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
-        options = recorder_options(config)
+        options = _recorder_options(config)
         move_earlier_run(config)
         # Before the process group is joined: PyTorch reads these variables when it creates the group.
         Recorders.prepare(options)
@@ -279,7 +279,7 @@ class Trainer:
         self.run_file.end(0 if self.config.checkpoint.create_seed_checkpoint else self.config.training.steps)
 
 
-def recorder_options(config: JobConfig) -> RecorderOptions:
+def _recorder_options(config: JobConfig) -> RecorderOptions:
     """Return the options of the recorders, as the configuration sets them."""
     profiling, comm, breakdown = config.profiling, config.comm, config.debug.memory_breakdown
     if breakdown:

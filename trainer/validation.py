@@ -38,9 +38,9 @@ class Validator:
     compute: OptimizerStep
 
     def __post_init__(self) -> None:
-        self.loader = validation_loader(self.config, self.world, self.models[0])
+        self.loader = _validation_loader(self.config, self.world, self.models[0])
         self.attention = separate_documents(self.models) if isinstance(self.loader, RowLoader) else None
-        self.batches = batch_count(self.config.validation, self.loader)
+        self.batches = _batch_count(self.config.validation, self.loader)
 
     def is_due(self, step: int) -> bool:
         """Return whether to validate after this step; as in torchtitan, the first step is included."""
@@ -92,7 +92,7 @@ def untouched(models: Sequence[Decoder]) -> Iterator[None]:
             now.copy_(before)
 
 
-def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader:
+def _validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader:
     """Return the loader of this rank's share of the validation data."""
     validation, training = config.validation, config.training
     seed = config.debug.seed or 0
@@ -107,7 +107,7 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
     return Loader(held_out_documents(seed), length, share, tokenizer)
 
 
-def batch_count(validation: Validation, loader: Loader) -> int:
+def _batch_count(validation: Validation, loader: Loader) -> int:
     """Return the number of batches that each rank processes in one validation.
 
     This is the configured number, or else the number of complete batches in the data.

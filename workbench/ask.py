@@ -33,7 +33,7 @@ ROOMS = {
     "logs": (Kind.LOG, Kind.TEXT, Kind.ERROR),
 }
 """{name of an analyzer: kinds of file that it reads}."""
-PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
+_PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
 """The kinds of file that show how a job ended.
 
 A run with such a file gets the analyzer "incident", unless all of its files are of the kind TEXT.
@@ -58,14 +58,14 @@ def room_for(run: Run) -> str:
 
     For a folder of `workbench parity`, which has several runs to compare, this is "parity". Otherwise it is the
     analyzer that reads all kinds of file in the run. It is "incident" if there is no such analyzer, if files say how
-    the job ended (`PRINTED`), or if a recorder found a value that is not finite.
+    the job ended (`_PRINTED`), or if a recorder found a value that is not finite.
     """
     present = {artefact.kind for artefact in run.artefacts}
     if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):
         return PARITY
     if Kind.NOT_FINITE in present:
         return JOINED
-    if present.intersection(PRINTED) and present - {Kind.TEXT}:
+    if present.intersection(_PRINTED) and present - {Kind.TEXT}:
         return JOINED
     kinds = present.intersection((*ANALYSED, Kind.MANIFEST)) or present
     rooms = [room for room, read in ROOMS.items() if kinds.intersection(read)]
@@ -80,7 +80,7 @@ def ask(room: str, run: Run, options: Options) -> Report[object]:
         LimitExceeded: The analysis needs too much memory or time.
     """
     with limited_to(options, run):
-        return with_unreadable(ANALYZERS[room](run, options), run)
+        return with_unreadable(_ANALYZERS[room](run, options), run)
 
 
 def limited_to(options: Options, *runs: Run) -> AbstractContextManager[None]:
@@ -96,7 +96,7 @@ def memory_report(run: Run, options: Options) -> "Report[MemoryData]":
     return memory.analyze(required_files(run, *ROOMS["memory"]), options)
 
 
-def hang_report(run: Run, options: Options) -> "Report[HangData]":
+def _hang_report(run: Run, options: Options) -> "Report[HangData]":
     from analyzers import hangs
 
     required_files(run, *ROOMS["hang"])
@@ -115,22 +115,22 @@ def steps_report(run: Run, options: Options) -> "Report[StepsData]":
     return steps.analyze(required_files(run, *ROOMS["steps"]), options)
 
 
-def logs_report(run: Run, options: Options) -> "Report[LogsData]":
+def _logs_report(run: Run, options: Options) -> "Report[LogsData]":
     from analyzers import logs
 
     required_files(run, *ROOMS["logs"])
     return logs.analyze(run, options)
 
 
-def incident_report(run: Run, options: Options) -> "Report[IncidentData]":
+def _incident_report(run: Run, options: Options) -> "Report[IncidentData]":
     from analyzers import incident
 
     if not run.artefacts:
-        raise nothing_to_read(run, ())
+        raise _nothing_to_read(run, ())
     return incident.analyze(run, options)
 
 
-def parity_report(run: Run, options: Options) -> "Report[ParityData]":
+def _parity_report(run: Run, options: Options) -> "Report[ParityData]":
     from analyzers import parity
     from analyzers.parity.folder import read_runs
 
@@ -138,14 +138,14 @@ def parity_report(run: Run, options: Options) -> "Report[ParityData]":
     return parity.analyze(runs, options, tolerance)
 
 
-ANALYZERS: dict[str, Callable[[Run, Options], Report[object]]] = {
+_ANALYZERS: dict[str, Callable[[Run, Options], Report[object]]] = {
     "memory": memory_report,
-    "hang": hang_report,
+    "hang": _hang_report,
     "trace": trace_report,
     "steps": steps_report,
-    "logs": logs_report,
-    JOINED: incident_report,
-    PARITY: parity_report,
+    "logs": _logs_report,
+    JOINED: _incident_report,
+    PARITY: _parity_report,
 }
 
 
@@ -158,10 +158,10 @@ def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
     artefacts = run.of(*kinds)
     if artefacts:
         return artefacts
-    raise nothing_to_read(run, kinds)
+    raise _nothing_to_read(run, kinds)
 
 
-def nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
+def _nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
     """Return the error for a run that has no files of these kinds; its hint names the kinds that the run has."""
     present = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
     wanted = " or ".join(kind.replace("_", " ") for kind in kinds) or "files of a run"

@@ -7,37 +7,37 @@ from pathlib import Path
 from analyzers.report import Finding, Severity
 from workbench.python_path import OUR_PACKAGES, given_entries, hidden_packages
 
-OUR_DISTRIBUTION = "torch-workbench"
+_OUR_DISTRIBUTION = "torch-workbench"
 
 
 def clashes() -> Iterator[Finding]:
     """Yield a finding for each module or distribution that is not ours but has the name of one of our packages."""
-    yield from clashing_distributions()
-    yield from clashing_path_entries()
-    yield from clashing_modules_here()
+    yield from _clashing_distributions()
+    yield from _clashing_path_entries()
+    yield from _clashing_modules_here()
 
 
-def clashing_distributions() -> Iterator[Finding]:
+def _clashing_distributions() -> Iterator[Finding]:
     """Yield a finding for each other distribution that contains a package with the name of one of ours.
 
     An example is the distribution `trainer` on PyPI.
     """
     installed = packages_distributions()
     for package in OUR_PACKAGES:
-        for name in sorted({*installed.get(package, ())} - {OUR_DISTRIBUTION}):
+        for name in sorted({*installed.get(package, ())} - {_OUR_DISTRIBUTION}):
             yield Finding(
                 id="doctor.same_package",
                 severity=Severity.WARNING,
-                title=f"{name} {version(name)} and {OUR_DISTRIBUTION} both install a package named `{package}`",
+                title=f"{name} {version(name)} and {_OUR_DISTRIBUTION} both install a package named `{package}`",
                 why="In one environment the files of one replace those of the other, or hide them.",
                 next=f"Run `pip uninstall {name} && pip install --force-reinstall --no-deps"
-                f" {OUR_DISTRIBUTION}`,"
+                f" {_OUR_DISTRIBUTION}`,"
                 " or install the two in separate virtual environments.",
                 confidence=1.0,
             )
 
 
-def clashing_path_entries() -> Iterator[Finding]:
+def _clashing_path_entries() -> Iterator[Finding]:
     """Yield a finding for each module in a PYTHONPATH folder that Python imports instead of one of our packages."""
     for entry in given_entries():
         for module in hidden_packages(entry):
@@ -52,7 +52,7 @@ def clashing_path_entries() -> Iterator[Finding]:
             )
 
 
-def clashing_modules_here() -> Iterator[Finding]:
+def _clashing_modules_here() -> Iterator[Finding]:
     """Yield a finding for each module in the working folder with the name of one of our packages.
 
     A module named `workbench` gives a warning, because it breaks training scripts. The other names rarely matter.

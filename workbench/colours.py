@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-HUE_OF_CATEGORY = {
+_HUE_OF_CATEGORY = {
     "parameters": "blue",
     "gradients": "violet",
     "optimizer_state": "pink",
@@ -37,7 +37,7 @@ HUE_OF_PHASE = {
     "residual": "grey",
 }
 """{phase of a step: its hue}; `hue_of_phase` has one for any other name, too."""
-HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
+_HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
 """{kind of work in a trace: its hue}; events of the host have the kind ""."""
 HUE_OF_STATE = {
     "done": "pale",
@@ -67,7 +67,7 @@ class Theme:
     @property
     def categories(self) -> dict[str, str]:
         """The colour of each category of memory."""
-        return {name: self.hues[hue] for name, hue in HUE_OF_CATEGORY.items()}
+        return {name: self.hues[hue] for name, hue in _HUE_OF_CATEGORY.items()}
 
     @property
     def phases(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Theme:
     @property
     def kinds(self) -> dict[str, str]:
         """The colour of each kind of event in a trace."""
-        return {name: self.hues[hue] for name, hue in HUE_OF_KIND.items()}
+        return {name: self.hues[hue] for name, hue in _HUE_OF_KIND.items()}
 
     @property
     def states(self) -> dict[str, str]:
@@ -127,23 +127,23 @@ Each colour is lighter than the one before, so that the order shows without hues
 """
 CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
 """{category of memory: a letter for it}, for cells without room for the name; all letters differ."""
-NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
+_NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
 """The colours of text in a terminal; the terminal app changes their lightness where they are faint in a theme."""
 ON_LIGHT = {TEXT_ERROR: "#a80f1a", TEXT_WARNING: "#704b00"}
 """{colour of text in a terminal: the darker colour that is readable on the surfaces of a light theme}."""
 COLLECTIVE_STATES = {
-    "done": NEUTRAL,
+    "done": _NEUTRAL,
     "started": "#3f86d4",
-    "scheduled": NEUTRAL,
+    "scheduled": _NEUTRAL,
     "missing": TEXT_ERROR,
     "mismatch": TEXT_WARNING,
-    "no dump": NEUTRAL,
-    "": NEUTRAL,
+    "no dump": _NEUTRAL,
+    "": _NEUTRAL,
 }
 """{state of a collective: colour of its sign in a terminal}, where the cell has no colour of its own."""
-SEVERITIES = {"info": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR}
+SEVERITIES = {"info": _NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
-STATUSES = {"ok": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR, "unknown": NEUTRAL}
+STATUSES = {"ok": _NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR, "unknown": _NEUTRAL}
 STATUS_SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "unknown": "?"}
 COLLECTIVE_SIGNS = {
     "done": "●",
@@ -156,9 +156,9 @@ COLLECTIVE_SIGNS = {
 }
 EVENT_KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
 LIVE_STATES = {
-    "running": NEUTRAL,
-    "done": NEUTRAL,
-    "completed": NEUTRAL,
+    "running": _NEUTRAL,
+    "done": _NEUTRAL,
+    "completed": _NEUTRAL,
     "stalled": TEXT_WARNING,
     "interrupted": TEXT_WARNING,
     "losing ranks": TEXT_ERROR,
@@ -180,7 +180,7 @@ LIVE_STATE_SIGNS = {
 
 def css_category(name: str) -> str:
     """Return the colour of a category of memory as a CSS variable, which has a value in either theme."""
-    return f"var(--{HUE_OF_CATEGORY[name]})"
+    return f"var(--{_HUE_OF_CATEGORY[name]})"
 
 
 def hue_of_phase(name: str) -> str:

@@ -17,7 +17,7 @@ INVISIBLE = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\
 
 They are shown by their code, such as \\u200f.
 """
-UNSAFE: dict[int, str | None] = {
+_UNSAFE: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
     **{ord(sign): f"\\u{ord(sign):04x}" for sign in INVISIBLE},
     # Half a surrogate pair stands for a byte of a file's name that is no UTF-8; no face can encode it.
@@ -27,7 +27,7 @@ UNSAFE: dict[int, str | None] = {
 
 def clean(text: object) -> str:
     """Return text from an input file without control characters; these could change the terminal or mislead readers."""
-    return str(text).translate(UNSAFE)
+    return str(text).translate(_UNSAFE)
 
 
 def note(text: str) -> None:
@@ -47,13 +47,13 @@ def complain(message: str, hint: str) -> None:
     note(f"error: {message}\nhint: {hint}")
 
 
-def show_warning(message: Warning | str, category: type[Warning]) -> None:
+def _show_warning(message: Warning | str, category: type[Warning]) -> None:
     """Print a warning of this project as a note; ignore warnings of libraries."""
-    if issubclass(category, CacheWarning) or wants_traceback():
+    if issubclass(category, CacheWarning) or _wants_traceback():
         note(f"note: {message}")
 
 
-def wants_traceback() -> bool:
+def _wants_traceback() -> bool:
     return "--debug" in sys.argv or bool(os.environ.get("WORKBENCH_DEBUG"))
 
 
@@ -64,10 +64,10 @@ def guarded() -> Iterator[None]:
     A bug in this project ends with status 70, so that a script can distinguish it from a finding.
     """
     prepare_streams()
-    warnings.showwarning = lambda message, category, *_: show_warning(message, category)
+    warnings.showwarning = lambda message, category, *_: _show_warning(message, category)
     try:
         try:
-            heed_limits()
+            _heed_limits()
             yield
         except SystemExit as ended:
             # Typer ends the process itself where the reader of stdout has gone.
@@ -88,7 +88,7 @@ def guarded() -> Iterator[None]:
         sys.exit(explain(error))
 
 
-def heed_limits() -> None:
+def _heed_limits() -> None:
     """Limit NumPy to one thread if the memory limits of this process do not allow more threads.
 
     Otherwise NumPy's BLAS library would abort the process.
@@ -97,47 +97,47 @@ def heed_limits() -> None:
         MemoryError: The address space is too small even for one thread.
     """
     space, processes = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_NPROC))
-    if 0 <= space < LEAST_SPACE:
+    if 0 <= space < _LEAST_SPACE:
         raise MemoryError
-    if 0 <= space < ENOUGH_SPACE or 0 <= processes < ENOUGH_PROCESSES:
+    if 0 <= space < _ENOUGH_SPACE or 0 <= processes < _ENOUGH_PROCESSES:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-LEAST_SPACE, ENOUGH_SPACE, ENOUGH_PROCESSES = 144 << 20, 8 << 30, 4096
+_LEAST_SPACE, _ENOUGH_SPACE, _ENOUGH_PROCESSES = 144 << 20, 8 << 30, 4096
 """The limits of a process within which NumPy can be loaded.
 
-It cannot be loaded with less than `LEAST_SPACE` bytes of address space. With `ENOUGH_SPACE` bytes and
-`ENOUGH_PROCESSES` processes, any number of its threads can start. A negative value means that there is no limit.
+It cannot be loaded with less than `_LEAST_SPACE` bytes of address space. With `_ENOUGH_SPACE` bytes and
+`_ENOUGH_PROCESSES` processes, any number of its threads can start. A negative value means that there is no limit.
 """
 
 
 def explain(error: Exception) -> int:
     """Print what went wrong and what to do about it, and return the exit status."""
-    if wants_traceback():
+    if _wants_traceback():
         with suppress(OSError, ValueError):
             traceback.print_exc()
     if isinstance(error, WorkbenchError):
         complain(error.message, error.hint)
         return error.exit_code
-    if isinstance(error, MemoryError) or UNMAPPED in str(error):
+    if isinstance(error, MemoryError) or _UNMAPPED in str(error):
         complain("out of memory", "end other programs, raise `ulimit -v`, or read less with --rank and --step")
         return Exit.INPUT
     if isinstance(error, OSError) and error.errno == errno.EBADF:
         complain("the answer was not written: stdout is closed", "do not close stdout, or write to a file with -o FILE")
         return Exit.INPUT
     if isinstance(error, OSError):
-        complain(str(error), HINTS.get(error.errno or 0, "check the path, its permissions, and the free space"))
+        complain(str(error), _HINTS.get(error.errno or 0, "check the path, its permissions, and the free space"))
         return Exit.INPUT
     message = f"{type(error).__name__}: {error}"
     complain(f"internal error: {' '.join(message.split())[:LONGEST]}", "report it with the output of --debug")
     return Exit.BUG
 
 
-UNMAPPED = "failed to map segment from shared object"
+_UNMAPPED = "failed to map segment from shared object"
 """A part of the message of an ImportError if the address space has no room for a library."""
 LONGEST = 300
 """The most characters of an internal error's message that are shown."""
-HINTS = {
+_HINTS = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space: your quota is used up",
     errno.EMFILE: "raise the limit on open files: ulimit -n 4096",

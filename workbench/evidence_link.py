@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from analyzers.report import Finding
 from workbench.ask import ROOMS
 
-ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity", "bisect": "bisect"}
+_ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity", "bisect": "bisect"}
 """{id of a finding, or its beginning: the analyzer whose view shows it}.
 
 It has the findings whose ids do not begin with the name of that analyzer.
@@ -72,13 +72,13 @@ class EvidenceLink:
 def evidence_link(finding: Finding) -> EvidenceLink | None:
     """Return the link to the view that shows the evidence of a finding; None if no view does."""
     prefix = finding.id.partition(".")[0]
-    room = ROOM_OF_FINDING.get(finding.id) or ROOM_OF_FINDING.get(prefix) or prefix
-    if room not in (*ROOMS, *ROOM_OF_FINDING.values()):
+    room = _ROOM_OF_FINDING.get(finding.id) or _ROOM_OF_FINDING.get(prefix) or prefix
+    if room not in (*ROOMS, *_ROOM_OF_FINDING.values()):
         return None
-    part = next((part for part, findings in PARTS.items() if is_about(finding.id, *findings)), "")
+    part = next((part for part, findings in PARTS.items() if _is_about(finding.id, *findings)), "")
     return EvidenceLink(room, part, finding.ranks[0] if finding.ranks else None, finding.step)
 
 
-def is_about(finding: str, *names: str) -> bool:
+def _is_about(finding: str, *names: str) -> bool:
     """Return whether the finding id `finding` is one of `names`, or starts with one of them and a dot."""
     return any(finding == name or finding.startswith(f"{name}.") for name in names)

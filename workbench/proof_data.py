@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-ROOM_LEFT = 0.2
+_ROOM_LEFT = 0.2
 """The share of the room that the tensors of a failed run left free if their size is not the reason of the failure."""
 Settings = dict[str, bool | int | str]
 
@@ -124,7 +124,7 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the last second run failed although its tensors took far less than what was there for them."""
         if self.rerun is None or self.rerun.passed or self.rerun.peak_bytes is None:
             return False
-        return self.rerun.peak_bytes <= (1 - ROOM_LEFT) * self.room_bytes
+        return self.rerun.peak_bytes <= (1 - _ROOM_LEFT) * self.room_bytes
 
     @property
     def is_within_margin(self) -> bool | None:

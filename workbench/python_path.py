@@ -50,7 +50,7 @@ def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> 
 
     These are the modules and packages with one of `names`. The result is empty for the folder of our own packages.
     """
-    resolved = real_path(folder)
+    resolved = _real_path(folder)
     if resolved == PACKAGE_ROOT:
         return []
     # A folder without __init__.py hides nothing: Python prefers a regular package anywhere in its search path.
@@ -59,7 +59,7 @@ def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> 
     return [path.parent if path.name == "__init__.py" else path for path in modules]
 
 
-def real_path(entry: str | Path) -> Path:
+def _real_path(entry: str | Path) -> Path:
     """Return the absolute path of an entry of sys.path.
 
     A relative entry is returned unchanged if the working folder was deleted.
@@ -84,10 +84,10 @@ def put_own_packages_first() -> None:
     These folders are the working folder, which `python -m workbench` puts first, and PYTHONPATH entries that hide one
     of our packages. They stay in sys.path, because a configuration may name a module of the user.
     """
-    entries = [real_path(entry) for entry in sys.path]
+    entries = [_real_path(entry) for entry in sys.path]
     position = entries.index(PACKAGE_ROOT) if PACKAGE_ROOT in entries else len(entries)
     ahead = sys.path[:position]
     here = working_folder()
-    later = [entry for entry in ahead if real_path(entry) == here or hidden_packages(entry)]
+    later = [entry for entry in ahead if _real_path(entry) == here or hidden_packages(entry)]
     own = [] if position < len(entries) else [str(PACKAGE_ROOT)]
     sys.path[:] = [entry for entry in sys.path if entry not in later] + own + later

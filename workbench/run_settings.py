@@ -32,9 +32,9 @@ def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
     The origin of a value is a flag, the run's configuration file or function, or the default. Files and modules that
     the manifest names are neither opened nor imported, because the manifest may come from another person.
     """
-    flags = {report.key: report for report in flag_reports(manifest)}
+    flags = {report.key: report for report in _flag_reports(manifest)}
     defaults = dict(settings({"config": as_dict(JobConfig())}))
-    source = configuration_source(manifest)
+    source = _configuration_source(manifest)
     written = [setting(key, value, flags.pop(key, None), defaults, source) for key, value in settings(manifest)]
     return [*written, *(setting(key, report.value, report, defaults, source) for key, report in flags.items())]
 
@@ -49,12 +49,12 @@ def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[s
     return Setting(key, shown, "default" if value == defaults[key] else source, "honoured", "")
 
 
-def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
+def _flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
     """Return a `KeyReport` on each configuration flag in `argv` of a `run.json`.
 
     The list is empty if the flags are not flags of our trainer.
     """
-    groups = [words for words in words_by_flag(command_words(manifest)) if "." in words[0]]
+    groups = [words for words in _words_by_flag(command_words(manifest)) if "." in words[0]]
     # The file that the run was given may be missing here, or another: it must not be read again.
     asked = [word for words in groups if words[0].lstrip("-") != FILE_FLAG for word in words]
     try:
@@ -69,7 +69,7 @@ def command_words(manifest: Mapping[str, object]) -> list[str]:
     return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
 
 
-def words_by_flag(words: Sequence[str]) -> list[list[str]]:
+def _words_by_flag(words: Sequence[str]) -> list[list[str]]:
     """Return the words of a command line as one list per flag: the flag and its values.
 
     Words before the first flag are left out.
@@ -86,8 +86,8 @@ def words_by_flag(words: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def configuration_source(manifest: Mapping[str, object]) -> str:
+def _configuration_source(manifest: Mapping[str, object]) -> str:
     """Return the file or registry function with the run's configuration, to which flags were then applied."""
-    flags = {flag.lstrip("-"): values for flag, *values in words_by_flag(command_words(manifest))}
+    flags = {flag.lstrip("-"): values for flag, *values in _words_by_flag(command_words(manifest))}
     named = [value for flag in (FILE_FLAG, "module", "config") for value in flags.get(flag, [])]
     return " ".join(named[:2]) or "set by the run"

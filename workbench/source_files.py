@@ -20,13 +20,13 @@ SKIPPED_FOLDERS = ("site-packages", "node_modules", "__pycache__")
 def find_source(text: str) -> tuple[Path, int] | None:
     """Return (path, line) of the first file mentioned in `text` that exists on this machine; None if none does."""
     for match in SOURCE_LINE.finditer(text):
-        for path in candidate_paths(Path(match[1])):
-            if can_be_shown(path):
+        for path in _candidate_paths(Path(match[1])):
+            if _can_be_shown(path):
                 return path, int(match[2] or match[3])
     return None
 
 
-def can_be_shown(path: Path) -> bool:
+def _can_be_shown(path: Path) -> bool:
     """Return whether `path` is a regular file that this user may read and that is not too long to show."""
     try:
         status = path.stat()
@@ -36,7 +36,7 @@ def can_be_shown(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_BYTES and os.access(path, os.R_OK)
 
 
-def candidate_paths(named: Path) -> Iterator[Path]:
+def _candidate_paths(named: Path) -> Iterator[Path]:
     """Yield the paths on this machine at which the source file `named` may exist, the most probable one first.
 
     The job may have run in another folder or on another machine, so the path as recorded may not exist here. For
@@ -51,12 +51,12 @@ def candidate_paths(named: Path) -> Iterator[Path]:
     for root in roots:
         for cut in range(max(1, len(parts) - 1)):
             yield root.joinpath(*parts[cut:])
-    matches = next(filter(None, (files_ending_with(root, parts) for root in roots)), [])
+    matches = next(filter(None, (_files_ending_with(root, parts) for root in roots)), [])
     if len(matches) == 1:
         yield matches[0]
 
 
-def files_ending_with(root: Path, parts: tuple[str, ...]) -> list[Path]:
+def _files_ending_with(root: Path, parts: tuple[str, ...]) -> list[Path]:
     """Return the source files below the folder `root` whose paths end with these parts."""
     named = source_files_by_name(root).get(parts[-1], []) if parts else []
     return [path for path in named if path.parts[-len(parts) :] == parts]

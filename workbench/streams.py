@@ -15,7 +15,7 @@ SIGNS: Mapping[str, str] = {
 
 None of these texts has a quotation mark, which would end a text in JSON.
 """
-HANDLER = "workbench.signs"
+_HANDLER = "workbench.signs"
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
@@ -40,9 +40,9 @@ def prepare_streams() -> None:
 
     Otherwise a file that is opened later could get such a descriptor, and output for stdout would be written to it.
     """
-    codecs.register_error(HANDLER, substitute)
+    codecs.register_error(_HANDLER, substitute)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if not is_open(number):
+        if not _is_open(number):
             # Takes the lowest free number, which is this one. An answer that is written to a closed stdout must fail.
             os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
         if getattr(sys, name) is None:
@@ -50,10 +50,10 @@ def prepare_streams() -> None:
             setattr(sys, name, stream)
     for printed in (sys.stdout, sys.stderr):
         if isinstance(printed, io.TextIOWrapper):
-            printed.reconfigure(errors=HANDLER)
+            printed.reconfigure(errors=_HANDLER)
 
 
-def is_open(number: int) -> bool:
+def _is_open(number: int) -> bool:
     """Return whether a file descriptor is open."""
     try:
         os.fstat(number)

@@ -21,7 +21,7 @@ from analyzers.files import json_bytes, open_regular, read_whole
 from analyzers.words import bounded
 
 CHUNK = 1 << 20
-META_BYTES = 1 << 30
+_META_BYTES = 1 << 30
 SMALL = 1 << 18
 """The largest size in bytes of a column that is read into memory; larger ones are memory-mapped.
 
@@ -44,7 +44,7 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
 
     def __init__(self, folder: Path, reread: "Callable[[], Columns]") -> None:
         self.folder = folder
-        self.meta, self._long, self._short = read_meta(folder)
+        self.meta, self._long, self._short = _read_meta(folder)
         self._reread = reread
         self._mapped: dict[str, np.ndarray[Any, Any]] = {}
 
@@ -120,23 +120,23 @@ def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], met
     Raises:
         CacheFailure: The disk is full, or the folder cannot be written.
     """
-    short = {name: column for name, column in columns.items() if is_short(column)}
+    short = {name: column for name, column in columns.items() if _is_short(column)}
     try:
         tables = {
-            "__short__": write_short(folder / SHORT_COLUMNS, short),
+            "__short__": _write_short(folder / SHORT_COLUMNS, short),
             "__columns__": {
-                name: write_long(folder / f"{name}.npy", column)
+                name: _write_long(folder / f"{name}.npy", column)
                 for name, column in columns.items()
                 if name not in short
             },
         }
-        body = json_bytes(bounded_texts(meta) | tables)
+        body = json_bytes(_bounded_texts(meta) | tables)
         (folder / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(body), body))
     except OSError as error:
         raise failure(folder.parent, error) from error
 
 
-def bounded_texts(value: Any) -> Any:
+def _bounded_texts(value: Any) -> Any:
     """Return nested plain values in which no text is longer than a reader may keep; short ones stay.
 
     Every reader writes its texts through here, so that none can make what comes after it slow.
@@ -144,20 +144,20 @@ def bounded_texts(value: Any) -> Any:
     if isinstance(value, str):
         return bounded(value)
     if isinstance(value, dict):
-        return {bounded_texts(key): bounded_texts(inner) for key, inner in value.items()}
-    return [bounded_texts(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {_bounded_texts(key): _bounded_texts(inner) for key, inner in value.items()}
+    return [_bounded_texts(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-PLAIN = frozenset("biufSU")
+_PLAIN = frozenset("biufSU")
 """The kinds of NumPy types that a short column may have: booleans, numbers and texts."""
 
 
-def is_short(column: "np.ndarray[Any, Any]") -> bool:
+def _is_short(column: "np.ndarray[Any, Any]") -> bool:
     """Return whether a column goes into the common file of short columns: it is small and has a plain type."""
-    return column.nbytes <= SMALL and column.dtype.kind in PLAIN
+    return column.nbytes <= SMALL and column.dtype.kind in _PLAIN
 
 
-def write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> dict[str, Short]:
+def _write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> dict[str, Short]:
     """Write the short columns into one file, each after the previous one, and return how each is stored."""
     offset, found = 0, {}
     with path.open("wb") as file:
@@ -179,12 +179,12 @@ def read_short(path: Path, column: Short) -> "np.ndarray[Any, Any]":
         body = file.read(column.size)
     dtype = np.dtype(column.dtype)
     # Objects would be addresses in memory that the file chooses.
-    if zlib.crc32(body) != column.checksum or dtype.kind not in PLAIN:
+    if zlib.crc32(body) != column.checksum or dtype.kind not in _PLAIN:
         raise DamagedEntry
     return np.ndarray(column.shape, dtype, buffer=body)
 
 
-def write_long(path: Path, column: "np.ndarray[Any, Any]") -> Written:
+def _write_long(path: Path, column: "np.ndarray[Any, Any]") -> Written:
     np.save(path, column, allow_pickle=False)
     return Written(path.stat().st_size, checksum(path))
 
@@ -206,14 +206,14 @@ class Tables(NamedTuple):
     short: dict[str, Short]
 
 
-def read_meta(folder: Path) -> Tables:
+def _read_meta(folder: Path) -> Tables:
     """Return the contents of an entry's `meta.json`, and check that the column files have the recorded lengths.
 
     Raises:
         DamagedEntry: `meta.json` is incomplete, or a file of columns is missing or has the wrong length.
     """
     try:
-        check, _, body = read_whole(folder / "meta.json", META_BYTES).partition(b"\n")
+        check, _, body = read_whole(folder / "meta.json", _META_BYTES).partition(b"\n")
         if check != b"%08x" % zlib.crc32(body):
             raise DamagedEntry
         meta = msgspec.json.decode(body)

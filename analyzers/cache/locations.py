@@ -30,7 +30,7 @@ def cache_folder() -> Path | None:
 
 UNUSABLE: set[Path] = set()
 """The cache folders in which writing has failed in this process."""
-TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "/dev/shm", lambda: "/var/tmp")  # noqa: S108
+_TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "/dev/shm", lambda: "/var/tmp")  # noqa: S108
 
 
 def folders() -> Iterator[Path]:
@@ -43,14 +43,14 @@ def folders() -> Iterator[Path]:
 
 def temporary_folders() -> Iterator[Path]:
     """Yield the temporary folders to try for the cache; they are deleted when the process ends."""
-    for root in TEMPORARY_ROOTS:
-        folder = temporary_folder(root)
+    for root in _TEMPORARY_ROOTS:
+        folder = _temporary_folder(root)
         if folder and folder not in UNUSABLE:
             yield folder
 
 
 @functools.cache
-def temporary_folder(root: Callable[[], str]) -> Path | None:
+def _temporary_folder(root: Callable[[], str]) -> Path | None:
     """Return a new folder inside `root()`, which is deleted when the process ends; None if it cannot be made."""
     try:
         folder = tempfile.mkdtemp(prefix="torch-workbench-", dir=root())

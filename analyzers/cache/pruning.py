@@ -16,9 +16,9 @@ LIMIT_FILE = "limit"
 """The name of the file in the cache's folder with the limit that the user set, in bytes."""
 ENTRY = re.compile(r"[0-9a-f]{32}")
 """Matches the names of cache entries; files with other names in the folder are not deleted."""
-ABANDONED_S = 86_400.0
+_ABANDONED_S = 86_400.0
 """The age in seconds after which a scratch folder counts as left by a killed process: no file takes a day to read."""
-LIMIT_BYTES = 32
+_LIMIT_BYTES = 32
 """The largest number of bytes that are read of the file with the limit."""
 
 
@@ -39,10 +39,10 @@ def entries(folder: Path) -> list[Entry]:
         names = [path for path in folder.iterdir() if ENTRY.fullmatch(path.name)]
     except OSError:
         return []
-    return sorted((known for path in names if (known := entry_of(path))), reverse=True)
+    return sorted((known for path in names if (known := _entry_of(path))), reverse=True)
 
 
-def entry_of(path: Path) -> Entry | None:
+def _entry_of(path: Path) -> Entry | None:
     """Return the cache entry in the folder `path`; None if another process has just deleted it."""
     try:
         files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] or [path]
@@ -53,7 +53,7 @@ def entry_of(path: Path) -> Entry | None:
 
 GROWN: dict[Path, float] = {}
 """{cache folder: number of bytes that this process has added to it since it last pruned it}."""
-PARTS_OF_LIMIT = 64
+_PARTS_OF_LIMIT = 64
 
 
 def prune_if_grown(entry: Path) -> None:
@@ -63,9 +63,9 @@ def prune_if_grown(entry: Path) -> None:
     small entries would cost more than everything else. The first entry of a process always counts as enough, so that
     the cache cannot grow beyond this part.
     """
-    added, limit = entry_of(entry), limit_bytes(entry.parent)
+    added, limit = _entry_of(entry), limit_bytes(entry.parent)
     grown = GROWN.get(entry.parent, math.inf) + (added.size if added else 0)
-    GROWN[entry.parent] = 0 if grown > limit // PARTS_OF_LIMIT else grown
+    GROWN[entry.parent] = 0 if grown > limit // _PARTS_OF_LIMIT else grown
     if not GROWN[entry.parent]:
         prune(entry.parent, limit)
 
@@ -80,7 +80,7 @@ def prune(folder: Path, limit: int) -> None:
         total += entry.size
         if total > limit and number:
             discard(entry.folder)
-    remove_scratch(folder, older_than_s=ABANDONED_S)
+    _remove_scratch(folder, older_than_s=_ABANDONED_S)
 
 
 def clear(folder: Path) -> list[Entry]:
@@ -92,14 +92,14 @@ def clear(folder: Path) -> list[Entry]:
     found = entries(folder)
     for entry in found:
         discard(entry.folder)
-    remove_scratch(folder, older_than_s=ABANDONED_S)
+    _remove_scratch(folder, older_than_s=_ABANDONED_S)
     # Another process may have written an entry again in the meantime: that one is as new as its time says.
-    if left := sum(entry_of(entry.folder) == entry for entry in found):
+    if left := sum(_entry_of(entry.folder) == entry for entry in found):
         raise CacheFailure(f"{folder}: {left} of {len(found)} entries cannot be deleted", "check whose folder it is")
     return found
 
 
-def remove_scratch(folder: Path, older_than_s: float) -> None:
+def _remove_scratch(folder: Path, older_than_s: float) -> None:
     """Delete the scratch folders in a cache folder that have not changed for more than `older_than_s` seconds.
 
     Their processes were killed before they could delete them. Only the age is checked, so `older_than_s` must be longer
@@ -117,7 +117,7 @@ def remove_scratch(folder: Path, older_than_s: float) -> None:
 def limit_bytes(folder: Path) -> int:
     """Return how many bytes a cache may hold: the limit set by `workbench cache --limit`, or 10 GiB."""
     try:
-        return int(read_whole(folder / LIMIT_FILE, LIMIT_BYTES))
+        return int(read_whole(folder / LIMIT_FILE, _LIMIT_BYTES))
     except (OSError, ValueError):
         return DEFAULT_LIMIT
 

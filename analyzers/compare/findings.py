@@ -26,15 +26,15 @@ from analyzers.words import (
 )
 
 CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
-OTHER_CONFIDENCE = 0.7
+_OTHER_CONFIDENCE = 0.7
 """The confidence of findings on measures that `CONFIDENCE` does not list.
 
 It is below 1, because runs also differ for reasons that no confidence interval within one run shows.
 """
-NAMED_AT_MOST = 3
-NOTABLE_SHARE = 0.01
+_NAMED_AT_MOST = 3
+_NOTABLE_SHARE = 0.01
 """A phase is evidence for longer steps if it grew by more than this share of the growth of all phases."""
-MEASURE_NAMES: Mapping[Measure, str] = {
+_MEASURE_NAMES: Mapping[Measure, str] = {
     Measure.STEP_TIME: "median step time",
     Measure.STEP_TIME_MEAN: "mean step time",
     Measure.STEP_TIME_P95: "the 95th percentile of the step time",
@@ -44,7 +44,7 @@ MEASURE_NAMES: Mapping[Measure, str] = {
 }
 
 
-NEXT_FOR_TIME = "look at the phases and the settings that changed most; if other jobs used the machine, run both again"
+_NEXT_FOR_TIME = "look at the phases and the settings that changed most; if other jobs used the machine, run both again"
 NEXT: dict[Measure, str] = {
     Measure.MEMORY: "look at the settings that changed, and compare a memory snapshot of each run (`workbench compare A"
     " B` on two snapshots), which names the modules and lines whose memory grew",
@@ -61,7 +61,7 @@ class Doubt(StrEnum):
     WIDE_INTERVAL = "wide interval"
 
 
-COMPARED_MEMORY = (
+_COMPARED_MEMORY = (
     "look at the settings that changed, and at the modules and lines whose memory grew, in the tables of this report"
 )
 """The advice on peak memory, in place of that in `NEXT`, if both runs have memory snapshots."""
@@ -85,11 +85,13 @@ def regressions(
     if any(c.measure is Measure.STEP_TIME for c in worse):
         # The mean follows the median; two findings on one cause would repeat each other.
         worse = [c for c in worse if c.measure is not Measure.STEP_TIME_MEAN]
-    causes = [*waiting_fact(changes), *causes]
+    causes = [*_waiting_fact(changes), *causes]
     of_time = (Measure.STEP_TIME, Measure.STEP_TIME_MEAN, Measure.STEP_TIME_P95)
-    next_of = NEXT | {Measure.MEMORY: COMPARED_MEMORY} if memory else NEXT
+    next_of = NEXT | {Measure.MEMORY: _COMPARED_MEMORY} if memory else NEXT
     return [
-        regression(c, allowed[c.measure], causes if c.measure in of_time else [], next_of.get(c.measure, NEXT_FOR_TIME))
+        regression(
+            c, allowed[c.measure], causes if c.measure in of_time else [], next_of.get(c.measure, _NEXT_FOR_TIME)
+        )
         for c in worse
     ]
 
@@ -118,7 +120,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
     ]
 
 
-def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
+def _waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
     """Return a list with evidence that longer steps are due to waiting, not work: processor time per step did not grow.
 
     The list is empty if it grew, or if it is not among `changes`, the measures that both runs have.
@@ -141,21 +143,22 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence], 
     return Finding(
         id=f"compare.{change.measure}",
         severity=Severity.WARNING,
-        title=f"{MEASURE_NAMES[change.measure]} of run B is {growth_text(change.change)} that of run A",
-        why=f"It is {value_text(change.measure, change.a)} in run A and {value_text(change.measure, change.b)} in run B"
-        f" ({certainty(change)}); an increase of {percent(allowed)} is allowed.",
+        title=f"{_MEASURE_NAMES[change.measure]} of run B is {_growth_text(change.change)} that of run A",
+        why=f"It is {_value_text(change.measure, change.a)} in run A and"
+        f" {_value_text(change.measure, change.b)} in run B"
+        f" ({_certainty(change)}); an increase of {percent(allowed)} is allowed.",
         next=next_step,
         evidence=evidence,
-        confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
+        confidence=CONFIDENCE.get(change.measure, _OTHER_CONFIDENCE),
     )
 
 
-def growth_text(change: float) -> str:
+def _growth_text(change: float) -> str:
     """Return a relative increase, to be followed by what it is relative to: `42 % higher than`, `512 times`."""
     return multiple(change) if change >= AS_MULTIPLE_FROM else f"{percent(change)} higher than"
 
 
-def certainty(change: MeasureChange) -> str:
+def _certainty(change: MeasureChange) -> str:
     """Return the relative change and its certainty, such as `+140 %; 95 % interval +83 % to +175 %, 9 steps`.
 
     A value that was read once, such as a peak of memory, has no interval and is called exact.
@@ -167,7 +170,7 @@ def certainty(change: MeasureChange) -> str:
     return f"{signed_percent(change.change)}; 95 % {interval}, from {quantity(change.samples, 'step')}"
 
 
-def value_text(measure: Measure, value: float) -> str:
+def _value_text(measure: Measure, value: float) -> str:
     """Return a value of a measure with its unit."""
     if measure is Measure.MEMORY:
         return size(value)
@@ -189,16 +192,16 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
         Finding(
             id=f"compare.{name}_undecided",
             severity=Severity.WARNING,
-            title=f"{MEASURE_NAMES[name]} cannot be judged: {doubt_text(known.get(name))}",
+            title=f"{_MEASURE_NAMES[name]} cannot be judged: {_doubt_text(known.get(name))}",
             why="`--fail-on` names this measure, and passes only if the measure was compared",
-            next=log_more(known.get(name)),
+            next=_log_more(known.get(name)),
             confidence=1.0,
         )
         for name in names
     ]
 
 
-def log_more(change: MeasureChange | None) -> str:
+def _log_more(change: MeasureChange | None) -> str:
     """Return the advice on a measure that cannot be judged; `change` is None if one of the runs does not have it."""
     if change is None:
         return (
@@ -208,31 +211,31 @@ def log_more(change: MeasureChange | None) -> str:
     return f"log in each run at least {STEPS_AT_LEAST} steps in which no trace is recorded and no checkpoint saved"
 
 
-def doubt(change: MeasureChange | None) -> Doubt:
+def _doubt(change: MeasureChange | None) -> Doubt:
     """Return why a measure cannot be judged with certainty; `change` is None if one of the runs does not have it."""
     if change is None:
         return Doubt.NOT_IN_BOTH
     return Doubt.WIDE_INTERVAL if change.is_sufficient else Doubt.FEW_STEPS
 
 
-def doubt_text(change: MeasureChange | None) -> str:
+def _doubt_text(change: MeasureChange | None) -> str:
     """Return a phrase on why a measure cannot be judged with certainty, such as `4 steps are too few`."""
-    if change is None or doubt(change) is Doubt.NOT_IN_BOTH:
+    if change is None or _doubt(change) is Doubt.NOT_IN_BOTH:
         return "it is not in the logs of both runs"
     steps = quantity(change.samples, "step")
-    if doubt(change) is Doubt.FEW_STEPS:
+    if _doubt(change) is Doubt.FEW_STEPS:
         return f"{steps} are too few"
     return f"{steps} vary too much: 95 % interval {interval_text(change.low, change.high)}"
 
 
-def needed_text(change: MeasureChange) -> str:
+def _needed_text(change: MeasureChange) -> str:
     """Return what is needed to judge a measure that both runs have: `at least 5 steps in both runs`, or less noise."""
-    if doubt(change) is Doubt.FEW_STEPS:
+    if _doubt(change) is Doubt.FEW_STEPS:
         return f"at least {STEPS_AT_LEAST} comparable steps in both runs"
     return "more steps, or steps that vary less"
 
 
-def is_open(change: MeasureChange) -> bool:
+def _is_open(change: MeasureChange) -> bool:
     """Return whether a measure may have grown by more than the default limit, but its steps are too few or too noisy.
 
     The result is False for a measure without a default limit.
@@ -249,12 +252,12 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
     """Return evidence for why run `b` is slower: ranks that are late only in `b`, and the phases that grew most."""
     before, after = a.measures.phases, b.measures.phases
     extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
-    largest = sorted(extra_s, key=lambda name: -extra_s[name])[:NAMED_AT_MOST]
+    largest = sorted(extra_s, key=lambda name: -extra_s[name])[:_NAMED_AT_MOST]
     # A rank that was late in both runs did not make the second one slower.
     late_before = {straggler.rank for straggler in a.stragglers}
-    late = [straggler for straggler in b.stragglers if straggler.rank not in late_before][:NAMED_AT_MOST]
+    late = [straggler for straggler in b.stragglers if straggler.rank not in late_before][:_NAMED_AT_MOST]
     waits = [f"rank {one.rank} of run B makes the others wait: {CAUSE_NAMES[one.cause]}" for one in late]
-    notable = NOTABLE_SHARE * sum(extra for extra in extra_s.values() if extra > 0)
+    notable = _NOTABLE_SHARE * sum(extra for extra in extra_s.values() if extra > 0)
     grown = [
         f"phase {name} takes {duration(extra_s[name])} more per step in run B"
         for name in largest
@@ -276,8 +279,8 @@ def verdict(
     judged. `lines` are the compared quantities, `changes` the changes of measures with their intervals, and `parity`
     says whether the losses agree (None: not compared).
     """
-    unsure = [change for change in changes if is_open(change)]
-    missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
+    unsure = [change for change in changes if _is_open(change)]
+    missing = [f"{_MEASURE_NAMES[change.measure]}: {_doubt_text(change)}" for change in unsure]
     if findings:
         return Verdict(
             status=status_of(findings),
@@ -291,23 +294,23 @@ def verdict(
         sentence = joined_sentences([finding.title for finding in open_gates])
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.2, missing=missing)
     if unsure or not comparable:
-        sentence = "; ".join(map(unsure_text, unsure)) or "the runs have no measurement in common"
+        sentence = "; ".join(map(_unsure_text, unsure)) or "the runs have no measurement in common"
         # The sentence already says why each measure is uncertain.
-        missing = [f"{MEASURE_NAMES[change.measure]}: {needed_text(change)}" for change in unsure]
+        missing = [f"{_MEASURE_NAMES[change.measure]}: {_needed_text(change)}" for change in unsure]
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.2, missing=missing)
-    parts = [f"{line.what} {line.change}" for line in comparable[:NAMED_AT_MOST]]
+    parts = [f"{line.what} {line.change}" for line in comparable[:_NAMED_AT_MOST]]
     sentence = ", ".join(
-        [f"no measure of run B grew by more than is allowed: {parts[0]}", *parts[1:], *parity_text(parity)]
+        [f"no measure of run B grew by more than is allowed: {parts[0]}", *parts[1:], *_parity_text(parity)]
     )
     return Verdict(status=Status.OK, kind="healthy", sentence=sentence, confidence=0.8, missing=missing)
 
 
-def unsure_text(change: MeasureChange) -> str:
+def _unsure_text(change: MeasureChange) -> str:
     """Return a change and why it is uncertain as a phrase: `median step time +40 %, but 4 steps are too few`."""
-    return f"{MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {doubt_text(change)}"
+    return f"{_MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {_doubt_text(change)}"
 
 
-def parity_text(parity: LossParity | None) -> list[str]:
+def _parity_text(parity: LossParity | None) -> list[str]:
     """Return a list with a phrase: the losses of the runs are identical, or from which step on they diverge.
 
     The list is empty if neither is known.

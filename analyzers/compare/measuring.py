@@ -78,7 +78,7 @@ def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) 
     if logs := source.of(*run.TIMED):
         result.steps = answer_or_none(lambda: steps_of(logs, options, unknown))
     if result.steps:
-        result.measures, result.inputs = medians_over(summary(result.steps)), result.steps.inputs
+        result.measures, result.inputs = _medians_over(summary(result.steps)), result.steps.inputs
     # The newest: earlier ones may be of the warm-up.
     snapshots = run.newest_step(source.of(Kind.SNAPSHOT))
     if snapshots and (report := answer_or_none(lambda: memory.analyze(snapshots, options))):
@@ -98,7 +98,7 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def medians_over(ranks: Sequence[RankSteps]) -> Measures:
+def _medians_over(ranks: Sequence[RankSteps]) -> Measures:
     """Return the measures of a run, each as the median over its ranks, except for three.
 
     Memory is the maximum over the ranks, the number of timed steps is the minimum, and the loss comes from the first
@@ -106,16 +106,16 @@ def medians_over(ranks: Sequence[RankSteps]) -> Measures:
     """
     names = {name for rank in ranks for name in rank.phases}
     return Measures(
-        step_s=known_median(rank.median_step_s for rank in ranks),
+        step_s=_known_median(rank.median_step_s for rank in ranks),
         timed_steps=min(rank.steps for rank in ranks),
-        tokens_per_s=known_median(rank.tokens_per_s for rank in ranks),
+        tokens_per_s=_known_median(rank.tokens_per_s for rank in ranks),
         loss=next((rank.last_loss for rank in ranks if rank.last_loss is not None), None),
         memory_bytes=max(rank.peak_memory_bytes for rank in ranks) or None,
         phases={name: median(rank.phases.get(name, 0.0) for rank in ranks) for name in sorted(names)},
     )
 
 
-def known_median(values: Iterable[float | None]) -> float | None:
+def _known_median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

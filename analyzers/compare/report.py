@@ -20,7 +20,7 @@ from analyzers.traces.diff import diff as trace_diff
 from analyzers.traces.diff.diff import TraceDiff
 from analyzers.traces.findings.step_change import step_change_finding
 
-SCHEMA = "workbench.compare/1"
+_SCHEMA = "workbench.compare/1"
 RunOrPath = Run | str | PathLike[str]
 
 
@@ -46,20 +46,20 @@ def analyze(
     options, gate = options or store.Options(), limits or {}
     first, second = measured_pair(a, b, options)
     # An analyzer that cannot read its files leaves a gap, not an error: the rest is still compared.
-    changes, traces = changes_between(first, second), traces_diff(a, b, options)
+    changes, traces = changes_between(first, second), _traces_diff(a, b, options)
     lines = [*measure_lines(first.measures, second.measures, changes), *trace_lines(traces)]
     config = setting_rows(a.manifest(), b.manifest())
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
-    memory, memory_findings = memory_diff(a, b, options)
+    memory, memory_findings = _memory_diff(a, b, options)
     worse = regressions(changes, gate, time_causes(first, second), memory)
-    findings = [*nonfinite_loss(first.steps, second.steps), *worse, *memory_findings, *trace_findings(traces)]
+    findings = [*nonfinite_loss(first.steps, second.steps), *worse, *memory_findings, *_trace_findings(traces)]
     open_gates = undecided(changes, gate)
-    parity, phases = step_differences(first, second)
+    parity, phases = _step_differences(first, second)
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
-        inputs=[*first.inputs, *second.inputs, *trace_inputs(a, b, traces)],
+        inputs=[*first.inputs, *second.inputs, *_trace_inputs(a, b, traces)],
         verdict=verdict(ranked(findings), open_gates, lines, changes, parity),
         findings=ranked([*findings, *open_gates]),
         data=CompareData(
@@ -76,7 +76,7 @@ def analyze(
     )
 
 
-def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
+def _step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
     """Return the comparison of the losses of both runs, and the changes of the durations of their step phases.
 
     The result is (None, []) unless both runs logged steps.
@@ -86,7 +86,7 @@ def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None,
     return loss_parity(a.steps, b.steps), phase_changes(a.steps, b.steps)
 
 
-def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
+def _memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
     """Return the difference of memory at the peak between two runs, and the findings on it.
 
     The result is (None, []) unless both runs left readable snapshots.
@@ -97,19 +97,19 @@ def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, li
     return answer_or_none(lambda: compare_memory(before, after, options)) or (None, [])
 
 
-def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
+def _traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
     """Return the difference between the newest traces of two runs; None unless both have readable traces."""
     before, after = (run.newest_step(source.of(Kind.TRACE)) for source in (a, b))
     return answer_or_none(lambda: trace_diff.compare(before, after, options)) if before and after else None
 
 
-def trace_findings(traces: TraceDiff | None) -> list[Finding]:
+def _trace_findings(traces: TraceDiff | None) -> list[Finding]:
     """Return a list with the finding that a step became longer according to the traces; empty if it did not."""
     slower = step_change_finding(traces) if traces else None
     return [slower] if slower else []
 
 
-def trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
+def _trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
     """Return the newest traces of both runs as inputs of the report; empty if no traces were compared."""
     compared = (a, b) if traces else ()
     return [trace.as_input() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]

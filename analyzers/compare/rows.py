@@ -94,7 +94,7 @@ def trace_lines(traces: TraceDiff | None) -> list[Line]:
         return []
     times = [("traced step", traces.step_a_ns, traces.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in traces.parts)]
     return [
-        *(Line(f"trace: {what}", a, b, duration_ns, difference=time_change) for what, a, b in times if a or b),
+        *(Line(f"trace: {what}", a, b, duration_ns, difference=_time_change) for what, a, b in times if a or b),
         *(
             Line(f"trace: {m.kind}, {m.where}", m.a_bytes, m.b_bytes, size, difference=size_change)
             for m in traces.memory
@@ -103,6 +103,6 @@ def trace_lines(traces: TraceDiff | None) -> list[Line]:
     ]
 
 
-def time_change(nanoseconds: float) -> str:
+def _time_change(nanoseconds: float) -> str:
     """Return a difference of times with its sign: `+1.2 ms`."""
     return f"{'-' if nanoseconds < 0 else '+'}{duration_ns(round(abs(nanoseconds)))}"

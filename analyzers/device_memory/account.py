@@ -15,15 +15,15 @@ from analyzers.device_memory.nccl import NcclBuffers, NcclProcess, largest, pair
 from analyzers.words import quantity, share, size, uncapitalised
 
 GIB, MIB = 1 << 30, 1 << 20
-HALF_OF_LAST_DIGIT = 0.005
+_HALF_OF_LAST_DIGIT = 0.005
 """The rounding error of sizes in PyTorch's messages, which have two decimals: 38.78 GiB is 38.775 to 38.785 GiB."""
 
 # Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
 # H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
-CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
-NCCL_CONNECTION_BYTES = pair_bytes(NcclBuffers(), is_read=False)
+_CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
+_NCCL_CONNECTION_BYTES = pair_bytes(NcclBuffers(), is_read=False)
 """The bytes of a connection from an NCCL channel to a peer and back, unless the environment changes the buffers."""
-FEWER_CHANNELS, SMALLER_BUFFER = 8, 1 << 20
+_FEWER_CHANNELS, _SMALLER_BUFFER = 8, 1 << 20
 """The settings that the advice on NCCL's memory proposes.
 
 They are the number of channels, and the bytes of a buffer for the protocol SIMPLE.
@@ -68,7 +68,7 @@ class Source(StrEnum):
     NCCL_LOG = "nccl_log"
 
 
-UNTRACKED = frozenset({Holder.CONTEXT, Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
+_UNTRACKED = frozenset({Holder.CONTEXT, Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
 """The holders of memory that no tensor uses and that PyTorch's allocator does not manage."""
 
 HOLDER_WORDS = {
@@ -83,7 +83,7 @@ HOLDER_WORDS = {
     Holder.OTHER_PROCESSES: "other processes and the driver",
     Holder.FREE: "free",
 }
-SOURCE_WORDS = {
+_SOURCE_WORDS = {
     Source.MESSAGE: "from PyTorch's message",
     Source.SNAPSHOT: "from the snapshot",
     Source.DRIVER: "from the driver",
@@ -91,9 +91,9 @@ SOURCE_WORDS = {
     Source.TYPICAL: "an estimate for a device of this size",
 }
 
-FEWER_LIBRARY_BUFFERS = (
+_FEWER_LIBRARY_BUFFERS = (
     "Create fewer process groups, or give NCCL less memory: each process group has its own connections, at least one"
-    f" for each channel, and a connection to a peer and back takes {size(NCCL_CONNECTION_BYTES)}. Set NCCL_MAX_CTAS=8"
+    f" for each channel, and a connection to a peer and back takes {size(_NCCL_CONNECTION_BYTES)}. Set NCCL_MAX_CTAS=8"
     " for fewer channels (NCCL_MAX_NCHANNELS=8 in NCCL before 2.17), NCCL_BUFFSIZE=1048576 for smaller buffers, and"
     " NCCL_NVLS_ENABLE=0 to do without the buffers of NVLink SHARP. With NCCL_DEBUG=INFO in the job's"
     " log, this report says how much memory each communicator takes"
@@ -103,7 +103,7 @@ FEWER_PROCESSES = (
     " job keeps its memory until it ends. If other ranks of this job are listed on device 0, call"
     " torch.cuda.set_device(LOCAL_RANK) before the first use of CUDA: otherwise each rank has a CUDA context there"
 )
-LAZY_MODULES = "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used are loaded"
+_LAZY_MODULES = "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used are loaded"
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ def parts(known: KnownMemory) -> Iterator[MemoryPart]:
     used = exact(known.total).less(free)
     process = used if known.process is None else exact(known.process)
     outside = process.less(allocated).less(cached)
-    context = context_of(known.total).within(outside)
+    context = _context_of(known.total).within(outside)
     yield context.part(Holder.CONTEXT, Source.TYPICAL)
     rest = Holder.OUTSIDE if known.process is None else Holder.LIBRARIES
     yield outside.less(context).part(rest, Source.DIFFERENCE)
@@ -207,7 +207,7 @@ def with_nccl(account: Sequence[MemoryPart], process: NcclProcess) -> list[Memor
     )
     buffers = Range(process.low_bytes, process.bytes, process.high_bytes).within(outside)
     left = outside.less(buffers)
-    context_left = context_of(sum(part.bytes for part in account)).within(left)
+    context_left = _context_of(sum(part.bytes for part in account)).within(left)
     new = [
         context_left.part(Holder.CONTEXT, Source.TYPICAL),
         buffers.part(Holder.NCCL, Source.NCCL_LOG),
@@ -221,9 +221,9 @@ def with_nccl(account: Sequence[MemoryPart], process: NcclProcess) -> list[Memor
     ]
 
 
-def context_of(total: int) -> Range:
+def _context_of(total: int) -> Range:
     """Return how many bytes the CUDA context and loaded kernels usually take on a device of `total` bytes."""
-    low, high = next((low, high) for most, low, high in CONTEXT_GIB if total <= most * GIB)
+    low, high = next((low, high) for most, low, high in _CONTEXT_GIB if total <= most * GIB)
     return Range(round(low * GIB), round((low + high) / 2 * GIB), round(high * GIB))
 
 
@@ -235,11 +235,11 @@ def precise(count: int) -> Range:
 def measured(count: int) -> Range:
     """Return a size in bytes with the bounds of its rounding: PyTorch prints two decimals in GiB, MiB or KiB."""
     unit = next(unit for unit in (GIB, MIB, 1 << 10, 1) if count >= unit or unit == 1)
-    margin = round(HALF_OF_LAST_DIGIT * unit) if unit > 1 else 0
+    margin = round(_HALF_OF_LAST_DIGIT * unit) if unit > 1 else 0
     return Range(max(count - margin, 0), count, count + margin)
 
 
-LARGE_SHARE, LARGE_BYTES = 0.05, 3 * GIB // 2
+_LARGE_SHARE, _LARGE_BYTES = 0.05, 3 * GIB // 2
 """The smallest share of the device, and the smallest number of bytes, outside PyTorch's allocator for a finding.
 
 Both must be exceeded.
@@ -252,7 +252,7 @@ def untracked(account: Sequence[MemoryPart]) -> int:
     They belong to the CUDA context, to libraries and to other processes. `account` has all parts of the device's
     memory.
     """
-    return sum(part.bytes for part in account if part.holder in UNTRACKED)
+    return sum(part.bytes for part in account if part.holder in _UNTRACKED)
 
 
 def is_large(account: Sequence[MemoryPart]) -> bool:
@@ -262,7 +262,7 @@ def is_large(account: Sequence[MemoryPart]) -> bool:
     memory.
     """
     total = sum(part.bytes for part in account)
-    return untracked(account) >= max(LARGE_BYTES, LARGE_SHARE * total)
+    return untracked(account) >= max(_LARGE_BYTES, _LARGE_SHARE * total)
 
 
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
@@ -274,12 +274,12 @@ def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
 
-def largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
+def _largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
     """Return the largest part of a device's memory that PyTorch's allocator does not manage.
 
     `account` has all parts of the device's memory.
     """
-    return max((part for part in account if part.holder in UNTRACKED), key=lambda part: part.bytes)
+    return max((part for part in account if part.holder in _UNTRACKED), key=lambda part: part.bytes)
 
 
 def untracked_title(account: Sequence[MemoryPart]) -> str:
@@ -297,7 +297,7 @@ def untracked_reason(account: Sequence[MemoryPart], *, decisive: bool) -> str:
     `account` has all parts of the device's memory. `decisive`: a request that failed would have fitted into this
     memory.
     """
-    parts = f"It consists of {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
+    parts = f"It consists of {'; '.join(in_words(part) for part in account if part.holder in _UNTRACKED)}."
     request = " The request that failed would have fitted into the memory that libraries and other processes use."
     return parts + request * decisive
 
@@ -310,7 +310,7 @@ def in_words(part: MemoryPart) -> str:
 def source_words(part: MemoryPart) -> str:
     """Return, as text, the source of the size of a part of the memory; for a rest, what it is the rest of."""
     if part.source is not Source.DIFFERENCE:
-        return SOURCE_WORDS[part.source]
+        return _SOURCE_WORDS[part.source]
     if part.holder is Holder.LIBRARIES:
         return "what remains of this process's memory"
     return "what remains of the device's memory in use"
@@ -327,26 +327,26 @@ def untracked_advice(account: Sequence[MemoryPart], process: NcclProcess | None 
 
     `account` has all parts of the device's memory; `process` has the facts from NCCL's log, if they are known.
     """
-    holder = largest_untracked(account).holder
-    levers = nccl_levers(process) if process else []
-    buffers = ". Or ".join([levers[0], *map(uncapitalised, levers[1:])]) if levers else FEWER_LIBRARY_BUFFERS
+    holder = _largest_untracked(account).holder
+    levers = _nccl_levers(process) if process else []
+    buffers = ". Or ".join([levers[0], *map(uncapitalised, levers[1:])]) if levers else _FEWER_LIBRARY_BUFFERS
     advice = {
         Holder.OTHER_PROCESSES: FEWER_PROCESSES,
         Holder.OUTSIDE: f"{FEWER_PROCESSES}. If no other process is listed: {uncapitalised(buffers)}",
-        Holder.CONTEXT: LAZY_MODULES,
+        Holder.CONTEXT: _LAZY_MODULES,
     }
     return f"{advice.get(holder, buffers)}."
 
 
-def nccl_levers(process: NcclProcess) -> list[str]:
+def _nccl_levers(process: NcclProcess) -> list[str]:
     """Return the settings that make NCCL's buffers smaller, with the bytes that each saves, the most saving first."""
-    saved = savings(process, FEWER_CHANNELS, SMALLER_BUFFER)
+    saved = savings(process, _FEWER_CHANNELS, _SMALLER_BUFFER)
     words = {
         "nvls": f"Set NCCL_NVLS_ENABLE=0: without NVLink SHARP its buffers of {size(saved['nvls'])} are not needed,"
         " but all-reduces within a node may be slower",
-        "channels": f"Set NCCL_MAX_CTAS={FEWER_CHANNELS}: fewer channels save about {size(saved['channels'])}, and"
+        "channels": f"Set NCCL_MAX_CTAS={_FEWER_CHANNELS}: fewer channels save about {size(saved['channels'])}, and"
         " collectives of large messages may be slower",
-        "buffers": f"Set NCCL_BUFFSIZE={SMALLER_BUFFER}: smaller buffers save {size(saved['buffers'])}",
+        "buffers": f"Set NCCL_BUFFSIZE={_SMALLER_BUFFER}: smaller buffers save {size(saved['buffers'])}",
     }
     return [words[name] for name in sorted(saved, key=lambda name: -saved[name]) if saved[name]]
 

@@ -12,13 +12,13 @@ from enum import StrEnum
 import msgspec
 
 MIB = 1 << 20
-GRANULARITY = 2 * MIB
+_GRANULARITY = 2 * MIB
 """NCCL rounds up the size of buffers that processes share to a multiple of this (CUDA_IPC_MIN), as the driver does."""
-HEADER_BYTES = 4096
+_HEADER_BYTES = 4096
 """The bytes of the flags beside each buffer: `ncclSendMem` and `ncclRecvMem` in src/include/comm.h (MEM_ALIGN)."""
-SHARED_SLOTS = 16
+_SHARED_SLOTS = 16
 """The chunks of each channel in a buffer for sends between nodes: NCCL_SHARED_STEPS in src/include/device.h."""
-PEERS_AT_MOST = 4
+_PEERS_AT_MOST = 4
 """The most peers of a rank in one channel: the next rank of the ring, and the parent and two children in the tree."""
 
 
@@ -105,29 +105,29 @@ def with_bytes(process: NcclProcess, *, is_complete: bool) -> NcclProcess:
     `is_complete` says whether the log reports connections at all. If it does, a communicator without any has none yet,
     because NCCL connects at the first use since 2.22. Otherwise the number of channels gives a range.
     """
-    measured = [with_range(comm, process.buffers, is_complete=is_complete) for comm in process.communicators]
-    rest = link_bytes(process.other_links, process.buffers) + shared_bytes(process)
+    measured = [_with_range(comm, process.buffers, is_complete=is_complete) for comm in process.communicators]
+    rest = _link_bytes(process.other_links, process.buffers) + _shared_bytes(process)
     low, best, high = (
         rest + sum(getattr(comm, name) for comm in measured) for name in ("low_bytes", "bytes", "high_bytes")
     )
     return msgspec.structs.replace(process, communicators=measured, low_bytes=low, bytes=best, high_bytes=high)
 
 
-def with_range(comm: NcclCommunicator, buffers: NcclBuffers, *, is_complete: bool) -> NcclCommunicator:
+def _with_range(comm: NcclCommunicator, buffers: NcclBuffers, *, is_complete: bool) -> NcclCommunicator:
     """Return the communicator with its bytes: exact from its connections, else a range from its channels.
 
     Example: 24 channels among 8 ranks, without lines on connections: none to 24 x 4 peers x 12 MiB = 1152 MiB, and
     24 x 12 MiB = 288 MiB for the ring alone.
     """
-    known = comm.nvls_bytes + link_bytes(comm.links, buffers)
+    known = comm.nvls_bytes + _link_bytes(comm.links, buffers)
     if is_complete:
         return msgspec.structs.replace(comm, low_bytes=known, bytes=known, high_bytes=known)
     ring = comm.channels * pair_bytes(buffers, is_read=False) * (comm.ranks > 1)
-    peers = min(comm.ranks - 1, PEERS_AT_MOST)
+    peers = min(comm.ranks - 1, _PEERS_AT_MOST)
     return msgspec.structs.replace(comm, low_bytes=known, bytes=known + ring, high_bytes=known + ring * peers)
 
 
-def link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
+def _link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
     """Return the bytes that connections use on this device; a rank logs only the connections through which it sends.
 
     By P2P as many connections are assumed to arrive as leave; this is so in rings and trees. Connections through the
@@ -136,8 +136,8 @@ def link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
     each = {
         Link.P2P: pair_bytes(buffers, is_read=False),
         Link.P2P_READ: pair_bytes(buffers, is_read=True),
-        Link.NET_SEND: rounded_up(buffers.ll128 + buffers.simple),
-        Link.NET_RECEIVE: rounded_up(buffers.ll + buffers.ll128 + buffers.simple),
+        Link.NET_SEND: _rounded_up(buffers.ll128 + buffers.simple),
+        Link.NET_RECEIVE: _rounded_up(buffers.ll + buffers.ll128 + buffers.simple),
     }
     return sum(count * each.get(link, 0) for link, count in links.items())
 
@@ -150,21 +150,21 @@ def pair_bytes(buffers: NcclBuffers, *, is_read: bool) -> int:
     """
     sent = buffers.simple * is_read
     received = buffers.ll + buffers.ll128 + buffers.simple - sent
-    return rounded_up(sent + HEADER_BYTES) + rounded_up(received + HEADER_BYTES)
+    return _rounded_up(sent + _HEADER_BYTES) + _rounded_up(received + _HEADER_BYTES)
 
 
-def shared_bytes(process: NcclProcess) -> int:
+def _shared_bytes(process: NcclProcess) -> int:
     """Return the bytes of the two buffers for sends and receives between nodes, which all connections share."""
     shared = [process.other_links, *(comm.links for comm in process.communicators)]
     if not any(Link.NET_SHARED in links for links in shared):
         return 0
     channels = max((comm.p2p_channels for comm in process.communicators), default=0)
-    return 2 * rounded_up(channels * SHARED_SLOTS * process.buffers.chunk)
+    return 2 * _rounded_up(channels * _SHARED_SLOTS * process.buffers.chunk)
 
 
-def rounded_up(count: int) -> int:
+def _rounded_up(count: int) -> int:
     """Return a number of bytes rounded up to the granularity of device memory."""
-    return -(-count // GRANULARITY) * GRANULARITY
+    return -(-count // _GRANULARITY) * _GRANULARITY
 
 
 def largest(process: NcclProcess) -> Sequence[NcclCommunicator]:
@@ -182,8 +182,8 @@ def savings(process: NcclProcess, channels: int, simple: int) -> dict[str, int]:
     links = [(comm.links, comm.channels) for comm in process.communicators] + [(process.other_links, 0)]
     return {
         "nvls": sum(comm.nvls_bytes for comm in process.communicators),
-        "channels": sum(link_bytes(of, process.buffers) * max(n - channels, 0) // max(n, 1) for of, n in links),
-        "buffers": sum(link_bytes(of, process.buffers) - link_bytes(of, smaller) for of, _ in links),
+        "channels": sum(_link_bytes(of, process.buffers) * max(n - channels, 0) // max(n, 1) for of, n in links),
+        "buffers": sum(_link_bytes(of, process.buffers) - _link_bytes(of, smaller) for of, _ in links),
     }
 
 

@@ -222,18 +222,18 @@ class Signature:
     @property
     def shape(self) -> str:
         """The input's shapes and types as text: `4x4 float32`."""
-        return tensors_text(self.input_sizes, self.input_dtypes)
+        return _tensors_text(self.input_sizes, self.input_dtypes)
 
     @property
     def output_shape(self) -> str:
         """The output's shapes and types as text: `8x4 float32`."""
-        return tensors_text(self.output_sizes, self.output_dtypes)
+        return _tensors_text(self.output_sizes, self.output_dtypes)
 
     def __str__(self) -> str:
         return operation_text(self.operation, self.shape)
 
 
-def tensors_text(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> str:
+def _tensors_text(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> str:
     """Return shapes and dtypes of tensors as text: `4x4, 8 float32`."""
     # A tensor without dimensions has an empty shape.
     shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in sizes)

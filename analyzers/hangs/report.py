@@ -24,7 +24,7 @@ from analyzers.nodes.gaps import find_gaps
 from analyzers.report import Report, ranked, tool_version
 from analyzers.run import Kind, Run, discover
 
-SCHEMA = "workbench.hang/1"
+_SCHEMA = "workbench.hang/1"
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[HangData]:
@@ -47,7 +47,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     run = run if isinstance(run, Run) else discover(Path(run))
     options = options or store.Options()
     dumps, side = open_set(run)
-    job = load_job(dumps.rounds[0], side, options, teller(side, options))
+    job = load_job(dumps.rounds[0], side, options, _teller(side, options))
     side.gaps = find_gaps(run, job.world_size)
     job.unreadable |= unreadable_dumps(run, dumps, set(range(job.world_size)).difference(job.ranks))
     beside = (side.exits, side.exit_codes, side.collection, side.stack_files, side.last_words.beats)
@@ -57,11 +57,11 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     context = HangContext.of(job, side)
     causes = drop_stale(check_progress(find_causes(context), job, dumps, side, options), side)
     if not causes and not job.ranks and (cause := cause_from_stacks(find_places(side), job.world_size)):
-        return report_of_stacks(context, run, cause)
-    return report_of(context, dumps, causes)
+        return _report_of_stacks(context, run, cause)
+    return _report_of(context, dumps, causes)
 
 
-def teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | None:
+def _teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | None:
     """Return a function that shows the user what the first dumps say, while others are read; None without a display.
 
     The display is `options.progress`. The function takes the job as far as it has been read; `side` has the files
@@ -76,11 +76,11 @@ def teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | N
     return tell if progress else None
 
 
-def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:
+def _report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:
     """Return the report on a hang for which only stacks are available; `cause` is what they show."""
     job = context.job
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=[artefact.as_input() for artefact in run.of(Kind.STACKS)],
         verdict=verdict_from_stacks(cause, job.world_size),
@@ -105,11 +105,11 @@ def has_ended_cleanly(run: Run) -> bool:
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))
 
 
-def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:
+def _report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:
     """Return the report with a finding and a culprit for each of the `causes` of a hang; there may be none."""
     job = context.job
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=[artefact.as_input() for artefacts in dumps.rounds for artefact in artefacts],
         verdict=verdict(context, causes),

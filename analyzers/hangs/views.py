@@ -45,7 +45,7 @@ class IssuedAt(NamedTuple):
     line: str
 
 
-NOT_ISSUED = IssuedAt("", "")
+_NOT_ISSUED = IssuedAt("", "")
 
 
 def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.Options | None = None) -> pd.DataFrame:
@@ -54,11 +54,11 @@ def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.O
     `group` is a name or description, by default the group in which most ranks wait; only the last `limit` numbers are
     shown. Cells are values of `CellState`.
     """
-    job, _ = open_job(run, options)
-    number = group_number(job, group)
+    job, _ = _open_job(run, options)
+    number = _group_number(job, group)
     if number is None:
         return pd.DataFrame(index=pd.Index([], name="rank"))
-    tables = {m: by_seq(job, m, number, limit) for m in job.groups[number].ranks}
+    tables = {m: _by_seq(job, m, number, limit) for m in job.groups[number].ranks}
     seqs = sorted(set().union(*tables.values()))[-limit:]
     odd = mismatched(job, tables, seqs)
     rows = {m: [cell(job, m, number, seq, tables[m].get(seq), (m, seq) in odd) for seq in seqs] for m in tables}
@@ -75,11 +75,11 @@ def operations(
     before and after the first difference are shown. Numbers before a rank's first record are no difference: its ring
     buffer has dropped them.
     """
-    job, _ = open_job(run, options)
-    number = group_number(job, group)
+    job, _ = _open_job(run, options)
+    number = _group_number(job, group)
     if number is None:
         return pd.DataFrame(index=pd.Index([], name="seq"))
-    tables = {m: by_seq(job, m, number) for m in job.groups[number].ranks if m in job.ranks}
+    tables = {m: _by_seq(job, m, number) for m in job.groups[number].ranks if m in job.ranks}
     every = sorted(set().union(*tables.values()))
     # A rank without any record takes part in nothing.
     begins = {member: min(table, default=-1) for member, table in tables.items()}
@@ -88,7 +88,7 @@ def operations(
     first = next(differing, None)
     middle = every.index(first) if first is not None else len(every)
     shown = every[max(0, middle - around) : middle + around + 1]
-    rows = [{m: issued_at(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
+    rows = [{m: _issued_at(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
     return pd.DataFrame(rows, index=pd.Index(shown, name="seq"), columns=list(tables))
 
 
@@ -114,7 +114,7 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     Columns: `ranks` (list), `name` (of the operation or function), `line`, and `text`, a phrase such as `62 ranks in
     all_gather at job/model.py:212`.
     """
-    rows = [{**there._asdict(), "text": format_location(there)} for there in find_locations(*open_job(run, options))]
+    rows = [{**there._asdict(), "text": format_location(there)} for there in find_locations(*_open_job(run, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
 
 
@@ -125,7 +125,7 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     hang itself. Columns: depth (0 for the outermost frame), name, place (`file:line`), ranks (list of the ranks in this
     frame), filename, line, own (whether the frame is the user's code).
     """
-    job, side = open_job(run, options)
+    job, side = _open_job(run, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
     for rank in sorted({*job.ranks, *side.stack_files, *side.exits}):
         path = tuple(reversed(stack_of(rank, job, side)))
@@ -167,13 +167,13 @@ def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:
     """Return the Python stack of a rank, innermost frame first: of its exception, main thread or current operation."""
     taken, ended = side.main_stack(rank), side.exits.get(rank)
     # A stack that was taken before the exception shows the hang, of which the exception may be a consequence.
-    if ended and ended.traceback and (not taken or RECORDERS in Path(taken[0].filename).parts):
+    if ended and ended.traceback and (not taken or _RECORDERS in Path(taken[0].filename).parts):
         return [*ended.traceback, *callers(ended.traceback[-1], taken)]
     state = job.ranks.get(rank)
     return taken or (job.frames(state.current) if state and state.current else [])
 
 
-RECORDERS = "recorders"
+_RECORDERS = "recorders"
 """The folder with the recorders' code; a stack that ends there was taken while an exception was recorded."""
 
 
@@ -191,7 +191,7 @@ def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
     Columns: `name`, `desc`, `members` (list of ranks), `waiting` (how many ranks wait in an operation of the group).
     """
-    job, _ = open_job(run, options)
+    job, _ = _open_job(run, options)
     rows = [
         {"name": g.name, "desc": g.desc, "members": g.ranks, "waiting": waiting(job, number)}
         for number, g in enumerate(job.groups)
@@ -202,13 +202,13 @@ def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
-def open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
+def _open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
     """Return the job made from the run's set of dumps that shows the hang, and the contents of the files beside it."""
     dumps, side = open_set(run)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
 
-def group_number(job: Job, name: str | None) -> int | None:
+def _group_number(job: Job, name: str | None) -> int | None:
     """Return the index in `Job.groups` of the group with that name or description; None if there is none.
 
     Without a name, it is the index of the group in which most ranks wait.
@@ -225,7 +225,7 @@ def waiting(job: Job, number: int) -> int:
     return sum(state.current is not None and state.current.group == number for state in job.ranks.values())
 
 
-def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:
+def _by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:
     """Return {sequence number: collective} of a rank in a group, or only the last `limit` of them."""
     every = {op.seq: op for op in job.ranks[rank].collectives(group)} if rank in job.ranks else {}
     return every if limit is None or len(every) <= limit else {seq: every[seq] for seq in sorted(every)[-limit:]}
@@ -273,10 +273,10 @@ def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool)
     return (CellState.DONE if op.done else CellState.STARTED if op.started else CellState.SCHEDULED).value
 
 
-def issued_at(job: Job, op: Op | None) -> IssuedAt:
-    """Return the name and the source line of an operation as an `IssuedAt`; `NOT_ISSUED` if `op` is None."""
+def _issued_at(job: Job, op: Op | None) -> IssuedAt:
+    """Return the name and the source line of an operation as an `IssuedAt`; `_NOT_ISSUED` if `op` is None."""
     if op is None:
-        return NOT_ISSUED
+        return _NOT_ISSUED
     signature, line = job.signature(op), job.line(op)
     where = source_line(line.filename, line.line) if line else ""
     return IssuedAt(str(signature), where)

@@ -69,26 +69,28 @@ def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
     reports = AnalyzerReports(not_finite=not_finite_findings(run.of(Kind.NOT_FINITE)))
     # The logs come first: they show the buffers of NCCL, which the memory analyzer needs.
     if printed := run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
-        reports.logs = try_analyzer(reports, printed, "logs", lambda: logs.analyze(run, options))
+        reports.logs = _try_analyzer(reports, printed, "logs", lambda: logs.analyze(run, options))
     buffers = reports.logs.data.nccl if reports.logs else ()
     if snapshots := snapshots_to_read(run):
-        reports.memory = try_analyzer(reports, snapshots, "memory", lambda: memory.analyze(snapshots, options, buffers))
-    if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()) or is_foreign_end(run):
-        reports.hang = try_analyzer(reports, run.of(Kind.FLIGHT), "hang", lambda: hangs.analyze(run, options))
+        reports.memory = _try_analyzer(
+            reports, snapshots, "memory", lambda: memory.analyze(snapshots, options, buffers)
+        )
+    if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or _has_failed_rank(run.manifest()) or _is_foreign_end(run):
+        reports.hang = _try_analyzer(reports, run.of(Kind.FLIGHT), "hang", lambda: hangs.analyze(run, options))
     if recorded := newest_step(run.of(Kind.TRACE)):
-        reports.trace = try_analyzer(reports, recorded, "trace", lambda: traces.analyze(recorded, options))
-    add_steps_report(reports, run, options)
+        reports.trace = _try_analyzer(reports, recorded, "trace", lambda: traces.analyze(recorded, options))
+    _add_steps_report(reports, run, options)
     return reports
 
 
-def add_steps_report(reports: AnalyzerReports, run: Run, options: store.Options) -> None:
+def _add_steps_report(reports: AnalyzerReports, run: Run, options: store.Options) -> None:
     """Analyze the files of a run that may contain steps, and store the report in `reports.steps`.
 
     If the run has step logs but none of them has a step, `reports.has_empty_step_logs` is set.
     """
     timed = run.of(*TIMED)
     if any(log.kind is not Kind.LOG for log in timed):
-        reports.steps = try_analyzer(reports, timed, "steps", lambda: steps.analyze(timed, options))
+        reports.steps = _try_analyzer(reports, timed, "steps", lambda: steps.analyze(timed, options))
         reports.has_empty_step_logs = reports.steps is None
     elif timed and not run.of(Kind.MANIFEST):
         # Worker logs are what any job prints: they may have no step, which is no problem.
@@ -113,13 +115,13 @@ def snapshots_to_read(run: Run) -> list[Artefact]:
     return [*newest, *others[: max(0, MOST_SNAPSHOTS - len(newest))]]
 
 
-def has_failed_rank(manifest: Mapping[str, object]) -> bool:
+def _has_failed_rank(manifest: Mapping[str, object]) -> bool:
     """Return whether run.json names a rank with an exit code other than 0."""
     codes = manifest.get("exit_codes")
     return isinstance(codes, dict) and any(codes.values())
 
 
-def is_foreign_end(run: Run) -> bool:
+def _is_foreign_end(run: Run) -> bool:
     """Return whether all ranks marked a clean end in a run whose training script is not this project's trainer.
 
     There is then no `run.json`, or one written by this project's launcher (it has the field `command`). In such a run
@@ -130,7 +132,7 @@ def is_foreign_end(run: Run) -> bool:
     return bool(run.of(Kind.GROUPS)) and is_foreign and hangs.has_ended_cleanly(run)
 
 
-def try_analyzer(
+def _try_analyzer(
     reports: AnalyzerReports, files: Sequence[Artefact], name: str, question: Callable[[], Report[Data]]
 ) -> Report[Data] | None:
     """Call `question`, which runs the analyzer `name` on `files`, and return its report.

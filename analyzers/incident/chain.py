@@ -21,7 +21,7 @@ from analyzers.report import Finding, Severity, Status
 from analyzers.steps.live import launcher_is_lost
 from analyzers.steps.model import Problem
 
-SURE = 0.8
+_SURE = 0.8
 DEEPEST = (
     LogClass.HARDWARE,
     LogClass.OOM,
@@ -32,7 +32,7 @@ DEEPEST = (
     LogClass.STARTUP,
 )
 """The classes of failures that logs explain better than dumps, which only show that a rank died."""
-SYSTEM_EXIT = re.compile(r"SystemExit\b")
+_SYSTEM_EXIT = re.compile(r"SystemExit\b")
 WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 CRASHED = "incident.crashed"
 """The id of the finding about an uncaught exception."""
@@ -83,17 +83,17 @@ def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[st
     questions: Sequence[Callable[[], list[Event]]] = (
         # Memory and a broken loss explain a crash or a hang that followed; a hang explains a rank's broken connection.
         lambda: out_of_memory(reports),
-        lambda: [] if completed else printed_failure(reports, DEEPEST),
-        lambda: broken_loss(reports) if completed or (crash and crash.says_not_finite) else [],
-        lambda: printed_reason(reports),
-        lambda: swallowed_failure(reports) if completed else [],
+        lambda: [] if completed else _printed_failure(reports, DEEPEST),
+        lambda: _broken_loss(reports) if completed or (crash and crash.says_not_finite) else [],
+        lambda: _printed_reason(reports),
+        lambda: _swallowed_failure(reports) if completed else [],
         lambda: hung(reports),
-        lambda: lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
+        lambda: _lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
-        lambda: [] if completed else printed_failure(reports),
+        lambda: [] if completed else _printed_failure(reports),
         lambda: hung(reports, undecided=True),
         lambda: [crashed(failed_by)] if failed_by else [],
-        lambda: broken_loss(reports),
+        lambda: _broken_loss(reports),
         lambda: warnings(reports),
     )
     return next((chain for question in questions if (chain := question())), [])
@@ -110,7 +110,7 @@ def crashed(crash: Crash) -> Event:
     return Event(IncidentClass.CRASHED, crash.ranks, findings=[CRASHED], crash=crash)
 
 
-def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
+def _lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
     """Return, in a list, the event that the launcher was killed, after which its watchdog process ended the ranks.
 
     The list is empty if the launcher was not killed; `manifest` is the content of `run.json`.
@@ -160,7 +160,7 @@ def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
 def blame(reports: AnalyzerReports, culprit: Culprit) -> Event:
     """Return the event of a hang's culprit; a rank ended by an exception counts as crashed."""
     kind = IncidentClass.CRASHED if culprit.kind is HangClass.DEAD and culprit.error else culprit.kind
-    findings = [f"hang.{culprit.kind}", *count_findings(reports, culprit)]
+    findings = [f"hang.{culprit.kind}", *_count_findings(reports, culprit)]
     return Event(kind, culprit.ranks, culprit.step, findings, title=culprit.title, culprit=culprit)
 
 
@@ -171,30 +171,30 @@ def is_explained_by_steps(reports: AnalyzerReports) -> bool:
     return (reports.hang.verdict.kind, reports.steps.verdict.kind) == (HangClass.SLOW, Problem.STRAGGLER)
 
 
-def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
+def _count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
     """Return the ids of findings on step logs about fewer collectives on `culprit` than on other ranks."""
     findings = reports.steps.findings if reports.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
 
 
-def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
+def _printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
     """Return the event of the failure that the text logs show, then the events of ranks that wait for the failed ranks.
 
     The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class, or
-    if the confidence of the finding on it is below `SURE`.
+    if the confidence of the finding on it is below `_SURE`.
     """
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
     verdict, finding = reports.logs.verdict, reports.logs.findings[0]
-    if kinds is not None and (verdict.kind not in kinds or finding.confidence < SURE):
+    if kinds is not None and (verdict.kind not in kinds or finding.confidence < _SURE):
         return []
     root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)
     culprits = reports.hang.data.culprits if reports.hang else []
     return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(reports, c))]
 
 
-def printed_reason(reports: AnalyzerReports) -> list[Event]:
+def _printed_reason(reports: AnalyzerReports) -> list[Event]:
     """Return the events of a failure in the text logs that explains why ranks ended, if the dumps do not explain it.
 
     There are five kinds: an error that a rank caught before it skipped collectives; a stack in the log that shows a
@@ -206,31 +206,31 @@ def printed_reason(reports: AnalyzerReports) -> list[Event]:
     culprits = reports.hang.data.culprits
     ended = {rank for c in culprits for rank in c.ranks}
     said = reports.logs.verdict
-    if said.kind == LogClass.CRASHED and set(said.ranks) == ended and is_hidden(reports.logs.data, said.ranks):
-        return printed_failure(reports)
+    if said.kind == LogClass.CRASHED and set(said.ranks) == ended and _is_hidden(reports.logs.data, said.ranks):
+        return _printed_failure(reports)
     # Victims may leave by sys.exit, too: the log of the first rank says why.
-    left = all(c.error and SYSTEM_EXIT.match(c.error) for c in culprits)
+    left = all(c.error and _SYSTEM_EXIT.match(c.error) for c in culprits)
     if left and said.kind == LogClass.CRASHED and set(said.ranks) & ended == set(said.ranks) != set():
-        return printed_failure(reports)
-    is_open = all(c.kind is HangClass.DEAD and (not c.error or SYSTEM_EXIT.match(c.error)) for c in culprits)
+        return _printed_failure(reports)
+    is_open = all(c.kind is HangClass.DEAD and (not c.error or _SYSTEM_EXIT.match(c.error)) for c in culprits)
     explains = (LogClass.MISMATCH, LogClass.NONFINITE_LOSS, LogClass.CRASHED)
     is_reason = (said.kind in explains and set(said.ranks) == ended) or (
         said.kind == LogClass.COLLECTIVE_TIMEOUT and set(said.ranks) < ended
     )
-    return printed_failure(reports) if is_open and said.ranks and is_reason else []
+    return _printed_failure(reports) if is_open and said.ranks and is_reason else []
 
 
-def swallowed_failure(reports: AnalyzerReports) -> list[Event]:
+def _swallowed_failure(reports: AnalyzerReports) -> list[Event]:
     """Return the events of a rank that left the others in a collective although all ranks ended with exit code 0.
 
     A program may handle an error by ending the rank as if nothing had happened. The collective of the other ranks then
     fails, and they end in the same way. But their logs show that they lost a connection in the middle of the job.
     """
     is_left = reports.logs is not None and reports.logs.verdict.kind == LogClass.EARLY_EXIT
-    return printed_failure(reports) if is_left else []
+    return _printed_failure(reports) if is_left else []
 
 
-def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
+def _is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
     """Return whether each of `ranks` failed in a collective while it handled an earlier error that is in its log.
 
     A `finally` block with a collective leads to this: Python then ends with the failure of the collective, and the
@@ -265,7 +265,7 @@ def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
     return [Event(IncidentClass.WAITING, culprit.victims, None, [f"hang.{culprit.kind}"], waiting=waited)]
 
 
-def broken_loss(reports: AnalyzerReports) -> list[Event]:
+def _broken_loss(reports: AnalyzerReports) -> list[Event]:
     """Return the events of values and losses that are not finite (NaN or infinite).
 
     The first event is the operation that produced the first such value, if it is known. Then follows one event for each
@@ -287,7 +287,7 @@ def warnings(reports: AnalyzerReports) -> list[Event]:
     """
     asked: list[AnalyzerReport | None] = [reports.steps or reports.trace, reports.memory]
     asked += [] if is_explained_by_steps(reports) else [reports.hang]
-    leads = [(r, f) for r in asked if r is not None and (f := lead_of(r))]
+    leads = [(r, f) for r in asked if r is not None and (f := _lead_of(r))]
     # A snapshot shows which memory grows, a step log only that some memory does.
     if any(f.id == "memory.leak" for _, f in leads):
         leads = [(r, f) for r, f in leads if r.verdict.kind != Problem.MEMORY_GROWTH]
@@ -295,7 +295,7 @@ def warnings(reports: AnalyzerReports) -> list[Event]:
     return [Event(r.verdict.kind, r.verdict.ranks, f.step, [f.id], title=r.verdict.sentence) for r, f in leads]
 
 
-def lead_of(report: AnalyzerReport) -> Finding | None:
+def _lead_of(report: AnalyzerReport) -> Finding | None:
     """Return the first finding of a report whose verdict is a warning or an error; None for other verdicts."""
     first = report.findings[0] if report.findings else None
     is_bad = report.verdict.status in (Status.WARNING, Status.ERROR)

@@ -11,7 +11,7 @@ from analyzers.log_signs.own_hints import split_hint
 from analyzers.log_signs.relayed_errors import first_error
 from analyzers.run import Run
 
-LONGEST_MESSAGE = 300
+_LONGEST_MESSAGE = 300
 NOT_FINITE = re.compile(r"\bnan\b|finite", re.IGNORECASE)
 """Matches the errors of checks by PyTorch and users, such as "loss is NaN" or "non-finite gradients"."""
 
@@ -57,7 +57,7 @@ def first_crash(run: Run) -> Crash | None:
     The result is None if there is none.
     """
     crashes = sorted((Crash(*error) for error in hangs.read_errors(run)), key=lambda crash: crash.exit_file.time_ns)
-    cause = launchers_cause(run.manifest().get("cause"))
+    cause = _launchers_cause(run.manifest().get("cause"))
     if cause and not any(crash.message == cause.message for crash in crashes):
         # In front, as its time is not known: the launcher names the rank that failed first.
         crashes.insert(0, cause)
@@ -65,7 +65,7 @@ def first_crash(run: Run) -> Crash | None:
     return min(crashes, key=lambda crash: crash.is_symptom, default=None)
 
 
-def launchers_cause(cause: object) -> Crash | None:
+def _launchers_cause(cause: object) -> Crash | None:
     """Return the error that the launcher recorded in the field `cause` of `run.json`; None if it names no error.
 
     The error has no traceback.
@@ -76,15 +76,15 @@ def launchers_cause(cause: object) -> Crash | None:
     exit_file = ExitFile(
         rank=rank if isinstance(rank, int) else -1,
         error=str(cause.get("error") or ""),
-        message=first_line(str(cause.get("message") or "")),
+        message=_first_line(str(cause.get("message") or "")),
         hint=split_hint(str(cause.get("message") or ""))[1],
     )
     return Crash(exit_file, str(cause.get("log") or ""))
 
 
-def first_line(text: str) -> str:
+def _first_line(text: str) -> str:
     """Return the first line of a message, truncated to a length that fits in a sentence."""
-    return (text.strip().splitlines() or [""])[0][:LONGEST_MESSAGE]
+    return (text.strip().splitlines() or [""])[0][:_LONGEST_MESSAGE]
 
 
 def is_completed(manifest: Mapping[str, object]) -> bool:

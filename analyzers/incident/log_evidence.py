@@ -8,7 +8,7 @@ from analyzers.incident.analyzer_reports import AnalyzerReports
 from analyzers.logs import EventKind, LogEvent
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding
 
-OWN_END = (
+_OWN_END = (
     EventKind.EXCEPTION,
     EventKind.OUT_OF_MEMORY,
     EventKind.HOST_OUT_OF_MEMORY,
@@ -22,7 +22,7 @@ OWN_END = (
 )
 """The kinds of log events that show how a rank ended, printed by the rank or its launcher."""
 LINES_AT_MOST = 2
-TEXT_LENGTH = 240
+_TEXT_LENGTH = 240
 
 
 def with_log_evidence(findings: Iterable[Finding], reports: AnalyzerReports) -> list[Finding]:
@@ -33,10 +33,10 @@ def with_log_evidence(findings: Iterable[Finding], reports: AnalyzerReports) -> 
     if reports.logs is None:
         return list(findings)
     events = reports.logs.data.events
-    return [with_lines(f, matching(f, events, reports)) if is_of_another_analyzer(f) else f for f in findings]
+    return [_with_lines(f, matching(f, events, reports)) if _is_of_another_analyzer(f) else f for f in findings]
 
 
-def is_of_another_analyzer(finding: Finding) -> bool:
+def _is_of_another_analyzer(finding: Finding) -> bool:
     """Return whether a finding is of a kind that log lines can be added to: on hangs, memory or crashes."""
     return finding.id.startswith(("hang.", "memory.oom", "incident."))
 
@@ -46,7 +46,7 @@ def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerRepo
 
     Of a hang, the timeouts in the operation in which the culprit's victims wait are added.
     """
-    ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
+    ended = [e for e in events if e.kind in _OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in reports.hang.data.culprits if f"hang.{c.kind}" == finding.id] if reports.hang else []
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}
     # PyTorch's C++ logs name a group by its description, or by its number where it has none.
@@ -55,7 +55,7 @@ def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerRepo
     return [*ended[:1], *timed_out[:LINES_AT_MOST]]
 
 
-def with_lines(finding: Finding, events: Sequence[LogEvent]) -> Finding:
+def _with_lines(finding: Finding, events: Sequence[LogEvent]) -> Finding:
     """Return a copy of a finding with the log lines of `events` added after its own evidence."""
-    lines = [Evidence(text=e.headline[:TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
+    lines = [Evidence(text=e.headline[:_TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
     return msgspec.structs.replace(finding, evidence=[*finding.evidence, *lines][:EVIDENCE_AT_MOST])

@@ -12,11 +12,11 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 from analyzers.words import rank_names
 
-FINDING = "values.not_finite"
-LARGE_PARAMETER = 1e6
+_FINDING = "values.not_finite"
+_LARGE_PARAMETER = 1e6
 """The absolute value above which a parameter has diverged: trained weights stay below some hundreds."""
 BACKWARD, INPUT = "backward", "input"
-NAMESPACE = "aten."
+_NAMESPACE = "aten."
 """The prefix of the names of PyTorch's operations, such as `aten.div.Tensor`."""
 
 
@@ -81,7 +81,7 @@ def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
         return []
     first = min(content.step for _, content in files)
     files = [(artefact, content) for artefact, content in files if content.step == first]
-    made = [(artefact, content) for artefact, content in files if content.origin and not came_from_outside(content)]
+    made = [(artefact, content) for artefact, content in files if content.origin and not _came_from_outside(content)]
     return [finding(made or files)]
 
 
@@ -93,7 +93,7 @@ def read(artefact: Artefact) -> NotFinite | None:
         return None
 
 
-def came_from_outside(content: NotFinite) -> bool:
+def _came_from_outside(content: NotFinite) -> bool:
     """Return whether the bad value came from a tensor without a name that no operation of the step wrote.
 
     Such a tensor is the batch, or was received from another rank.
@@ -106,7 +106,7 @@ def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
     _, content = files[0]
     ranks = sorted(content.rank for _, content in files)
     return Finding(
-        id=FINDING,
+        id=_FINDING,
         severity=Severity.ERROR,
         title=what(content, f"on {rank_names(ranks)} at step {content.step}"),
         why=" ".join(reasons(content)),
@@ -130,20 +130,20 @@ def what(content: NotFinite, on_ranks: str) -> str:
     value = "NaN" if origin.value == "nan" else "infinite"
     if origin.kind == INPUT:
         name = f"parameter or buffer {origin.tensor}" if origin.tensor else "a tensor from outside of the model's step"
-        return f"{name} is {value} {on_ranks}, where {module_of(origin)} reads it"
+        return f"{name} is {value} {on_ranks}, where {_module_of(origin)} reads it"
     written = f" into {origin.tensor}" if origin.tensor else ""
     made = f"operation {operation_of(origin)}{written} returns the first {value} value"
-    return f"{made} {on_ranks}, in {module_of(origin)}"
+    return f"{made} {on_ranks}, in {_module_of(origin)}"
 
 
 def operation_of(origin: Origin) -> str:
     """Return the short name of an operation: `log`, or `div in the backward pass of Sqrt`."""
     name, _, node = origin.operation.partition(" in ")
-    short = short_name(name)
+    short = _short_name(name)
     return f"{short} in the backward pass of {node.rstrip('0123456789').removesuffix('Backward')}" if node else short
 
 
-def module_of(origin: Origin) -> str:
+def _module_of(origin: Origin) -> str:
     """Return a phrase that names the module of an operation, or says that it is outside of the modules."""
     return f"module {origin.module}" if origin.module else "code outside of the modules (such as the loss)"
 
@@ -157,29 +157,29 @@ def reasons(content: NotFinite) -> list[str]:
     """Return sentences on the tensors that the operation read, and on parameters that are too large."""
     origin, sentences = content.origin, []
     if origin and origin.inputs:
-        parts = [f"{number(source.largest)} in {name_of(source)}" for source in origin.inputs]
+        parts = [f"{number(source.largest)} in {_name_of(source)}" for source in origin.inputs]
         sentences.append(
             f"The largest absolute value of what the operation read: {', '.join(parts)}. It computes in {origin.dtype}."
         )
     if origin is None:
         sentences.append("Either another rank sent the value, or a step before the check began made it.")
     largest = content.largest_parameter
-    if largest and largest.value >= LARGE_PARAMETER:
+    if largest and largest.value >= _LARGE_PARAMETER:
         sentences.append(f"The parameters have diverged: {largest.name} reaches {largest.value:.2g}.")
     sentences.append(f"The check first saw it in the {content.seen_in} of {first_name(content)}.")
     return sentences
 
 
-def name_of(source: Source) -> str:
+def _name_of(source: Source) -> str:
     """Return a phrase for a tensor that an operation read: its name, or `the result of mm` if an operation made it."""
-    if source.name.startswith(NAMESPACE):
-        return f"the result of {short_name(source.name)}"
+    if source.name.startswith(_NAMESPACE):
+        return f"the result of {_short_name(source.name)}"
     return source.name or "a tensor"
 
 
-def short_name(operation: str) -> str:
+def _short_name(operation: str) -> str:
     """Return the name of an operation without its namespace and overload: `div` for `aten.div.Tensor`."""
-    return operation.removeprefix(NAMESPACE).partition(".")[0]
+    return operation.removeprefix(_NAMESPACE).partition(".")[0]
 
 
 def number(value: float | str) -> str:
@@ -190,7 +190,7 @@ def number(value: float | str) -> str:
 def advice(content: NotFinite) -> str:
     """Return a sentence on what to do about the operation or tensor that was not finite first."""
     origin, largest = content.origin, content.largest_parameter
-    if largest and largest.value >= LARGE_PARAMETER:
+    if largest and largest.value >= _LARGE_PARAMETER:
         return (
             f"Lower the learning rate or clip the gradients, and resume from a checkpoint before step {content.step}."
         )
@@ -202,7 +202,7 @@ def advice(content: NotFinite) -> str:
         return f"Look at the update of {origin.tensor} before step {content.step}, and at the checkpoint it came from."
     if origin.dtype == "float16" and origin.value == "inf":
         return f"Compute {operation_of(origin)} in float32 or bfloat16, or scale its inputs: float16 ends at 65504."
-    where = origin.line or module_of(origin)
+    where = origin.line or _module_of(origin)
     return f"Keep the inputs of {operation_of(origin)} in its range, for example with an epsilon or a clamp ({where})."
 
 

@@ -26,10 +26,10 @@ from analyzers.nodes.gaps import find_gaps
 from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.run import Kind, Run, discover
 
-SCHEMA = "workbench.incident/1"
-UNKNOWN_CONFIDENCE = 0.2
-CONFIDENCE_WITHOUT_FINDING = 0.7
-CONFIDENCE_WITHOUT_REPORT = 0.3
+_SCHEMA = "workbench.incident/1"
+_UNKNOWN_CONFIDENCE = 0.2
+_CONFIDENCE_WITHOUT_FINDING = 0.7
+_CONFIDENCE_WITHOUT_REPORT = 0.3
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[IncidentData]:
@@ -53,16 +53,16 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     chain = chain_of(reports, crash, run.manifest())
     gaps = find_gaps(run, reports.hang.data.world_size if reports.hang else 0).phrases()
     findings = [f for name, report in reports.by_name().items() if name != "logs" for f in report.findings]
-    findings += log_findings(reports, chain)
+    findings += _log_findings(reports, chain)
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     findings += [launcher_finding(e.launcher) for e in chain if e.launcher is not None]
     findings += [*reports.not_finite, *reports.unreadable]
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=inputs(run, reports),
         verdict=verdict(reports, chain, run.manifest(), findings, gaps),
-        findings=in_order_of(chain, with_log_evidence(findings, reports)),
+        findings=_in_order_of(chain, with_log_evidence(findings, reports)),
         data=IncidentData(
             memory=reports.memory.data if reports.memory else None,
             hang=reports.hang.data if reports.hang else None,
@@ -74,7 +74,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     )
 
 
-def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Finding]:
+def _log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Finding]:
     """Return the findings on text logs that the report shows; `chain` is the causal chain of the run.
 
     If the chain comes from other analyzers, only findings about ranks outside of the chain are returned: log lines
@@ -93,7 +93,7 @@ def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Findi
     ]
 
 
-def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Finding]:
+def _in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings of the causal chain in the order of the chain, then all others, the most severe first."""
     ids = [name for event in chain for name in event.findings]
     return sorted(ranked(findings), key=lambda f: ids.index(f.id) if f.id in ids else len(ids))
@@ -111,10 +111,10 @@ def verdict(
     `findings` are the findings of the whole report, `manifest` is the content of `run.json`. `gaps` has phrases on
     nodes that did not send all of their files.
     """
-    lacks = [lack for report in reports_behind(reports, chain) for lack in report.verdict.missing]
+    lacks = [lack for report in _reports_behind(reports, chain) for lack in report.verdict.missing]
     missing = [*reports.problems, *(lack for lack in gaps if lack not in lacks), *lacks]
     if not chain:
-        return uneventful(reports, manifest, missing)
+        return _uneventful(reports, manifest, missing)
     root = chain[0]
     behind = [f for f in findings if f.id in root.findings]
     # A cause without a finding of its own is a rank that failed.
@@ -125,12 +125,12 @@ def verdict(
         # Several culprits of one class are all to blame.
         ranks=sorted({rank for event in chain if event.kind == root.kind for rank in event.ranks}),
         sentence=verdict_sentence(chain),
-        confidence=max((f.confidence for f in behind), default=CONFIDENCE_WITHOUT_FINDING),
+        confidence=max((f.confidence for f in behind), default=_CONFIDENCE_WITHOUT_FINDING),
         missing=missing,
     )
 
 
-def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[AnalyzerReport]:
+def _reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[AnalyzerReport]:
     """Return the reports that the findings of the causal chain come from; all reports if the chain is empty."""
     names = {finding.partition(".")[0] for event in chain for finding in event.findings}
     if names and reports.hang and reports.hang.verdict.status is Status.UNKNOWN:
@@ -139,20 +139,20 @@ def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Ana
     return [report for name, report in reports.by_name().items() if not names or name in names]
 
 
-def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
+def _uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
     """Return the verdict on a run for which no cause of a problem was found.
 
     The verdict is healthy, unknown, or the verdict of the text logs. `missing` lists the evidence that was missing for
     the analyzers; it becomes part of the verdict. `manifest` is the content of `run.json`.
     """
-    outcome = outcome_of(reports, manifest)
+    outcome = _outcome_of(reports, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
     first = [reports.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
     every = (*first, reports.steps, reports.memory, reports.trace, reports.hang)
     available: list[AnalyzerReport] = [r for r in every if r is not None]
     is_unrecorded = outcome in (Outcome.NOT_RECORDED, Outcome.GAVE_UP)
-    if reports.logs and is_unrecorded and (not available or is_open(reports.logs) or is_text_alone(reports)):
-        return of_logs(reports.logs, missing)
+    if reports.logs and is_unrecorded and (not available or _is_open(reports.logs) or _is_text_alone(reports)):
+        return _of_logs(reports.logs, missing)
     sentence = outcome_sentence(outcome, manifest, available[0].verdict.sentence if available else "")
     if outcome in (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.COMPLETED_WITHOUT_STEP, Outcome.GAVE_UP):
         sentence = sentence if outcome is Outcome.GAVE_UP else outcome_sentence(outcome, manifest)
@@ -161,7 +161,7 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
             status=Status.UNKNOWN,
             kind=IncidentClass.UNKNOWN,
             sentence=sentence,
-            confidence=UNKNOWN_CONFIDENCE,
+            confidence=_UNKNOWN_CONFIDENCE,
             missing=missing,
         )
     if outcome is Outcome.NOT_RECORDED and available and not any(map(is_known, available)):
@@ -171,12 +171,12 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
         status=Status.OK if is_healthy else Status.UNKNOWN,
         kind=IncidentClass.HEALTHY if is_healthy else IncidentClass.UNKNOWN,
         sentence=sentence,
-        confidence=max((r.verdict.confidence for r in available), default=CONFIDENCE_WITHOUT_REPORT),
+        confidence=max((r.verdict.confidence for r in available), default=_CONFIDENCE_WITHOUT_REPORT),
         missing=missing,
     )
 
 
-def is_text_alone(reports: AnalyzerReports) -> bool:
+def _is_text_alone(reports: AnalyzerReports) -> bool:
     """Return whether everything that is known about a run, including its steps, comes from printed text.
 
     Text does not show the state of the ranks, so such a run may hang although no line says so.
@@ -192,12 +192,12 @@ def is_known(report: AnalyzerReport) -> bool:
     return report.verdict.status is not Status.UNKNOWN
 
 
-def is_open(logs: Report[LogsData]) -> bool:
+def _is_open(logs: Report[LogsData]) -> bool:
     """Return whether the logs have an error as a finding; such a run is not healthy, even without a known cause."""
     return any(finding.severity is Severity.ERROR for finding in logs.findings)
 
 
-def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
+def _of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
     """Return the verdict of the text logs as the verdict on the run, because no other analyzer shows how the run went.
 
     `missing` lists the evidence that has been missing so far; it is put before the list of the logs' own verdict.
@@ -205,7 +205,7 @@ def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
     return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
 
 
-def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:
+def _outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:
     """Return how a run ended, by the status in `run.json` and the findings of the hang analyzer.
 
     A run that completed without any step has an outcome of its own.
@@ -213,7 +213,7 @@ def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outc
     status = manifest.get("status")
     if is_completed(manifest):
         # A job without an optimizer has no steps, but its ranks met in a process group and marked their ends.
-        trained = has_steps(reports, manifest) or reports.ended_cleanly
+        trained = _has_steps(reports, manifest) or reports.ended_cleanly
         return Outcome.COMPLETED if trained else Outcome.COMPLETED_WITHOUT_STEP
     known = (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.RUNNING)
     recorded = next((outcome for outcome in known if outcome == status), Outcome.NOT_RECORDED)
@@ -224,7 +224,7 @@ def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outc
     return Outcome.ENDED_CLEANLY if reports.ended_cleanly else recorded
 
 
-def has_steps(reports: AnalyzerReports, manifest: Mapping[str, object]) -> bool:
+def _has_steps(reports: AnalyzerReports, manifest: Mapping[str, object]) -> bool:
     """Return whether anything shows that the run trained: a last step in `run.json`, a step log, or other recordings.
 
     A script that does nothing ends with the status "completed" too.

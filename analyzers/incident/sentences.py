@@ -35,7 +35,7 @@ class Outcome(StrEnum):
     """Ranks timed out, or dumps were taken, and nothing shows for which rank they waited."""
 
 
-OUTCOMES = {
+_OUTCOMES = {
     Outcome.FAILED: "the run failed, and nothing recorded shows why",
     Outcome.INTERRUPTED: "the run was interrupted, and nothing recorded shows why",
     Outcome.COMPLETED_WITHOUT_STEP: "the run ended without one step: its status is completed, but nothing shows that it"
@@ -52,20 +52,20 @@ NO_STEP_LOG = "a step log, which would show the steps"
 def link_of(event: Event) -> Link:
     """Return an event with its sentence as a `Link`, the form in which the JSON document lists it."""
     return Link(
-        text=capitalised(text_of(event)), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings
+        text=capitalised(_text_of(event)), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings
     )
 
 
-def text_of(event: Event) -> str:
+def _text_of(event: Event) -> str:
     """Return the sentence of an event."""
     if event.waiting:
         return waiting_text(event.waiting)
     if event.launcher is not None:
-        return launcher_text(event.launcher)
-    return crash_text(event.crash) if event.crash else event.title
+        return _launcher_text(event.launcher)
+    return _crash_text(event.crash) if event.crash else event.title
 
 
-def launcher_text(launcher: Mapping[str, object]) -> str:
+def _launcher_text(launcher: Mapping[str, object]) -> str:
     """Return the sentence on a launcher that was killed; `launcher` is the field of that name in `run.json`.
 
     For example `launcher lost: process 71 on n1 was killed, and its guard ended 4 processes of the job`.
@@ -97,17 +97,17 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
     return Finding(
         id=LOST,
         severity=Severity.ERROR,
-        title=launcher_text(launcher),
+        title=_launcher_text(launcher),
         why="the launcher ended without recording a signal, as only SIGKILL ends a process: it records signals that"
         " it can catch",
         next=f"look for the kernel's out-of-memory killer on {launcher.get('host')} (dmesg), or for a limit of the"
         " scheduler; to end a job by hand use Ctrl-C or SIGTERM",
-        evidence=[Evidence(text=launcher_text(launcher), source="run.json")],
+        evidence=[Evidence(text=_launcher_text(launcher), source="run.json")],
         confidence=0.9,
     )
 
 
-def crash_text(crash: Crash) -> str:
+def _crash_text(crash: Crash) -> str:
     """Return a sentence on an exception: `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
     name = rank_names(crash.ranks) if crash.ranks else "a rank"
     did = "gave up waiting for a different rank" if crash.is_symptom else "failed"
@@ -132,7 +132,7 @@ def crash_finding(crash: Crash) -> Finding:
     return Finding(
         id=CRASHED,
         severity=Severity.ERROR,
-        title=crash_text(crash),
+        title=_crash_text(crash),
         why=why,
         next=step,
         ranks=crash.ranks,
@@ -146,11 +146,11 @@ def verdict_sentence(chain: Sequence[Event]) -> str:
     root = chain[0]
     victims = next((event.waiting for event in chain[1:3] if event.kind == IncidentClass.WAITING), None)
     if victims is None:
-        return text_of(root)
-    return f"{text_of(root)}; {waiting_text(victims, with_operation=not names_operation(root, victims))}"
+        return _text_of(root)
+    return f"{_text_of(root)}; {waiting_text(victims, with_operation=not _names_operation(root, victims))}"
 
 
-def names_operation(root: Event, waiting: Waiting) -> bool:
+def _names_operation(root: Event, waiting: Waiting) -> bool:
     """Return whether the sentence of the root cause (`root`) already names the operation that its victims wait in."""
     culprit, operation = root.culprit, waiting.operation
     # These titles name the culprit's line or memory, not the operation.
@@ -168,8 +168,8 @@ def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], analyzer_
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:
         listed = ", ".join(f"rank {rank}: {code}" for rank, code in codes.items())
-        return f"{OUTCOMES[outcome]} (exit codes {listed})"
+        return f"{_OUTCOMES[outcome]} (exit codes {listed})"
     code = manifest.get("exit_code")
     if outcome is Outcome.FAILED and isinstance(code, int):
-        return f"{OUTCOMES[outcome]}: the command ended with {exit_reason(code)}, and which rank failed is unknown"
-    return joined_sentences([text for text in (OUTCOMES[outcome], analyzer_sentence) if text])
+        return f"{_OUTCOMES[outcome]}: the command ended with {exit_reason(code)}, and which rank failed is unknown"
+    return joined_sentences([text for text in (_OUTCOMES[outcome], analyzer_sentence) if text])

@@ -8,18 +8,18 @@ For example:
 
 import re
 
-HINT = re.compile(r"^[ \t]*hint: (\S[^\r\n]*)", re.MULTILINE)
-LONGEST_HINT = 1000
+_HINT = re.compile(r"^[ \t]*hint: (\S[^\r\n]*)", re.MULTILINE)
+_LONGEST_HINT = 1000
 
 
 def split_hint(message: str) -> tuple[str, str]:
     """Return (text, hint) of an error's message; the hint is empty if the message has no line `hint: ...`."""
     # The last one: the text may quote another error.
-    last = next(iter([*HINT.finditer(message)][::-1]), None)
-    return (message[: last.start()].rstrip(), last[1].strip()[:LONGEST_HINT]) if last else (message, "")
+    last = next(iter([*_HINT.finditer(message)][::-1]), None)
+    return (message[: last.start()].rstrip(), last[1].strip()[:_LONGEST_HINT]) if last else (message, "")
 
 
 def hint_in(line: str) -> str:
     """Return the hint in a line of a log; empty if the line is no hint."""
-    match = HINT.match(line)
-    return match[1].strip()[:LONGEST_HINT] if match else ""
+    match = _HINT.match(line)
+    return match[1].strip()[:_LONGEST_HINT] if match else ""

@@ -10,8 +10,8 @@ A distributed checkpoint gathers the errors of all ranks, and then raises them e
 
 import re
 
-FAILED_RANKS = re.compile(r"\branks:dict_keys\(\[(\d{1,6}(?:, \d{1,6}){0,999})\]\)")
-RANK_OF_TRACEBACK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,6})\)")
+_FAILED_RANKS = re.compile(r"\branks:dict_keys\(\[(\d{1,6}(?:, \d{1,6}){0,999})\]\)")
+_RANK_OF_TRACEBACK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,6})\)")
 
 
 def failed_ranks(message: str) -> list[int]:
@@ -19,7 +19,7 @@ def failed_ranks(message: str) -> list[int]:
 
     `message` is the text of an exception by which PyTorch raises the errors of some ranks on all ranks.
     """
-    match = FAILED_RANKS.search(message)
+    match = _FAILED_RANKS.search(message)
     return sorted(map(int, match[1].split(", "))) if match else []
 
 
@@ -28,7 +28,7 @@ def first_error(message: str) -> str:
 
     The result is empty if the message relays no error, or has no complete traceback of one.
     """
-    parts = RANK_OF_TRACEBACK.split(message, maxsplit=2)
+    parts = _RANK_OF_TRACEBACK.split(message, maxsplit=2)
     if not failed_ranks(message) or len(parts) < 3:
         return ""
     lines = (line for line in parts[2].splitlines() if line and not line.startswith(" "))

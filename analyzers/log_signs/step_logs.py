@@ -5,24 +5,24 @@ This only looks for signs in the first bytes; `analyzers.steps.columns` finds ou
 
 import re
 
-STEP_WORD = (
+_STEP_WORD = (
     rb"(?:global[_ ]?|num_|current_|train[/_]|trainer[/_])*_?(?:steps?|iter(?:ation)?s?|iter_num|updates|epochs?)"
 )
-STEP_CELL = re.compile(rb"(?:[\w. -]*/)?" + STEP_WORD, re.IGNORECASE)
-LOSS_CELL = re.compile(rb"[\w/. :-]*(?:loss|nll|perplexity)[\w/. -]*", re.IGNORECASE)
-NUMBER_CELL = re.compile(rb"[-+]?(?:\d[\d.,]*(?:e[-+]?\d+)?|nan|inf)?", re.IGNORECASE)
-JSON_STEP = re.compile(rb"\"(?:[\w.-]*/)?" + STEP_WORD + rb"\"\s*:\s*\[?\s*\"?\d", re.IGNORECASE)
-JSON_LOSS = re.compile(rb"\"[\w/. -]{0,60}(?:loss|nll)[\w/. -]{0,40}\"\s*:\s*\[?\s*\"?(?:[-+]?\d|NaN)", re.IGNORECASE)
-SUMMARY = re.compile(
+_STEP_CELL = re.compile(rb"(?:[\w. -]*/)?" + _STEP_WORD, re.IGNORECASE)
+_LOSS_CELL = re.compile(rb"[\w/. :-]*(?:loss|nll|perplexity)[\w/. -]*", re.IGNORECASE)
+_NUMBER_CELL = re.compile(rb"[-+]?(?:\d[\d.,]*(?:e[-+]?\d+)?|nan|inf)?", re.IGNORECASE)
+_JSON_STEP = re.compile(rb"\"(?:[\w.-]*/)?" + _STEP_WORD + rb"\"\s*:\s*\[?\s*\"?\d", re.IGNORECASE)
+_JSON_LOSS = re.compile(rb"\"[\w/. -]{0,60}(?:loss|nll)[\w/. -]{0,40}\"\s*:\s*\[?\s*\"?(?:[-+]?\d|NaN)", re.IGNORECASE)
+_SUMMARY = re.compile(
     r"(?:all|train|eval|predict|test)_results\.json|wandb-summary\.json|.*config.*\.json|package.*\.json"
 )
 """Matches the names of JSON files that have a single row of totals, or no metrics at all."""
-SEPARATORS = (b",", b";", b"\t", b"|")
-COUNTER = rb"(?<![a-z])(?:step|iter(?:ation)?|batch|num_updates|current_steps)s?\b['\"]?[^\n{}a-z]{0,12}?\d"
-A_LOSS = rb"(?:loss|train)['\"]?\s*[:=]?\s*[\[\"']?[-+]?(?:\d|nan)"
-CONSOLE_LINES = re.compile(
+_SEPARATORS = (b",", b";", b"\t", b"|")
+_COUNTER = rb"(?<![a-z])(?:step|iter(?:ation)?|batch|num_updates|current_steps)s?\b['\"]?[^\n{}a-z]{0,12}?\d"
+_A_LOSS = rb"(?:loss|train)['\"]?\s*[:=]?\s*[\[\"']?[-+]?(?:\d|nan)"
+_CONSOLE_LINES = re.compile(
     rb"\{'(?:loss|eval_loss|train_runtime)': "
-    rb"|" + COUNTER + rb"[^\n]{0,400}?" + A_LOSS + rb"|" + A_LOSS + rb"[^\n]{0,200}?" + COUNTER +
+    rb"|" + _COUNTER + rb"[^\n]{0,400}?" + _A_LOSS + rb"|" + _A_LOSS + rb"[^\n]{0,200}?" + _COUNTER +
     rb"|\bstep=\d+, skipped=\d+, lr="
     rb"|^\[(?:epoch=\d+\]\[)?batch=\d+(?:/\d+)?\]:?[ \t]*$|^\[metric\]\[batch=\d+\]"
     rb"|\[step=\d+/\d+,epoch=\d+\]"
@@ -42,7 +42,7 @@ mmengine, and progress bars with a loss.
 def is_console(text: bytes) -> bool:
     """Return whether a part of a console log has lines in which a trainer reports a step."""
     # A progress bar ends its lines with \r.
-    return b"\0" not in text and CONSOLE_LINES.search(text.replace(b"\r", b"\n")) is not None
+    return b"\0" not in text and _CONSOLE_LINES.search(text.replace(b"\r", b"\n")) is not None
 
 
 def is_metrics_json(text: bytes, name: str) -> bool:
@@ -53,9 +53,9 @@ def is_metrics_json(text: bytes, name: str) -> bool:
     """
     if b'"log_history"' in text:
         return True
-    if SUMMARY.fullmatch(name) or b'"workbench.' in text[:200]:
+    if _SUMMARY.fullmatch(name) or b'"workbench.' in text[:200]:
         return False
-    return JSON_STEP.search(text) is not None and JSON_LOSS.search(text) is not None
+    return _JSON_STEP.search(text) is not None and _JSON_LOSS.search(text) is not None
 
 
 def is_metrics_table(text: bytes, *, alone: bool) -> bool:
@@ -67,17 +67,17 @@ def is_metrics_table(text: bytes, *, alone: bool) -> bool:
     lines = [line for line in text[: 1 << 15].splitlines() if line.strip() and not line.startswith((b"#", b"sep="))]
     if len(lines) < 2:
         return False
-    separator = max(SEPARATORS, key=lines[0].count)
-    names, cells = (split_cells(line, separator) for line in lines[:2])
+    separator = max(_SEPARATORS, key=lines[0].count)
+    names, cells = (_split_cells(line, separator) for line in lines[:2])
     if len(names) != len(cells) and len(names) < 2:
         return False
-    numbers = [bool(NUMBER_CELL.fullmatch(cell)) for cell in cells[: len(names)]]
-    if alone and any(numbers) and not any(NUMBER_CELL.fullmatch(name) for name in names if name):
+    numbers = [bool(_NUMBER_CELL.fullmatch(cell)) for cell in cells[: len(names)]]
+    if alone and any(numbers) and not any(_NUMBER_CELL.fullmatch(name) for name in names if name):
         return True
-    known = [bool(STEP_CELL.fullmatch(name) or LOSS_CELL.fullmatch(name)) for name in names]
+    known = [bool(_STEP_CELL.fullmatch(name) or _LOSS_CELL.fullmatch(name)) for name in names]
     return len(numbers) == len(known) and any(a and b for a, b in zip(known, numbers, strict=True))
 
 
-def split_cells(line: bytes, separator: bytes) -> list[bytes]:
+def _split_cells(line: bytes, separator: bytes) -> list[bytes]:
     """Return the cells of a line without quotes and blanks; a separator inside quotes splits as well."""
     return [cell.strip().strip(b'"').strip() for cell in line.split(separator)]

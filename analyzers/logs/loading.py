@@ -19,7 +19,7 @@ from analyzers.report import Input
 
 READER = "analyzers.logs.reading.reader"
 KINDS_READ = (run.Kind.LOG, run.Kind.TEXT, run.Kind.ERROR)
-WORKER = re.compile(r".*/(?P<launch>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local_rank>\d{1,6})/[^/]+")
+_WORKER = re.compile(r".*/(?P<launch>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local_rank>\d{1,6})/[^/]+")
 FILES_OF_A_CHILD = 256
 
 
@@ -61,7 +61,7 @@ def load(logs: run.Run, options: store.Options) -> Logs:
     """
     loaded = Logs()
     artefacts = logs.of(*KINDS_READ)
-    first = first_ranks(logs.manifest())
+    first = _first_ranks(logs.manifest())
     parts = -(-len(artefacts) // FILES_OF_A_CHILD)
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options, parts):
         chosen = [artefacts[number] for number in numbers]
@@ -71,13 +71,13 @@ def load(logs: run.Run, options: store.Options) -> Logs:
         else:
             add(loaded, chosen, columns, first)
     # RCCL prints the same lines as NCCL, but its buffers have other sizes.
-    loaded.nccl = [] if loaded.has_rccl else with_certain_ranks(loaded.nccl)
-    number_ranks(loaded)
-    add_exit_codes(loaded, logs.manifest())
+    loaded.nccl = [] if loaded.has_rccl else _with_certain_ranks(loaded.nccl)
+    _number_ranks(loaded)
+    _add_exit_codes(loaded, logs.manifest())
     return loaded
 
 
-def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
+def _add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
     """Add the exit codes in `run.json` to `loaded` as events, if a timer of Python's fault handler printed stacks.
 
     Such a timer (`faulthandler.dump_traceback_later`) can also end its process with exit code 1; the exit codes show
@@ -98,7 +98,7 @@ def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
             loaded.files_of.append(len(loaded.files))
 
 
-def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
+def _first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
     """Return {launch: rank of its first worker} from `run.json`.
 
     A launch is one torchrun command, of which each node runs one; `manifest` is the content of `run.json`.
@@ -114,24 +114,24 @@ def is_of_one_rank(path: str) -> bool:
 
     Such a path is `<launch>/attempt_0/3/stdout.log`, where 3 is the local rank.
     """
-    return bool(WORKER.fullmatch(path))
+    return bool(_WORKER.fullmatch(path))
 
 
-def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
+def _rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
     """Return the rank whose output a file holds; None if neither its folder nor its name shows the rank.
 
     In a worker's folder of torchrun (`<launch>/attempt_0/3/`), the rank is the local rank (3) plus the rank of the
     launch's first worker in `first`.
     """
-    match = WORKER.fullmatch(str(artefact.path))
+    match = _WORKER.fullmatch(str(artefact.path))
     if match:
         return first.get(match["launch"], 0) + int(match["local_rank"])
     return artefact.rank
 
 
-def attempt_of(path: Path) -> int:
+def _attempt_of(path: Path) -> int:
     """Return how often torchrun had restarted the job before it wrote a file, from the folder `attempt_<n>`; else 0."""
-    match = WORKER.fullmatch(str(path))
+    match = _WORKER.fullmatch(str(path))
     return int(match["attempt"]) if match else 0
 
 
@@ -140,7 +140,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
 
     `first` maps each torchrun launch to the rank of its first worker.
     """
-    ranks = [rank_of_file(artefact, first) for artefact in artefacts]
+    ranks = [_rank_of_file(artefact, first) for artefact in artefacts]
     before = len(loaded.files)
     for artefact, file in zip(artefacts, columns.meta["files"], strict=True):
         about = {name: file[name] for name in ("lines", "binary", "problem")}
@@ -148,23 +148,23 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
             LogFile(path=str(artefact.path), bytes=artefact.bytes, skipped_bytes=file["skipped"], **about)
         )
         loaded.inputs.append(artefact.as_input())
-        loaded.attempts |= {attempt_of(artefact.path)} if artefact.bytes else set()
+        loaded.attempts |= {_attempt_of(artefact.path)} if artefact.bytes else set()
         loaded.left_out += file["left_out"]
         loaded.has_rccl = loaded.has_rccl or file["rccl"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
-    loaded.nccl += nccl_processes(columns, artefacts, ranks)
-    events = events_of(columns, artefacts, ranks)
+    loaded.nccl += _nccl_processes(columns, artefacts, ranks)
+    events = _events_of(columns, artefacts, ranks)
     loaded.events += events
     loaded.clocks += columns["event.clock_ns"].tolist()
     loaded.files_of += [before + number for number in columns["event.file"].tolist()]
-    add_roster(loaded, columns, artefacts, ranks)
+    _add_roster(loaded, columns, artefacts, ranks)
     # A worker of torchrun that printed nothing ran all the same.
     for artefact, rank in zip(artefacts, ranks, strict=True):
-        if rank is not None and WORKER.fullmatch(str(artefact.path)):
+        if rank is not None and _WORKER.fullmatch(str(artefact.path)):
             loaded.ranks.setdefault(rank, RankLog(rank=rank, path=str(artefact.path)))
 
 
-def nccl_processes(
+def _nccl_processes(
     columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> list[NcclProcess]:
     """Return the facts about NCCL's memory in each process, from the log files `artefacts`, read into `columns`.
@@ -179,7 +179,7 @@ def nccl_processes(
     return found
 
 
-def with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
+def _with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
     """Return the processes; a rank that several devices claim becomes None.
 
     A rank in the largest communicator is the rank in the job only if this communicator has all ranks. A process that
@@ -194,7 +194,9 @@ def with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
     ]
 
 
-def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:
+def _events_of(
+    columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+) -> list[LogEvent]:
     """Return the events that a child process has read from log files into `columns`, each with its path and rank.
 
     `artefacts` are these files. `ranks` has the rank of each file, or None if its path shows none.
@@ -219,7 +221,7 @@ def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: 
                 source=meta["source"][number],
                 function=meta["function"][number],
                 count=count,
-                attempt=attempt_of(artefacts[file].path),
+                attempt=_attempt_of(artefacts[file].path),
                 chain=meta["chains"][number],
                 facts=msgspec.convert(meta["facts"][number], Facts),
                 excerpt=meta["excerpt"][number],
@@ -233,7 +235,7 @@ def known(value: int) -> int | None:
     return None if value == ABSENT else value
 
 
-def add_roster(
+def _add_roster(
     loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
     """Add to `loaded` the last step and the last line of each rank that the log files show.
@@ -272,7 +274,7 @@ def add_roster(
         )
 
 
-def number_ranks(loaded: Logs) -> None:
+def _number_ranks(loaded: Logs) -> None:
     """Set the missing ranks of events in `loaded`, from the table of failed workers that torchrun prints.
 
     An event is matched to a worker by process id, or by local rank if there is one node. Without a table, the local

@@ -8,7 +8,7 @@ import msgspec
 from analyzers.device_memory import MemoryPart
 from analyzers.device_memory.nccl import NcclProcess
 
-LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
+_LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
 """Matches the prefix that the loggers of C++ and of torchrun put before a message: level, date, time, source file."""
 
 
@@ -278,7 +278,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """The first line of the message, without the time and the source file that a logger prints before it."""
-        return LOGGER.sub("", (self.message.strip().splitlines() or [""])[0])
+        return _LOGGER.sub("", (self.message.strip().splitlines() or [""])[0])
 
 
 class RankLog(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from analyzers.logs.model import LogsData
 from analyzers.report import Report, tool_version
 from analyzers.run import Run, discover
 
-SCHEMA = "workbench.logs/1"
+_SCHEMA = "workbench.logs/1"
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[LogsData]:
@@ -42,9 +42,9 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
             f"{run.root}: no log could be read: {loaded.files[0].problem}",
             loaded.hint or "check that it was copied whole",
         )
-    answer, data = find_answer(loaded), data_of(loaded)
+    answer, data = find_answer(loaded), _data_of(loaded)
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=loaded.inputs,
         verdict=make_verdict(answer, loaded),
@@ -53,7 +53,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     )
 
 
-def data_of(logs: Logs) -> LogsData:
+def _data_of(logs: Logs) -> LogsData:
     """Return the data of the report: the events, and the facts that the logs show about each rank and device."""
     ranks = [logs.ranks[rank] for rank in sorted(logs.ranks)]
     return LogsData(

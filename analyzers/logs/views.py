@@ -7,7 +7,7 @@ from typing import NamedTuple
 from analyzers.logs.model import LogEvent, LogsData
 from analyzers.words import source_line
 
-MESSAGE_LENGTH = 120
+_MESSAGE_LENGTH = 120
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class ExcerptLine(NamedTuple):
 
 def events(data: LogsData, rank: int | None = None) -> list[EventRow]:
     """Return the events in the order of the logs as rows; only those of `rank` if it is given."""
-    return [row_of(index, event) for index, event in enumerate(data.events) if rank in (None, event.rank)]
+    return [_row_of(index, event) for index, event in enumerate(data.events) if rank in (None, event.rank)]
 
 
-def row_of(index: int, event: LogEvent) -> EventRow:
+def _row_of(index: int, event: LogEvent) -> EventRow:
     """Return an event as a row of the events table; `index` is its index in `data.events`."""
     file, _, line = event.source.rpartition(":")
     return EventRow(
         index=index,
         rank=event.rank,
-        time=time_text(event.time_ns),
+        time=_time_text(event.time_ns),
         kind=str(event.kind),
         step=event.step,
         message=shortened(event.headline),
@@ -58,10 +58,10 @@ def row_of(index: int, event: LogEvent) -> EventRow:
 
 def shortened(headline: str) -> str:
     """Return the beginning of a message; three dots at the end mean that the message is longer."""
-    return headline if len(headline) <= MESSAGE_LENGTH else f"{headline[: MESSAGE_LENGTH - 3]}..."
+    return headline if len(headline) <= _MESSAGE_LENGTH else f"{headline[: _MESSAGE_LENGTH - 3]}..."
 
 
-def time_text(time_ns: int | None) -> str:
+def _time_text(time_ns: int | None) -> str:
     """Return a time as `03-26 16:50:50`, in UTC; empty for None or a time out of range."""
     if time_ns is None:
         return ""
@@ -76,7 +76,7 @@ def excerpt(event: LogEvent) -> list[ExcerptLine]:
 
     The first line that contains the beginning of the event's message is marked as the event's own line.
     """
-    first = event.headline[:MESSAGE_LENGTH]
+    first = event.headline[:_MESSAGE_LENGTH]
     lines = event.excerpt.split("\n")
     own = next((i for i, line in enumerate(lines) if first and first in line), None)
     return [ExcerptLine(line, i == own) for i, line in enumerate(lines)]

@@ -16,7 +16,7 @@ from analyzers.run import Artefact
 if TYPE_CHECKING:
     import pandas as pd
 
-LINE_NUMBER = re.compile(r":\d+$")
+_LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
 """{kind of group: number of leading parts of its path to compare}; of other kinds, the whole path is compared."""
 
@@ -131,11 +131,11 @@ def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[Gr
 def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str) -> list[GroupChange]:
     """Return the change of each group of blocks that exists in state `a` or `b`, the largest change first."""
     link = " " if by == "line" else "."
-    rows = [change_of(link.join(path), *usages) for path, usages in aligned(a, b)]
+    rows = [_change_of(link.join(path), *usages) for path, usages in _aligned(a, b)]
     return sorted(rows, key=lambda change: (-abs(change.bytes), change.what))
 
 
-def aligned(
+def _aligned(
     a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage]
 ) -> Iterator[tuple[GroupPath, tuple[Usage, Usage]]]:
     """Yield (path, (usage in `a`, usage in `b`)) for each group of blocks; a missing group has an empty usage.
@@ -147,14 +147,14 @@ def aligned(
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
     # Whatever is left exists on one side only, unless its lines merely moved.
-    only_a, only_b = without_line_numbers(a, b), without_line_numbers(b, a)
+    only_a, only_b = _without_line_numbers(a, b), _without_line_numbers(b, a)
     for key in only_a.keys() | only_b.keys():
         path, usage_a = only_a.get(key, (key, Usage()))
         newer_path, usage_b = only_b.get(key, (path, Usage()))
         yield newer_path, (usage_a, usage_b)
 
 
-def without_line_numbers(
+def _without_line_numbers(
     side: Mapping[GroupPath, Usage], other: Mapping[GroupPath, Usage]
 ) -> dict[GroupPath, tuple[GroupPath, Usage]]:
     """Return the groups that only `side` has and not `other`, keyed by their path without line numbers.
@@ -163,19 +163,19 @@ def without_line_numbers(
     """
     groups: dict[GroupPath, tuple[GroupPath, Usage]] = {}
     for path in side.keys() - other.keys():
-        key = tuple(LINE_NUMBER.sub("", name) for name in path)
+        key = tuple(_LINE_NUMBER.sub("", name) for name in path)
         known, usage = groups.get(key, (path, Usage()))
         groups[key] = max(path, known), usage + side[path]
     return groups
 
 
-def change_of(what: str, a: Usage, b: Usage) -> GroupChange:
+def _change_of(what: str, a: Usage, b: Usage) -> GroupChange:
     """Return the change of one group, named `what`, from usage `a` to usage `b`."""
     counts = {"a_bytes": a.bytes, "b_bytes": b.bytes, "a_blocks": a.blocks, "b_blocks": b.blocks}
-    return GroupChange(what=what, state=state_of(a, b), **counts)
+    return GroupChange(what=what, state=_state_of(a, b), **counts)
 
 
-def state_of(a: Usage, b: Usage) -> ChangeState:
+def _state_of(a: Usage, b: Usage) -> ChangeState:
     """Return whether a group appeared, grew, stayed the same, shrank or disappeared from usage `a` to usage `b`."""
     if not a.blocks or not b.blocks:
         return ChangeState.WENT if a.blocks else ChangeState.APPEARED

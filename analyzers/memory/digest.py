@@ -29,7 +29,7 @@ Results change when any of its modules changes.
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns and the metadata of a snapshot file, and the results computed from them.
 
-    `paths` holds the one file. The columns come from `reader.read` and `derived_columns`. `meta["devices"]` has a
+    `paths` holds the one file. The columns come from `reader.read` and `_derived_columns`. `meta["devices"]` has a
     `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
     number of rows that each device has in the `life_*` columns.
 
@@ -43,7 +43,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     with unpickle.gc_paused():
         guesses = [categorise(replay) for replay in replays]
         arenas = [BlockArenas(replay) for replay in replays]
-        derived = [derived_columns(*each) for each in zip(replays, guesses, arenas, strict=True)]
+        derived = [_derived_columns(*each) for each in zip(replays, guesses, arenas, strict=True)]
         columns |= {name: np.concatenate([part[name] for part in derived]) for name in derived[0]}
         answers = [describe(*each) for each in zip(replays, guesses, arenas, strict=True)]
     return columns, meta | {
@@ -52,7 +52,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     }
 
 
-def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[str, Column]:
+def _derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[str, Column]:
     """Return the columns that are computed from one device's trace.
 
     `live_bytes`, `entry_arena` and `entry_category` have one row per trace entry. The columns `life_*` have one row per
@@ -63,7 +63,7 @@ def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[s
     return {
         "live_bytes": replay.live_bytes,
         "entry_arena": arenas.by_entry,
-        "entry_category": categories_of_entries(replay.trace, lives, guess.category),
+        "entry_category": _categories_of_entries(replay.trace, lives, guess.category),
         # int32 holds any entry or stack of a real file, at half the disk and page cache.
         "life_born": lives.born.astype(np.int32),
         "life_died": lives.died.astype(np.int32),
@@ -79,7 +79,7 @@ def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[s
     }
 
 
-def categories_of_entries(trace: DeviceTrace, lives: Lifetimes, category: Integers) -> Column:
+def _categories_of_entries(trace: DeviceTrace, lives: Lifetimes, category: Integers) -> Column:
     """Return, for each trace entry, the category of the block that it allocates or frees; 0 for other entries.
 
     0 is also the number of a category (parameters), so the value of other entries must not be used.

@@ -9,7 +9,7 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
 READER = "analyzers.memory.digest"
-REPLAYS_KEPT = 2
+_REPLAYS_KEPT = 2
 """The number of replays that stay in memory: a user interface asks many questions of one, and a comparison needs 2."""
 
 
@@ -29,12 +29,12 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
         InputError: The file cannot be read.
     """
     # The key changes with the file, so an edited file is read again although its path is the same.
-    return cached_replay(artefact.path, store.cache_key([artefact.path], READER), options or store.Options(), device)
+    return _cached_replay(artefact.path, store.cache_key([artefact.path], READER), options or store.Options(), device)
 
 
-@lru_cache(REPLAYS_KEPT)
-def cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
-    """Return the replay of one device of a snapshot file; the last `REPLAYS_KEPT` of them stay in memory.
+@lru_cache(_REPLAYS_KEPT)
+def _cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
+    """Return the replay of one device of a snapshot file; the last `_REPLAYS_KEPT` of them stay in memory.
 
     `_key` changes with the contents of the file, so that a changed file is read again.
     """

@@ -25,8 +25,8 @@ from analyzers.progress import is_milestone
 from analyzers.report import Finding, Report, Verdict, merged, ranked, tool_version
 from analyzers.run import Artefact, Kind, discover, selected, unreadable
 
-SCHEMA = "workbench.memory/1"
-NO_ACTION = ("memory.reserved",)
+_SCHEMA = "workbench.memory/1"
+_NO_ACTION = ("memory.reserved",)
 """Findings whose next step is to do nothing."""
 AnyPath = str | PathLike[str]
 
@@ -57,7 +57,7 @@ def analyze(
         InputError: There is no snapshot, no snapshot can be read, or none belongs to the selected rank and step.
     """
     options = options or store.Options()
-    inputs = selected(list(artefacts_of(snapshots)), options.rank, options.step)
+    inputs = selected(list(_artefacts_of(snapshots)), options.rank, options.step)
     devices: list[Device] = []
     failures: list[tuple[Artefact, WorkbenchError]] = []
     loaded = store.load_each([[artefact.path] for artefact in inputs], READER, options)
@@ -66,15 +66,15 @@ def analyze(
         if isinstance(columns, WorkbenchError):
             failures.append((artefact, columns))
         else:
-            devices += [with_buffers(device, nccl) for device in devices_of(Snapshot(columns), artefact)]
+            devices += [_with_buffers(device, nccl) for device in _devices_of(Snapshot(columns), artefact)]
         if devices and is_milestone(number, len(inputs)):
-            tell_first_answer(options, number, devices)
+            _tell_first_answer(options, number, devices)
     if not devices:
         raise failures[0][1]
     devices = with_differences(devices, inputs, options)
-    conclusion, findings = conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
+    conclusion, findings = _conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=[artefact.as_input() for artefact in inputs],
         verdict=conclusion,
@@ -83,23 +83,23 @@ def analyze(
     )
 
 
-def conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdict, list[Finding]]:
+def _conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdict, list[Finding]]:
     """Return the verdict on the devices, and all findings in order; `lost` are the findings on unreadable files."""
     findings = ranked(merged([*lost, *findings_of(devices)]))
     conclusion = verdict(devices, findings)
     # The finding that the verdict rests on comes first among those of its severity, and what needs no action last.
     lead = finding_id(conclusion.kind)
-    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != lead, finding.id in NO_ACTION))
+    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != lead, finding.id in _NO_ACTION))
     return conclusion, findings
 
 
-def tell_first_answer(options: store.Options, number: int, devices: Sequence[Device]) -> None:
+def _tell_first_answer(options: store.Options, number: int, devices: Sequence[Device]) -> None:
     """Show a waiting user the verdict on the first `number` snapshots; `devices` are the devices in these snapshots."""
     if options.progress and options.progress.is_awaited:
         options.progress.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
 
 
-def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[Artefact]:
+def _artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[Artefact]:
     """Yield the memory snapshots at the given paths; artefacts are yielded as they are.
 
     Raises:
@@ -117,7 +117,7 @@ def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[
         yield from below
 
 
-def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
+def _devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
     """Yield the stored results about each device of a snapshot, with their path, rank and step filled in."""
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
@@ -129,7 +129,7 @@ def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
         yield msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
 
 
-def with_buffers(device: Device, nccl: Sequence[NcclProcess]) -> Device:
+def _with_buffers(device: Device, nccl: Sequence[NcclProcess]) -> Device:
     """Return the device with NCCL's buffers as a part of its memory, if `nccl` has them for its rank."""
     process = process_of(nccl, device.rank, device.device)
     if process is None or not device.account:

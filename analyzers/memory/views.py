@@ -32,7 +32,7 @@ from analyzers.memory.replay.phases import whole_steps
 from analyzers.memory.replay.step_clock import step_clock
 from analyzers.run import Artefact
 
-STATE_NAMES = ("inactive", "active", "pending_free")
+_STATE_NAMES = ("inactive", "active", "pending_free")
 Window = tuple[int, int]
 """A range of trace entries: the index of the first, and the index after the last."""
 
@@ -54,10 +54,10 @@ def timeline(
     entry -1.
     """
     replay = open_replay(artefact, options, device)
-    return timeline_rows(replay, highest_instants(replay, buckets, window))
+    return _timeline_rows(replay, _highest_instants(replay, buckets, window))
 
 
-def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Integers:
+def _highest_instants(replay: Replay, buckets: int, window: Window | None) -> Integers:
     """Return, for each of at most `buckets` ranges of trace entries, the index of the entry with the most live bytes.
 
     The result is [-1] if the window has no trace entries. A failed request is a range of its own.
@@ -98,14 +98,14 @@ def timeline_by(
     if by not in ("pool", "stream", "phase"):
         raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
     replay = open_replay(artefact, options, device)
-    instants = highest_instants(replay, buckets, window)
-    layers = bytes_by_phase(replay, instants) if by == "phase" else bytes_by_arena(replay, instants, by)
-    table = timeline_rows(replay, instants)[["entry", "time_us", "allocated"]]
+    instants = _highest_instants(replay, buckets, window)
+    layers = _bytes_by_phase(replay, instants) if by == "phase" else _bytes_by_arena(replay, instants, by)
+    table = _timeline_rows(replay, instants)[["entry", "time_us", "allocated"]]
     others = table["allocated"] - sum(layers.values())
     return table.assign(**layers, **({"others": others} if others.any() else {}))
 
 
-def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
+def _bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
     """Return {name: live bytes after each of the trace entries `instants`} of the pools or the streams.
 
     `by` is `pool` or `stream`; the pool or stream with the highest peak comes first.
@@ -117,7 +117,7 @@ def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, 
     return {name: curves[name].after(instants) for name in by_peak}
 
 
-def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
+def _bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
     """Return {training phase: live bytes allocated in it, after each of the trace entries `instants`}."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
@@ -164,7 +164,7 @@ def settings(artefact: Artefact, options: store.Options | None = None) -> pd.Dat
     return pd.DataFrame(list(open_snapshot(artefact, options).settings.items()), columns=["key", "value"])
 
 
-def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
+def _timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
     """Return a table of the state of memory after each of the trace entries `instants`, which are in ascending order.
 
     See `timeline` for the columns.
@@ -179,18 +179,18 @@ def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
         "reserved": np.array([replay.trace.reserved_bytes]) if at_end else replay.reserved[instants],
         "pending": np.array([replay.pending_at_end]) if at_end or not len(time) else replay.pending_bytes[instants],
     }
-    layers = bytes_by_category(replay, instants)
-    failed = failed_bytes(replay.trace, instants)
+    layers = _bytes_by_category(replay, instants)
+    failed = _failed_bytes(replay.trace, instants)
     return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": failed})
 
 
-def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
+def _failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
     """Return the bytes of the request that failed at each of the trace entries `instants`; 0 if none failed there."""
     failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
 
-def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
+def _bytes_by_category(replay: Replay, instants: Integers) -> Integers:
     """Return the live bytes of each category after each of the trace entries `instants`: an array [category, instant].
 
     `instants` is in ascending order. The function sums the changes of all trace entries up to each instant, by the
@@ -242,13 +242,13 @@ def categories(
     """
     replay = open_replay(artefact, options, device)
     guess = categorise(replay)
-    rows = alive_after(replay, entry)
+    rows = _alive_after(replay, entry)
     sums = guess.sums(replay.lifetimes, rows)
     count = np.bincount(guess.category[rows], minlength=len(CATEGORIES))
     return pd.DataFrame({"category": list(sums), "bytes": list(sums.values()), "blocks": count})
 
 
-def alive_after(replay: Replay, entry: int | None) -> Integers:
+def _alive_after(replay: Replay, entry: int | None) -> Integers:
     """Return the blocks alive after trace entry `entry` (None: the peak), as rows in `Lifetimes`."""
     return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
@@ -266,7 +266,7 @@ def top_stacks(
     """
     snapshot = open_snapshot(artefact, options)
     replay = Replay(snapshot.device(device))
-    stacks = largest_stacks(snapshot, replay.lifetimes, categorise(replay), alive_after(replay, entry), limit)
+    stacks = largest_stacks(snapshot, replay.lifetimes, categorise(replay), _alive_after(replay, entry), limit)
     columns = ["bytes", "count", "category", "label", "frames", "operation", "name"]
     return pd.DataFrame([[getattr(stack, name) for name in columns] for stack in stacks], columns=columns)
 
@@ -339,7 +339,7 @@ def blocks(artefact: Artefact, options: store.Options | None = None, device: int
             "address": trace.block("address"),
             "size": trace.block("size"),
             "requested": trace.block("requested"),
-            "state": np.array(STATE_NAMES, object)[trace.block("state")],
+            "state": np.array(_STATE_NAMES, object)[trace.block("state")],
             "frame": allocator_state.texts_of(trace.block("stack"), snapshot.frames.line),
         }
     )

@@ -11,10 +11,10 @@ from analyzers.nodes.received import node_of, read_node_list
 from analyzers.run import Kind, Run
 from analyzers.words import quantity, rank_names
 
-SILENT_NS = 45_000_000_000
+_SILENT_NS = 45_000_000_000
 """A node counts as lost after this time in ns without a report: many times the usual pause, and what clocks differ."""
-OF_RANKS = (Kind.GROUPS, Kind.STEPS, Kind.FLIGHT, Kind.EXIT, Kind.STACKS)
-MOST_NODES = 20
+_OF_RANKS = (Kind.GROUPS, Kind.STEPS, Kind.FLIGHT, Kind.EXIT, Kind.STACKS)
+_MOST_NODES = 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class NodeGaps:
             *(f"{named(node)} is silent since {node.last_time}: later files of it are missing" for node in self.lost),
             *(f"{named(node)} had not sent all of its files" for node in self.sending),
             *([f"{quantity(self.absent, 'node')} sent nothing{ranks}"] if self.absent else []),
-        ][:MOST_NODES]
+        ][:_MOST_NODES]
 
 
 def named(node: LostNode) -> str:
@@ -68,13 +68,13 @@ def find_gaps(run: Run, world_size: int = 0) -> NodeGaps:
     known = read_node_list(run.root)
     if known is None:
         return NodeGaps()
-    ranks = ranks_by_node(run)
+    ranks = _ranks_by_node(run)
     silent = {
         name: LostNode(name, tuple(sorted(ranks.get(name, ()))), node.last_ns)
         for name, node in known.nodes.items()
         if not node.ended
     }
-    until_ns = max(node.last_ns for node in known.nodes.values()) - SILENT_NS
+    until_ns = max(node.last_ns for node in known.nodes.values()) - _SILENT_NS
     lost = tuple(node for node in silent.values() if node.last_ns < until_ns)
     # While no node has ended, a node that has not ended is simply at work.
     any_ended = any(node.ended for node in known.nodes.values())
@@ -89,10 +89,10 @@ def find_gaps(run: Run, world_size: int = 0) -> NodeGaps:
     )
 
 
-def ranks_by_node(run: Run) -> dict[str, set[int]]:
+def _ranks_by_node(run: Run) -> dict[str, set[int]]:
     """Return {node: its ranks}, from the names of its files; the run folder's own files are under an empty name."""
     ranks: dict[str, set[int]] = {}
-    for artefact in run.of(*OF_RANKS):
+    for artefact in run.of(*_OF_RANKS):
         if artefact.rank is not None:
             ranks.setdefault(node_of(artefact.path, run.root) or "", set()).add(artefact.rank)
     return ranks

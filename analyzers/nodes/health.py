@@ -17,16 +17,16 @@ from typing import NamedTuple
 from analyzers.files import read_whole
 from analyzers.run import Kind, Run
 
-HEALTH_BYTES = 8 << 20
+_HEALTH_BYTES = 8 << 20
 DEAD, SILENT = "DEAD", "INCOMPLETE"
-HEADING = re.compile(r"(?:#\d+-\d+ \([0-9a-f]{1,16}\) )?(?P<state>[A-Z]{4,12})")
+_HEADING = re.compile(r"(?:#\d+-\d+ \([0-9a-f]{1,16}\) )?(?P<state>[A-Z]{4,12})")
 PROCESS = re.compile(r"\b[Pp]rocess (?P<pid>\d{1,9}) on node (?P<node>\S{1,255})")
 XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]{1,20})\): (?P<code>\d{1,4}),? ?(?P<rest>.{0,160})")
-LOST_GPU = re.compile(r"NVRM: .{0,40}GPU (?P<pci>[0-9a-fA-F:]{4,20}(?:\.\d)?)\b.{0,80}fallen off the bus")
+_LOST_GPU = re.compile(r"NVRM: .{0,40}GPU (?P<pci>[0-9a-fA-F:]{4,20}(?:\.\d)?)\b.{0,80}fallen off the bus")
 GPU = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,12})\s*$")
-VALUE = re.compile(r"\s+(?P<name>[\w ]{3,60}?)\s*: (?P<value>.{1,80})$")
-MOST_FAULTS = 5
-HARMLESS_XIDS = {"45"}
+_VALUE = re.compile(r"\s+(?P<name>[\w ]{3,60}?)\s*: (?P<value>.{1,80})$")
+_MOST_FAULTS = 5
+_HARMLESS_XIDS = {"45"}
 """The Xids that are no errors of their own: with them the driver cleans up after an earlier error."""
 
 
@@ -65,7 +65,7 @@ def read_health(run: Run, folders: Sequence[Path], processes: Mapping[int, Proce
     `folders` are the folders of the set of dumps; `processes` has the process of each rank.
     """
     ras = [a.path for a in run.of(Kind.RAS) if a.path.parent in folders]
-    states = [state for path in ras for state in processes_in(read_text(path))]
+    states = [state for path in ras for state in processes_in(_read_text(path))]
     by_state = {
         wanted: frozenset(
             rank
@@ -74,13 +74,13 @@ def read_health(run: Run, folders: Sequence[Path], processes: Mapping[int, Proce
         )
         for wanted in (DEAD, SILENT)
     }
-    return NodeHealth(by_state[DEAD], by_state[SILENT] - by_state[DEAD], read_faults(run), tuple(ras))
+    return NodeHealth(by_state[DEAD], by_state[SILENT] - by_state[DEAD], _read_faults(run), tuple(ras))
 
 
-def read_text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the content of a file as text; empty if it cannot be read."""
     try:
-        return read_whole(path, HEALTH_BYTES).decode(errors="replace")
+        return read_whole(path, _HEALTH_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
@@ -89,7 +89,7 @@ def processes_in(text: str) -> list[tuple[str, int, str]]:
     """Return (heading, process id, node) of each process that a status of RAS lists under a heading."""
     found, state = [], ""
     for line in text.splitlines():
-        if heading := HEADING.fullmatch(line.strip()):
+        if heading := _HEADING.fullmatch(line.strip()):
             state = heading["state"]
         elif state and (process := PROCESS.search(line)):
             found.append((state, int(process["pid"]), process["node"]))
@@ -108,7 +108,7 @@ def rank_of_process(processes: Mapping[int, Process], pid: int, node: str) -> in
     return ranks[0] if len(ranks) == 1 else None
 
 
-def read_faults(run: Run) -> dict[str, list[Fault]]:
+def _read_faults(run: Run) -> dict[str, list[Fault]]:
     """Return the faults of GPUs by host, from the files in the folders `health` of a run."""
     faults: dict[str, list[Fault]] = {}
     for artefact in run.of(Kind.TEXT, Kind.DEVICE_STATE):
@@ -117,8 +117,8 @@ def read_faults(run: Run) -> dict[str, list[Fault]]:
         if path.parent.name != "health":
             continue
         kind, _, host = path.name.removesuffix(".txt").rpartition("smi_" if "smi_" in path.name else "dmesg_")
-        texts = driver_errors(read_text(path)) if not kind else device_faults(read_text(path))
-        faults.setdefault(host, []).extend(Fault(text, path) for text in texts[:MOST_FAULTS])
+        texts = driver_errors(_read_text(path)) if not kind else device_faults(_read_text(path))
+        faults.setdefault(host, []).extend(Fault(text, path) for text in texts[:_MOST_FAULTS])
     return faults
 
 
@@ -127,9 +127,9 @@ def driver_errors(text: str) -> list[str]:
     found = [
         f"Xid {match['code']} of GPU {match['pci']}: {match['rest'].strip()}"
         for match in XID.finditer(text)
-        if match["code"] not in HARMLESS_XIDS
+        if match["code"] not in _HARMLESS_XIDS
     ]
-    found += [f"GPU {match['pci']} has fallen off the bus" for match in LOST_GPU.finditer(text)]
+    found += [f"GPU {match['pci']} has fallen off the bus" for match in _LOST_GPU.finditer(text)]
     return list(dict.fromkeys(found))
 
 
@@ -141,7 +141,7 @@ def device_faults(text: str) -> list[str]:
             gpu, is_volatile = header["pci"], False
         elif line.strip() in ("Volatile", "Aggregate"):
             is_volatile = line.strip() == "Volatile"
-        elif match := VALUE.match(line):
+        elif match := _VALUE.match(line):
             name, value = match["name"], match["value"].strip()
             if is_volatile and "Uncorrectable" in name and value.isdigit() and int(value):
                 found.append(f"GPU {gpu} has {value} uncorrectable ECC errors ({name})")

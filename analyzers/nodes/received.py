@@ -12,8 +12,8 @@ import msgspec
 from analyzers.files import read_json
 
 NODES, NODE_FILE = "nodes", "node.json"
-SCHEMA = "workbench.node/1"
-ENDED_WELL = ("running", "completed", "interrupted", "failed")
+_SCHEMA = "workbench.node/1"
+_ENDED_WELL = ("running", "completed", "interrupted", "failed")
 """The states of a run from best to worst; the whole run has the worst state of any node."""
 
 
@@ -24,7 +24,7 @@ class Node(msgspec.Struct):
     by which a restarted sender is recognised. `expected` is the number of nodes of the job (0: unknown).
     """
 
-    schema: str = SCHEMA
+    schema: str = _SCHEMA
     session: str = ""
     host: str = ""
     first_ns: int = 0
@@ -84,7 +84,7 @@ def merged_manifest(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]])
     ]
     if causes:
         merged["cause"] = min(causes, key=lambda cause: int(cause["time_ns"]))
-    states = [state for manifest in every if (state := manifest.get("status")) in ENDED_WELL]
+    states = [state for manifest in every if (state := manifest.get("status")) in _ENDED_WELL]
     if states:
-        merged["status"] = max(states, key=ENDED_WELL.index)
+        merged["status"] = max(states, key=_ENDED_WELL.index)
     return merged

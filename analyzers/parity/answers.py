@@ -11,7 +11,7 @@ from analyzers.parity.model import PHASES, Curve, CurveDifference, Phase, ValueD
 from analyzers.parity.reading import KINDS
 from analyzers.store import Columns
 
-PHASE_OF_KIND = np.array([PHASES[kind] for kind in KINDS], dtype=np.int8)
+_PHASE_OF_KIND = np.array([PHASES[kind] for kind in KINDS], dtype=np.int8)
 LISTED = KINDS.index(ValueKind.GRADIENT)
 """The kind `GRADIENT`, whose recorded order must be reversed.
 
@@ -63,7 +63,7 @@ def value_table(columns: Columns) -> pd.DataFrame:
     table["name"] = names[table["name"].to_numpy()] if len(names) else table["name"].astype(object)
     dtypes = np.array(columns.meta["dtypes"], dtype=object)
     table["dtype"] = dtypes[table["dtype"].to_numpy()] if len(dtypes) else table["dtype"].astype(object)
-    table["phase"] = PHASE_OF_KIND[table["kind"].to_numpy()]
+    table["phase"] = _PHASE_OF_KIND[table["kind"].to_numpy()]
     backward, listed = table["phase"].isin((Phase.BACKWARD, Phase.GRADIENT)), table["kind"] == LISTED
     # Ranks are numbered along the pipeline: forward passes go up, backward passes down.
     table["file"] = table["file"].where(~backward, -table["file"])

@@ -47,9 +47,9 @@ NEXT = {
     Cause.DRIFT: "Rounding errors that add up from module to module can do this. Start both runs from one checkpoint,"
     " and use deterministic kernels or float32; then see whether the difference jumps at one module.",
 }
-SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
-NO_COMMON = "a step and tensor that both runs recorded"
-DIFFERENCE = (
+_SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
+_NO_COMMON = "a step and tensor that both runs recorded"
+_DIFFERENCE = (
     "The largest relative difference among its norm, the sums of its elements and their product with a fixed random"
     " vector is"
 )
@@ -95,7 +95,7 @@ def rounding(one: Divergence) -> Finding:
         severity=Severity.INFO,
         title=f"Runs A and B agree except for rounding; {value_name_of(one.kind, one.tensor)} in step {one.step} is"
         " the first tensor that is not identical",
-        why=f"{DIFFERENCE} {difference}; rounding in"
+        why=f"{_DIFFERENCE} {difference}; rounding in"
         f" {one.dtype_b or 'its dtype'} explains up to {tolerance}{margin(one)}."
         f" {agreed_text(one.agreed, 0.0)}".rstrip(),
         next="There is nothing to do if kernels may add numbers in a different order in the two runs, as they do on"
@@ -124,7 +124,7 @@ def words(one: Divergence) -> dict[str, object]:
     `one` is the difference between the runs that these texts are about.
     """
     kind = f" ({one.module_type})" if one.module_type else ""
-    name = SETTINGS.get(one.tensor, one.tensor)
+    name = _SETTINGS.get(one.tensor, one.tensor)
     return {
         "step": one.step,
         "name": name,
@@ -140,28 +140,28 @@ def words(one: Divergence) -> dict[str, object]:
 
 def why(one: Divergence) -> str:
     """Return a text with the numbers behind a difference: norms, the relative difference, and the tolerance."""
-    name = value_name_of(one.kind, SETTINGS.get(one.tensor, one.tensor))
+    name = value_name_of(one.kind, _SETTINGS.get(one.tensor, one.tensor))
     tensor = capitalised(name)
     if one.elements_a != one.elements_b:
         numbers = f"{tensor} has {one.elements_a} elements in run A and {one.elements_b} in run B."
     elif one.cause is Cause.PRECISION:
         numbers = f"The values of {name} differ by {relative(one.difference)}."
     elif not math.isfinite(one.difference):
-        numbers = f"{tensor} is not finite in {not_finite_runs(one)}."
-    elif one.tensor in SETTINGS:
-        numbers = f"{tensor} is {both_numbers(one)}."
+        numbers = f"{tensor} is not finite in {_not_finite_runs(one)}."
+    elif one.tensor in _SETTINGS:
+        numbers = f"{tensor} is {_both_numbers(one)}."
     else:
-        numbers = f"The norm of {name} is {both_numbers(one)}. {DIFFERENCE} {allowed_text(one)}."
+        numbers = f"The norm of {name} is {_both_numbers(one)}. {_DIFFERENCE} {_allowed_text(one)}."
     return f"{numbers} {agreed_text(one.agreed, one.agreed_to)}".rstrip()
 
 
-def not_finite_runs(one: Divergence) -> str:
+def _not_finite_runs(one: Divergence) -> str:
     """Return the names of the runs in which a tensor is not finite, such as `run B`."""
     runs = [run for run, norm in (("run A", one.a), ("run B", one.b)) if not math.isfinite(norm)]
     return " and ".join(runs) or "one of the two runs"
 
 
-def both_numbers(one: Divergence) -> str:
+def _both_numbers(one: Divergence) -> str:
     """Return the norm of a tensor in both runs, with as many digits as are needed for the norms to differ."""
     if math.isclose(one.a, one.b, rel_tol=1e-6):
         return f"{figures(one.a)} in both runs"
@@ -171,7 +171,7 @@ def both_numbers(one: Divergence) -> str:
     return f"{a} in run A and {b} in run B"
 
 
-def allowed_text(one: Divergence) -> str:
+def _allowed_text(one: Divergence) -> str:
     """Return the relative difference of a tensor, and how much of it rounding explains."""
     if not one.tolerance:
         return f"{relative(one.difference)}; none is allowed"
@@ -213,10 +213,10 @@ def verdict(data: BisectData, findings: Sequence[Finding]) -> Verdict:
             kind="unknown",
             sentence=f"nothing to compare: A recorded steps {steps[0]}, B steps {steps[1]}, and no tensor is in both",
             confidence=0.0,
-            missing=[NO_COMMON],
+            missing=[_NO_COMMON],
         )
     if data.first is None:
-        return Verdict(status=Status.OK, kind="equal", sentence=equal_sentence(data), confidence=0.9)
+        return Verdict(status=Status.OK, kind="equal", sentence=_equal_sentence(data), confidence=0.9)
     severity = Severity.ERROR if any(each.severity is Severity.ERROR for each in findings) else Severity.WARNING
     return Verdict(
         status=Status(severity),
@@ -227,7 +227,7 @@ def verdict(data: BisectData, findings: Sequence[Finding]) -> Verdict:
     )
 
 
-def equal_sentence(data: BisectData) -> str:
+def _equal_sentence(data: BisectData) -> str:
     """Return a sentence on how closely two runs agree that differ nowhere by more than the tolerance."""
     tensors, steps = quantity(data.compared, "tensor"), quantity(data.steps, "step")
     if data.is_same_layout and data.inexact is None:

@@ -26,9 +26,9 @@ from analyzers.parity.report import READER, mesh_of
 from analyzers.report import Input, Report, tool_version
 from analyzers.run import Kind, Run
 
-SCHEMA = "workbench.bisect/1"
-NAMES_SHOWN = 3
-HINT = "record both runs: --debug.record_tensors, or recorders.record_tensors(model) in a script"
+_SCHEMA = "workbench.bisect/1"
+_NAMES_SHOWN = 3
+_HINT = "record both runs: --debug.record_tensors, or recorders.record_tensors(model) in a script"
 BisectReport = Report[BisectData]
 
 
@@ -60,10 +60,10 @@ def bisect(
         InputError: One of the folders holds no recorded tensors.
     """
     first, second, compared = compared_runs(run.as_run(a), run.as_run(b), options or store.Options(), tolerance)
-    data = data_of(first, second, compared, tolerance)
+    data = _data_of(first, second, compared, tolerance)
     findings = findings_of(data)
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=[*first.inputs, *second.inputs],
         verdict=verdict(data, findings),
@@ -99,7 +99,7 @@ def recording(source: Run, options: store.Options) -> Recording:
     """
     files = source.of(Kind.VALUES)
     if not files:
-        raise InputError(f"{source.root}: no recorded tensors there", HINT)
+        raise InputError(f"{source.root}: no recorded tensors there", _HINT)
     columns = store.load([file.path for file in files], READER, options)
     table = value_table(columns)
     if table.empty:
@@ -112,7 +112,7 @@ def recording(source: Run, options: store.Options) -> Recording:
         last_step=max(steps),
         tensors=len(table),
     )
-    return Recording(facts, table, types_in(columns.meta), [file.as_input() for file in files])
+    return Recording(facts, table, _types_in(columns.meta), [file.as_input() for file in files])
 
 
 def computed_steps(table: pd.DataFrame) -> list[int]:
@@ -125,7 +125,7 @@ def computed_steps(table: pd.DataFrame) -> list[int]:
     return sorted(map(int, (computed if len(computed) else table["step"]).unique()))
 
 
-def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
+def _types_in(meta: Mapping[str, Any]) -> dict[str, str]:
     """Return {name of a module's input or output: class of the module}.
 
     `meta` is the dict that `reading.read` returns beside the columns.
@@ -133,7 +133,7 @@ def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(kind) for name, kind in meta["types"].items()}
 
 
-def data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | None) -> BisectData:
+def _data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | None) -> BisectData:
     """Return the data of the report: both runs, what was compared, and the first differences.
 
     `tolerance` is the relative difference that the user allows; None: what rounding in the dtype of a tensor can
@@ -169,5 +169,5 @@ def only(table: pd.DataFrame, other: pd.DataFrame, steps: set[int]) -> list[str]
     rows = table[table["step"].isin(steps)]
     missing = ~pd.MultiIndex.from_frame(rows[KEY]).isin(pd.MultiIndex.from_frame(other[KEY]))
     return [str(name) for name in dict.fromkeys(rows[missing].sort_values(["step", "phase", "row"])["name"])][
-        :NAMES_SHOWN
+        :_NAMES_SHOWN
     ]

@@ -18,7 +18,7 @@ from analyzers.parity.reading import KINDS
 from analyzers.run import Run
 from analyzers.store import Options
 
-NEIGHBOURS = 2
+_NEIGHBOURS = 2
 """The number of tensors that `around` returns before and after the first difference."""
 
 
@@ -38,7 +38,7 @@ def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = 
     # The weights after the last update are no step of their own, unless they are all that differs.
     both = both[both["step"].isin([*computed_steps(both), *([value.step] if value else [])])]
     kinds = [KINDS[kind] for kind in both["kind"]]
-    modules = [module_of(str(name), kind) for name, kind in zip(both["name"], kinds, strict=True)]
+    modules = [_module_of(str(name), kind) for name, kind in zip(both["name"], kinds, strict=True)]
     return pd.DataFrame(
         {
             "step": both["step"].to_numpy(np.int64),
@@ -57,7 +57,7 @@ def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = 
     )
 
 
-def module_of(name: str, kind: ValueKind) -> str:
+def _module_of(name: str, kind: ValueKind) -> str:
     """Return the name of the module that a recorded tensor of this `kind` belongs to; empty for batch and optimizer."""
     if kind in (ValueKind.DATA, ValueKind.OPTIMIZER):
         return ""
@@ -68,12 +68,12 @@ def around(table: pd.DataFrame, first: Divergence) -> pd.DataFrame:
     """Return the rows of `table`, the result of `operation_table`, that show the first difference.
 
     These are rows of the step of the difference: the tensors of the module that returned something else, and the
-    `NEIGHBOURS` tensors before and after the tensor that differs.
+    `_NEIGHBOURS` tensors before and after the tensor that differs.
     """
     step = table[table["step"] == first.step]
     at = step[(step["name"] == first.tensor) & (step["kind"] == str(first.kind))]["position"]
     place = int(at.iloc[0]) if len(at) else 0
-    is_near = (step["position"] - place).abs() <= NEIGHBOURS
+    is_near = (step["position"] - place).abs() <= _NEIGHBOURS
     is_of_module = (step["module"] == first.module) if first.module else pd.Series(data=False, index=step.index)
     return step[is_near | is_of_module]
 

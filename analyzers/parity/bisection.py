@@ -13,7 +13,7 @@ from analyzers.parity.bisect_model import Cause, Divergence
 from analyzers.parity.model import Phase, ValueKind
 from analyzers.parity.reading import KINDS
 
-ROUNDOFF = {
+_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
     "bfloat16": 2.0**-8,
@@ -23,19 +23,19 @@ ROUNDOFF = {
 }
 """The unit roundoff of each dtype (half of the machine epsilon): the largest relative error of one rounding."""
 EXACT = ("int64", "int32", "int16", "int8", "uint8", "bool")
-DEVIATIONS = 4
-SETTING = 1e-6
+_DEVIATIONS = 4
+_SETTING = 1e-6
 """The tolerance for settings of an optimizer, such as the learning rate, which no mesh rounds."""
-DRIFT = 10
+_DRIFT = 10
 """The factor that distinguishes drift from a mistake.
 
 A difference is drift if it is less than this many times its tolerance, and less than this many times the largest
 difference before it. Rounding errors grow by small factors from one tensor to the next; a mistake makes a jump.
 """
-PROJECTED = ("square", "projection")
+_PROJECTED = ("square", "projection")
 EXTRA = ("projection", "dtype", "elements", "calls", "length")
 PARAMETER, BUFFER, INPUT = (KINDS.index(kind) for kind in (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.INPUT))
-INPUT_GRADIENT = KINDS.index(ValueKind.INPUT_GRADIENT)
+_INPUT_GRADIENT = KINDS.index(ValueKind.INPUT_GRADIENT)
 ACTIVATION, OPTIMIZER = KINDS.index(ValueKind.ACTIVATION), KINDS.index(ValueKind.OPTIMIZER)
 
 
@@ -65,8 +65,8 @@ def tolerance_of(dtype: str, length: int) -> float:
     """
     if dtype in EXACT:
         return 0.0
-    unit = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
-    return DEVIATIONS * (unit + math.sqrt(length) * min(unit, ROUNDOFF["float32"]))
+    unit = _ROUNDOFF.get(dtype, _ROUNDOFF["float32"])
+    return _DEVIATIONS * (unit + math.sqrt(length) * min(unit, _ROUNDOFF["float32"]))
 
 
 def compare_values(
@@ -79,22 +79,22 @@ def compare_values(
     (`is_same_layout` is False), only tensors with equally many elements can be compared. Gradients of inputs cannot:
     such a gradient is a sum, of which a rank may have only one term.
     """
-    a, b = with_absent_state(a, b), with_absent_state(b, a)
+    a, b = _with_absent_state(a, b), _with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
     # Counts are sums of the ranks' shares, divided by the copies, so that equal ones may differ by rounding.
     is_sized = (both["elements_a"] - both["elements_b"]).abs() < 0.5
     count = len(both)
     if is_same_layout:
-        both["difference"] = np.maximum(both["difference"], projected_difference(both))
+        both["difference"] = np.maximum(both["difference"], _projected_difference(both))
         both.loc[~is_sized, "difference"] = np.inf
     else:
-        both = both[is_sized & (both["kind"] != INPUT_GRADIENT)].reset_index(drop=True)
+        both = both[is_sized & (both["kind"] != _INPUT_GRADIENT)].reset_index(drop=True)
     length = int(max(both["length_a"].max(), both["length_b"].max())) if len(both) else 0
     both["tolerance"] = allowed(both, length, tolerance)
     return Compared(both, types, length, count - len(both), is_same_layout)
 
 
-def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+def _with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return `table` with rows of zeros for optimizer states that only `other` has in a common step.
 
     An optimizer creates some states, such as momentum, only at their first use; until then they count as zero.
@@ -108,14 +108,14 @@ def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, absent], ignore_index=True)
 
 
-def projected_difference(both: pd.DataFrame) -> Floats:
+def _projected_difference(both: pd.DataFrame) -> Floats:
     """Return the difference of the projections relative to the norm, for each row of `both`.
 
     A projection is the scalar product of a tensor with a fixed random vector. It shows if elements changed places,
     which sums do not show. The result is 0 if the runs cannot be compared: with another number of microbatches each
     element has another random factor.
     """
-    squares, projections = ([both[f"{name}_{side}"].to_numpy(np.float64) for side in "ab"] for name in PROJECTED)
+    squares, projections = ([both[f"{name}_{side}"].to_numpy(np.float64) for side in "ab"] for name in _PROJECTED)
     norm = np.sqrt(np.maximum(*squares))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.abs(projections[0] - projections[1]) / norm
@@ -135,14 +135,14 @@ def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
     own = np.array([max(tolerance_of(a, length), tolerance_of(b, length)) for a, b in pairs], dtype=np.float64)
     result: Floats = np.maximum.accumulate(own) if tolerance is None else np.full(len(both), tolerance)
     is_setting = (both["kind"] == OPTIMIZER) & ~both["name"].str.contains("state.", regex=False)
-    return np.where(is_setting, min(SETTING, tolerance or SETTING), np.where(own == 0, 0.0, result))
+    return np.where(is_setting, min(_SETTING, tolerance or _SETTING), np.where(own == 0, 0.0, result))
 
 
 def first_value(compared: Compared) -> Divergence | None:
     """Return the first tensor whose values differ by more than the tolerance, as a `Divergence`; None if none does."""
     both = compared.both
     beyond = np.flatnonzero(both["difference"] > both["tolerance"])
-    return divergence(compared, int(beyond[0])) if len(beyond) else None
+    return _divergence(compared, int(beyond[0])) if len(beyond) else None
 
 
 def first_inexact(compared: Compared) -> Divergence | None:
@@ -151,7 +151,7 @@ def first_inexact(compared: Compared) -> Divergence | None:
     The result is also None if the runs have different meshes.
     """
     different = np.flatnonzero(compared.both["difference"] > 0)
-    return divergence(compared, int(different[0])) if compared.is_same_layout and len(different) else None
+    return _divergence(compared, int(different[0])) if compared.is_same_layout and len(different) else None
 
 
 def first_precision(compared: Compared) -> Divergence | None:
@@ -159,10 +159,10 @@ def first_precision(compared: Compared) -> Divergence | None:
     both = compared.both
     is_wanted = (both["phase"] <= Phase.FORWARD) & (both["dtype_a"] != "") & (both["dtype_b"] != "")
     different = np.flatnonzero(is_wanted & (both["dtype_a"] != both["dtype_b"]))
-    return divergence(compared, int(different[0]), Cause.PRECISION) if len(different) else None
+    return _divergence(compared, int(different[0]), Cause.PRECISION) if len(different) else None
 
 
-def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
+def _divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
     """Return the `Divergence` at row `index` of the compared tensors, with the module that computed the tensor there.
 
     `cause` is the kind of the difference; if it is None, it is derived from the phase of the step.
@@ -171,7 +171,7 @@ def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Di
     row = both.iloc[index]
     cause = cause or cause_of(compared, index)
     module = culprit(compared, index, cause)
-    before = before_it(both, index)
+    before = _before_it(both, index)
     same = both[(both["step"] == row["step"]) & (both["kind"] == row["kind"])]
     return Divergence(
         step=int(row["step"]),
@@ -202,9 +202,9 @@ def cause_of(compared: Compared, index: int) -> Cause:
     both = compared.both
     row = both.iloc[index]
     phase, kind = int(row["phase"]), int(row["kind"])
-    if is_drift(compared, index):
+    if _is_drift(compared, index):
         return Cause.DRIFT
-    if phase == Phase.DATA or (phase == Phase.FORWARD and kind == INPUT and index == first_of(both, index, INPUT)):
+    if phase == Phase.DATA or (phase == Phase.FORWARD and kind == INPUT and index == _first_of(both, index, INPUT)):
         return Cause.DATA
     if phase == Phase.STATE:
         # Nothing was updated before the first recorded step; later, the last update is at fault.
@@ -214,11 +214,11 @@ def cause_of(compared: Compared, index: int) -> Cause:
         return Cause.BETWEEN if kind == INPUT else Cause.MODULE
     if phase == Phase.BACKWARD:
         # The first gradient of a backward pass comes from the loss: no module has computed it.
-        return Cause.LOSS if index == first_of(both, index, kind) else Cause.BACKWARD
+        return Cause.LOSS if index == _first_of(both, index, kind) else Cause.BACKWARD
     return Cause.WEIGHT_GRADIENT if phase == Phase.GRADIENT else Cause.OPTIMIZER
 
 
-def is_drift(compared: Compared, index: int) -> bool:
+def _is_drift(compared: Compared, index: int) -> bool:
     """Return whether the difference at row `index` has grown out of earlier differences, as rounding errors do.
 
     A difference that is much larger than all earlier ones, or than its tolerance, did not grow little by little: it has
@@ -226,11 +226,11 @@ def is_drift(compared: Compared, index: int) -> bool:
     """
     row = compared.both.iloc[index]
     before = float(compared.both["difference"].to_numpy()[:index].max(initial=0.0))
-    limit = float(row["tolerance"]) * DRIFT
-    return int(row["phase"]) != Phase.DATA and before * DRIFT > row["difference"] and row["difference"] < limit
+    limit = float(row["tolerance"]) * _DRIFT
+    return int(row["phase"]) != Phase.DATA and before * _DRIFT > row["difference"] and row["difference"] < limit
 
 
-def first_of(both: pd.DataFrame, index: int, kind: int) -> int:
+def _first_of(both: pd.DataFrame, index: int, kind: int) -> int:
     """Return the index of the first row of kind `kind` in the same step as the row `index`."""
     return int(np.flatnonzero((both["step"] == both["step"].iloc[index]) & (both["kind"] == kind))[0])
 
@@ -247,7 +247,7 @@ def culprit(compared: Compared, index: int, cause: Cause) -> str:
     if kind in (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.GRADIENT):
         return name.rpartition(".")[0]
     if cause is Cause.BACKWARD:
-        return taker(both, index)
+        return _taker(both, index)
     return caller(compared.types, base(name)) if kind is ValueKind.INPUT else base(name)
 
 
@@ -274,7 +274,7 @@ def caller(types: dict[str, str], module: str) -> str:
     return next(iter(types), "")
 
 
-def taker(both: pd.DataFrame, index: int) -> str:
+def _taker(both: pd.DataFrame, index: int) -> str:
     """Return the innermost module that gets the tensor at row `index` as its input and so computes its gradient.
 
     The input of a nested module is the same tensor: it is recorded after this tensor in the forward pass, with the same
@@ -295,7 +295,7 @@ def taker(both: pd.DataFrame, index: int) -> str:
     return result
 
 
-def before_it(both: pd.DataFrame, index: int) -> "pd.Series[Any] | None":
+def _before_it(both: pd.DataFrame, index: int) -> "pd.Series[Any] | None":
     """Return the row of the tensor just before that at row `index`, in the same phase of the step; else None."""
     if not index:
         return None

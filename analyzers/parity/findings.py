@@ -30,9 +30,9 @@ KIND_PLURALS = {
     ValueKind.INPUT_GRADIENT: "gradients of inputs of modules",
     ValueKind.OPTIMIZER: "settings and states of the optimizer",
 }
-WHOLE = {"(model)": "the whole model", "model": "module model"}
+_WHOLE = {"(model)": "the whole model", "model": "module model"}
 """{name of the outermost module: phrase for it}; it is recorded as `(model)` if it has an attribute `model`."""
-NEXT_STEPS = {
+_NEXT_STEPS = {
     ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed and sequence length, and the"
     " same product of batch size and data-parallel degree.",
     ValueKind.ACTIVATION: "Look at the forward pass of {name} in run {run}: all that comes before it agrees.",
@@ -45,21 +45,21 @@ NEXT_STEPS = {
     ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks in run {run}: all"
     " activations and their gradients agree.",
 }
-FIRST_PARAMETER = "Start all runs from the same weights: one seed checkpoint, or one seed."
-LATER_PARAMETER = (
+_FIRST_PARAMETER = "Start all runs from the same weights: one seed checkpoint, or one seed."
+_LATER_PARAMETER = (
     "Look at the optimizer's step in run {run}: the gradients of the step before agree, so clipping, the learning rate"
     " or the optimizer's state differ."
 )
-NO_VALUES = "tensors of both runs (debug.record_values), to name the first one that differs"
+_NO_VALUES = "tensors of both runs (debug.record_values), to name the first one that differs"
 
 
 def findings_of(data: ParityData) -> list[Finding]:
     """Return a finding for each run whose training differs from that of the first run."""
     first, *others = data.runs
-    return [finding for run in others if (finding := difference_finding(first, run, data.tolerance))]
+    return [finding for run in others if (finding := _difference_finding(first, run, data.tolerance))]
 
 
-def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
+def _difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
     """Return the finding on how the training of `run` differs from that of the first run; None if it does not.
 
     `tolerance` is the relative difference that is allowed.
@@ -73,36 +73,36 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
     return Finding(
         id="parity.difference" if curve else "parity.value",
         severity=Severity.ERROR if curve else Severity.WARNING,
-        title=curve_title(first, run, curve) if curve else value_title(first, run),
+        title=_curve_title(first, run, curve) if curve else _value_title(first, run),
         why=why(run.first, tolerance)
         if run.first
         else "Only the logged curves differ: no recorded tensor does, or no tensors were recorded.",
         next=next_step(run),
         step=step,
-        evidence=[Evidence(text=curve_text(curve)) for curve in run.curves],
+        evidence=[Evidence(text=_curve_text(curve)) for curve in run.curves],
         confidence=0.95 if run.first else 0.8,
     )
 
 
-def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
+def _curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
     """Return the title of the finding on a curve: the first step that differs from the first run, with both values."""
     before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
     # Two values that look the same would contradict the sentence.
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
         f"run {run.name} differs from run {first.name} from step {curve.step} on: {CURVE_NAMES[curve.curve]}"
-        f" {value_text(after, digits)} instead of {value_text(before, digits)}"
+        f" {_value_text(after, digits)} instead of {_value_text(before, digits)}"
     )
 
 
-def value_text(value: float, digits: int) -> str:
+def _value_text(value: float, digits: int) -> str:
     """Return a number with at most `digits` significant digits; `NaN` or `infinite` if it is not finite."""
     if math.isfinite(value):
         return f"{value:.{digits}g}"
     return "NaN" if math.isnan(value) else "infinite"
 
 
-def value_title(first: RunParity, run: RunParity) -> str:
+def _value_title(first: RunParity, run: RunParity) -> str:
     """Return the title of the finding on a run in which a tensor differs from `first`, although the curves agree.
 
     The curves are loss and gradient norm by step.
@@ -110,18 +110,18 @@ def value_title(first: RunParity, run: RunParity) -> str:
     assert run.first
     return (
         f"losses and gradient norms of run {run.name} agree with those of run {first.name} within the tolerance, but"
-        f" {value_name(run.first)} differs in step {run.first.step}"
+        f" {_value_name(run.first)} differs in step {run.first.step}"
     )
 
 
-def value_name(value: ValueDifference) -> str:
+def _value_name(value: ValueDifference) -> str:
     """Return a phrase for a tensor that differs, such as `the gradient of layers.0.attention.wq.weight`."""
     return value_name_of(value.kind, value.name)
 
 
 def value_name_of(kind: ValueKind, name: str) -> str:
     """Return a phrase for the tensor `name` of a kind, such as `the gradient of layers.0.attention.wq.weight`."""
-    return KIND_NAMES[kind].format(name=WHOLE.get(name, name))
+    return KIND_NAMES[kind].format(name=_WHOLE.get(name, name))
 
 
 def why(value: ValueDifference, tolerance: float) -> str:
@@ -136,10 +136,10 @@ def why(value: ValueDifference, tolerance: float) -> str:
         differs = f"its norm agrees, the sums of its elements differ by up to {relative(value.difference)}"
     else:
         differs = (
-            f"its norm is {norm_text(value.b, value.a)}, and norm or sums of elements differ by up to"
+            f"its norm is {_norm_text(value.b, value.a)}, and norm or sums of elements differ by up to"
             f" {relative(value.difference)}"
         )
-    return f"The first tensor that differs is {value_name(value)} in step {value.step}: {differs}. {agreed}"
+    return f"The first tensor that differs is {_value_name(value)} in step {value.step}: {differs}. {agreed}"
 
 
 def agreed_text(tensors: int, largest: float) -> str:
@@ -154,7 +154,7 @@ def agreed_text(tensors: int, largest: float) -> str:
     return f"All {tensors} tensors before it agree {how}." if tensors > 1 else f"The one tensor before it agrees {how}."
 
 
-def norm_text(norm: float, first: float) -> str:
+def _norm_text(norm: float, first: float) -> str:
     """Return the norms in a run and in the first run as text, with as many digits as are needed for them to differ."""
     if figures(norm) != figures(first):
         return f"{figures(norm)} instead of {figures(first)}"
@@ -167,16 +167,16 @@ def next_step(run: RunParity) -> str:
     if value is None:
         return "Run both again with --debug.record_values, which finds the first tensor that differs."
     if value.kind is ValueKind.PARAMETER:
-        return LATER_PARAMETER.format(run=run.name) if value.agreed else FIRST_PARAMETER
-    return NEXT_STEPS[value.kind].format(name=value.name, run=run.name)
+        return _LATER_PARAMETER.format(run=run.name) if value.agreed else _FIRST_PARAMETER
+    return _NEXT_STEPS[value.kind].format(name=value.name, run=run.name)
 
 
-def curve_text(curve: CurveDifference) -> str:
+def _curve_text(curve: CurveDifference) -> str:
     """Return a phrase with the largest relative difference of a curve from that of the first run."""
-    return f"{CURVE_NAMES[curve.curve]}: {closeness(curve.largest)} in {quantity(curve.steps, 'step')}"
+    return f"{CURVE_NAMES[curve.curve]}: {_closeness(curve.largest)} in {quantity(curve.steps, 'step')}"
 
 
-def closeness(largest: float) -> str:
+def _closeness(largest: float) -> str:
     """Return a phrase on how closely values agree; `largest` is their largest relative difference."""
     if not largest:
         return "identical"
@@ -186,7 +186,7 @@ def closeness(largest: float) -> str:
 def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
     """Return the verdict: all runs train alike, some differ from the first, or unknown if a run logged no step."""
     first, *others = data.runs
-    missing = [NO_VALUES] if any(not run.compared_values for run in others) else []
+    missing = [_NO_VALUES] if any(not run.compared_values for run in others) else []
     empty = [run.name for run in data.runs if not run.losses] + [run.name for run in others if not run.curves]
     if findings:
         severity = Severity.ERROR if any(f.severity is Severity.ERROR for f in findings) else Severity.WARNING
@@ -209,13 +209,13 @@ def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
     return Verdict(
         status=Status.OK,
         kind="equal",
-        sentence=equal_sentence(data),
+        sentence=_equal_sentence(data),
         confidence=0.9 if missing else 0.97,
         missing=missing,
     )
 
 
-def equal_sentence(data: ParityData) -> str:
+def _equal_sentence(data: ParityData) -> str:
     """Return how closely all runs agree, as a sentence."""
     largest = {
         name: max((c.largest for run in data.runs for c in run.curves if c.curve is curve), default=0.0)

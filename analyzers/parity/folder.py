@@ -12,7 +12,7 @@ from analyzers.parity.report import TOLERANCE
 from analyzers.writing import write_whole
 
 FILE = "parity.json"
-RUNS_AT_MOST = 1000
+_RUNS_AT_MOST = 1000
 
 
 class RunFolder(msgspec.Struct, frozen=True):
@@ -54,6 +54,6 @@ def read_runs(folder: Path) -> tuple[list[NamedRun], float]:
         ) from error
     # A file from elsewhere may not lead to other folders.
     is_below = all(run.folder == Path(run.folder).name not in ("", "..") for run in meshes.runs)
-    if not (is_below and meshes.tolerance >= 0 and len(meshes.runs) <= RUNS_AT_MOST):
+    if not (is_below and meshes.tolerance >= 0 and len(meshes.runs) <= _RUNS_AT_MOST):
         raise InputError(f"{folder / FILE}: no list of runs of this folder", "run workbench parity again")
     return [NamedRun(run.name, folder / run.folder) for run in meshes.runs], meshes.tolerance

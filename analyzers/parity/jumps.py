@@ -66,22 +66,22 @@ def first_jumps(files: Sequence[Artefact], last_step: int, options: store.Option
     `files` are the files with recorded tensors of all ranks.
     """
     columns = store.load([file.path for file in files], READER, options or store.Options())
-    return jumps_in(value_table(columns), last_step)
+    return _jumps_in(value_table(columns), last_step)
 
 
-def jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
+def _jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
     """Return the first jumps in a table of recorded tensors (see `value_table`); None if no gradient jumped.
 
     Only the steps up to `last_step` count.
     """
-    table = with_norms(table[table["step"] <= last_step])
+    table = _with_norms(table[table["step"] <= last_step])
     gradients = table[table["phase"] == Phase.GRADIENT]
-    jumped = gradients[is_jump(gradients)]
+    jumped = gradients[_is_jump(gradients)]
     if jumped.empty:
         return None
     step = int(jumped["step"].min())
     at = table[table["step"] == step].sort_values(["phase", "file", "row"], kind="stable")
-    first = {name: first_of(at[at["phase"] == phase]) for name, phase in PHASES.items()}
+    first = {name: _first_of(at[at["phase"] == phase]) for name, phase in PHASES.items()}
     now = jumped[jumped["step"] == step]
     largest = now.iloc[int((now["norm"] / now["before"]).to_numpy().argmax())]
     own = gradients[gradients["step"] == step]
@@ -92,12 +92,12 @@ def jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
         forward=first["forward"],
         backward=first["backward"],
         gradient=gradient,
-        largest=jump_of(largest),
-        share=float(is_jump(own).mean()),
+        largest=_jump_of(largest),
+        share=float(_is_jump(own).mean()),
     )
 
 
-def with_norms(table: pd.DataFrame) -> pd.DataFrame:
+def _with_norms(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with three columns added, which compare a tensor with earlier steps.
 
     `norm` is the norm of the tensor (infinite if it is not finite), `before` its largest norm in the earlier recorded
@@ -112,8 +112,8 @@ def with_norms(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(before=before, steps_before=grouped.cumcount())
 
 
-def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return, for each row of `with_norms`, whether the norm of its tensor jumps in this step.
+def _is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return, for each row of `_with_norms`, whether the norm of its tensor jumps in this step.
 
     It jumps if it is more than `FACTOR` times the largest norm in the earlier recorded steps, and there are at least
     `STEPS_BEFORE` of these.
@@ -121,17 +121,17 @@ def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
     return (rows["steps_before"] >= STEPS_BEFORE) & (rows["norm"] > FACTOR * rows["before"])
 
 
-def first_of(rows: pd.DataFrame) -> Jump | None:
-    """Return the first tensor whose norm jumps (see `is_jump`), as a `Jump`; None if there is none.
+def _first_of(rows: pd.DataFrame) -> Jump | None:
+    """Return the first tensor whose norm jumps (see `_is_jump`), as a `Jump`; None if there is none.
 
-    `rows` are rows of `with_norms`, in the order in which the tensors are computed.
+    `rows` are rows of `_with_norms`, in the order in which the tensors are computed.
     """
-    jumped = rows[is_jump(rows)]
-    return None if jumped.empty else jump_of(jumped.iloc[0])
+    jumped = rows[_is_jump(rows)]
+    return None if jumped.empty else _jump_of(jumped.iloc[0])
 
 
-def jump_of(row: "pd.Series[float]") -> Jump:
-    """Return a row of `with_norms` as a `Jump`."""
+def _jump_of(row: "pd.Series[float]") -> Jump:
+    """Return a row of `_with_norms` as a `Jump`."""
     return Jump(
         step=int(row["step"]),
         kind=KINDS[int(row["kind"])],

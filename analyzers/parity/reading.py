@@ -16,12 +16,12 @@ from analyzers.parity.model import ValueKind
 
 VERSION = 2
 KINDS = tuple(ValueKind)
-NAME_AT_MOST = 400
+_NAME_AT_MOST = 400
 ROWS_AT_MOST = 5_000_000
-STEP_AT_MOST = 1 << 40
-COPIES_AT_MOST = 1 << 24
-ELEMENTS_AT_MOST = 1 << 60
-SUMS = ("sum", "absolute", "square", "projection", "elements")
+_STEP_AT_MOST = 1 << 40
+_COPIES_AT_MOST = 1 << 24
+_ELEMENTS_AT_MOST = 1 << 60
+_SUMS = ("sum", "absolute", "square", "projection", "elements")
 
 
 class Line(msgspec.Struct):
@@ -52,10 +52,10 @@ class Line(msgspec.Struct):
         """Whether a recorder can have written these numbers; a damaged or hostile file may have impossible ones."""
         counts = (self.elements, self.calls, self.length)
         return (
-            max(len(self.name), len(self.dtype), len(self.type)) <= NAME_AT_MOST
-            and 0 <= self.step < STEP_AT_MOST
-            and 0 < self.copies <= COPIES_AT_MOST
-            and all(0 <= count < ELEMENTS_AT_MOST for count in counts)
+            max(len(self.name), len(self.dtype), len(self.type)) <= _NAME_AT_MOST
+            and 0 <= self.step < _STEP_AT_MOST
+            and 0 < self.copies <= _COPIES_AT_MOST
+            and all(0 <= count < _ELEMENTS_AT_MOST for count in counts)
         )
 
 
@@ -109,11 +109,11 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
                     merged.add(number, row, line)
                 else:
                     merged.damaged += 1
-    meta = {"names": names_of(merged), "dtypes": dtypes_of(merged), "types": merged.types, "damaged": merged.damaged}
+    meta = {"names": names_of(merged), "dtypes": _dtypes_of(merged), "types": merged.types, "damaged": merged.damaged}
     return columns_of(merged), meta
 
 
-def dtypes_of(merged: Merged) -> list[str]:
+def _dtypes_of(merged: Merged) -> list[str]:
     """Return the dtypes of all recorded tensors, each once; an empty text stands for a dtype that is not recorded."""
     return list(dict.fromkeys(dtype for _, _, dtype in merged.facts))
 
@@ -126,12 +126,12 @@ def names_of(merged: Merged) -> list[str]:
 def columns_of(merged: Merged) -> dict[str, Column]:
     """Return {name of a column: values} with a row for each tensor and step; sums are over all ranks.
 
-    `name`, `dtype` and `kind` are indexes in `names_of`, `dtypes_of` and `KINDS`. `file` and `row` are the position at
+    `name`, `dtype` and `kind` are indexes in `names_of`, `_dtypes_of` and `KINDS`. `file` and `row` are the position at
     which the tensor first occurs.
     """
     numbers = {name: number for number, name in enumerate(names_of(merged))}
-    sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(SUMS))
-    dtypes = {dtype: number for number, dtype in enumerate(dtypes_of(merged))}
+    sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(_SUMS))
+    dtypes = {dtype: number for number, dtype in enumerate(_dtypes_of(merged))}
     places = np.array(merged.places, dtype=np.int64).reshape(-1, 2)
     return {
         "step": np.array([step for step, _, _ in merged.sums], dtype=np.int64),
@@ -142,5 +142,5 @@ def columns_of(merged: Merged) -> dict[str, Column]:
         "calls": np.array([calls for calls, _, _ in merged.facts], dtype=np.int64),
         "length": np.array([length for _, length, _ in merged.facts], dtype=np.int64),
         "dtype": np.array([dtypes[dtype] for _, _, dtype in merged.facts], dtype=np.int32),
-        **{name: sums[:, number] for number, name in enumerate(SUMS)},
+        **{name: sums[:, number] for number, name in enumerate(_SUMS)},
     }

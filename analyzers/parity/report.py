@@ -19,9 +19,9 @@ from analyzers.steps.answers.losses import mean_by_step
 from analyzers.steps.loading import load
 from analyzers.steps.table import Steps
 
-SCHEMA = "workbench.parity/1"
+_SCHEMA = "workbench.parity/1"
 READER = "analyzers.parity.reading"
-OF_INPUTS = [KINDS.index(kind) for kind in (ValueKind.INPUT, ValueKind.INPUT_GRADIENT)]
+_OF_INPUTS = [KINDS.index(kind) for kind in (ValueKind.INPUT, ValueKind.INPUT_GRADIENT)]
 TOLERANCE = 1e-5
 """The relative difference that is allowed by default.
 
@@ -56,11 +56,11 @@ def analyze(
         raise InputError("parity needs two runs at least", "give another run")
     options = options or store.Options()
     first, *others = [recorded(named, options) for named in runs]
-    compared = [first.parity, *(compared_run(first, other, tolerance) for other in others)]
+    compared = [first.parity, *(_compared_run(first, other, tolerance) for other in others)]
     data = ParityData(tolerance=tolerance, runs=compared)
     findings = ranked(findings_of(data))
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=[item for each in (first, *others) for item in each.inputs],
         verdict=verdict(data, findings),
@@ -79,7 +79,7 @@ def recorded(named: NamedRun, options: store.Options) -> Recorded:
         try:
             steps = load(logs, options)
             inputs = steps.inputs
-            curves = {curve: by_step(steps, curve) for curve in Curve}
+            curves = {curve: _by_step(steps, curve) for curve in Curve}
         except InputError:
             pass  # a run that ended before its first step has none, which the verdict says
     parity = RunParity(
@@ -90,16 +90,16 @@ def recorded(named: NamedRun, options: store.Options) -> Recorded:
         losses=curves[Curve.LOSS],
         grad_norms=curves[Curve.GRAD_NORM],
     )
-    return Recorded(parity, recorded_values(source, options), inputs)
+    return Recorded(parity, _recorded_values(source, options), inputs)
 
 
-def by_step(steps: Steps, curve: Curve) -> dict[int, float]:
+def _by_step(steps: Steps, curve: Curve) -> dict[int, float]:
     """Return {step: mean over the ranks} for a logged quantity: the loss or the gradient norm (`curve`)."""
     values = mean_by_step(steps, curve.value)
     return dict(zip(values.index.to_numpy().tolist(), values.to_numpy().tolist(), strict=True))
 
 
-def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
+def _recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
     """Return the table of the sums of a run's tensors (see `value_table`); None if none can be read.
 
     Inputs of modules are left out, because they are recorded several times on some meshes.
@@ -110,10 +110,10 @@ def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
     except WorkbenchError:
         return None
     # On some meshes several ranks have the same input.
-    return None if table is None else table[~table["kind"].isin(OF_INPUTS)]
+    return None if table is None else table[~table["kind"].isin(_OF_INPUTS)]
 
 
-def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
+def _compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
     """Return `other` as a `RunParity`, with the differences of its curves and tensors from `first` filled in.
 
     `tolerance` is the relative difference that is allowed.

@@ -24,7 +24,7 @@ def labels(data: ParityData) -> list[str]:
     return unique
 
 
-def curve_of(run: RunParity, curve: Curve) -> dict[int, float]:
+def _curve_of(run: RunParity, curve: Curve) -> dict[int, float]:
     """Return the values of a curve of a run, by step."""
     return run.losses if curve is Curve.LOSS else run.grad_norms
 
@@ -32,7 +32,7 @@ def curve_of(run: RunParity, curve: Curve) -> dict[int, float]:
 def curve_table(data: ParityData, curve: Curve) -> pd.DataFrame:
     """Return the values of a curve: one row per step, one column per run, NaN if a run has not logged the step."""
     columns = {
-        label: pd.Series(curve_of(run, curve), dtype=float) for label, run in zip(labels(data), data.runs, strict=True)
+        label: pd.Series(_curve_of(run, curve), dtype=float) for label, run in zip(labels(data), data.runs, strict=True)
     }
     return pd.DataFrame(columns).sort_index().rename_axis("step")
 
@@ -44,9 +44,9 @@ def difference_table(data: ParityData, curve: Curve) -> pd.DataFrame:
     finite.
     """
     first, *others = data.runs
-    before, columns = curve_of(first, curve), {}
+    before, columns = _curve_of(first, curve), {}
     for label, run in zip(labels(data)[1:], others, strict=True):
-        after = curve_of(run, curve)
+        after = _curve_of(run, curve)
         shares = {step: relative_difference(before[step], after[step]) for step in before.keys() & after.keys()}
         columns[label] = pd.Series(shares, dtype=float)
     return pd.DataFrame(columns).sort_index().rename_axis("step")

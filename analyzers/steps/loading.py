@@ -30,10 +30,10 @@ The results of each child are kept in the cache, even if reading the other logs 
 """
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
-RAW = ("raw", "nan")
+_RAW = ("raw", "nan")
 """The prefixes of the names of columns that come from the log of another trainer."""
-FILLED_NUMBERS = ("loss", "grad_norm")
-FILLED_SIZES = ("memory_bytes", "reserved_bytes")
+_FILLED_NUMBERS = ("loss", "grad_norm")
+_FILLED_SIZES = ("memory_bytes", "reserved_bytes")
 """The columns of memory sizes whose gaps are filled from a less detailed log of the same steps."""
 
 
@@ -69,8 +69,8 @@ class Chunk:
 
         If the logs of this chunk do not have the column, all values are the one that means "absent".
         """
-        if name in DERIVED:
-            return DERIVED[name](self)
+        if name in _DERIVED:
+            return _DERIVED[name](self)
         if name in self.names:
             return self.columns[self.names[name]]
         if name.startswith("number."):
@@ -95,12 +95,12 @@ class Chunk:
         return has_tag
 
 
-DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
+_DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
     "rank": Chunk.rank,
     "session": Chunk.session,
     "tagged": lambda chunk: chunk.tagged(*NOT_PLAIN),
     "warmup": lambda chunk: chunk.tagged("first", "compile"),
-    "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
+    "tags": lambda chunk: _named_tags(chunk.columns["tags"], chunk.meta["tags"]),
 }
 """{column of the combined table: function that computes it from the columns that a child process has read}."""
 
@@ -133,7 +133,7 @@ class Source:
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
         before = len(self.read) * STARTS_AT_MOST
-        own = {name: columns[name] for name in columns if not name.startswith(RAW)}
+        own = {name: columns[name] for name in columns if not name.startswith(_RAW)}
         self.chunks.append(Chunk(own, columns.meta, ranks, before))
         self.read += logs
         for number, (log, rank, file) in enumerate(zip(logs, ranks, files, strict=True)):
@@ -143,7 +143,7 @@ class Source:
                 ProcessStart.from_header(rank, first + n, header) for n, header in enumerate(file["headers"])
             ]
             self.truncated += [rank] if file.get("torn") else []
-            self.problems += problems_of(log, file)
+            self.problems += _problems_of(log, file)
             if "problem" in file:
                 self.fail(log, InputError(f"{log.path}: {file['problem']}", file["hint"]))
             if "raw" in file:
@@ -184,10 +184,10 @@ def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
     """
     known = [chunk.names for chunk in chunks]
     data: dict[str, Column] = {}
-    for name in dict.fromkeys([*(name for names in known for name in names), *DERIVED]):
+    for name in dict.fromkeys([*(name for names in known for name in names), *_DERIVED]):
         data[name] = joined([chunk.column(name) for chunk in chunks])
         for chunk, names in zip(chunks, known, strict=True):
-            if name in names and name not in DERIVED:
+            if name in names and name not in _DERIVED:
                 del chunk.columns[names[name]]  # else its pages on the disk count as memory until the end
     return pd.DataFrame(data, copy=False)
 
@@ -197,7 +197,7 @@ def joined(parts: list[Column]) -> Column:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
+def _problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
     """Return a list with a sentence on the damaged lines of a log; empty if there are none.
 
     `file` is the record of the child process about the log, from `meta.files`.
@@ -224,7 +224,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell |
     unreadable: list[tuple[run.Artefact, WorkbenchError]] = []
     for kind in run.TIMED:
         # A console log of 10 GB is not read where a step log says the same.
-        if (logs := [a for a in artefacts if a.kind is kind]) and not is_complete(sources):
+        if (logs := [a for a in artefacts if a.kind is kind]) and not _is_complete(sources):
             source = read(logs, options, tell)
             problems += source.problems
             unreadable += source.unreadable
@@ -240,7 +240,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell |
     counts_from_0 = False
     for other in others:
         table = other.whole()
-        if begins_at_0(frame, table):
+        if _begins_at_0(frame, table):
             table["step"] += 1
             counts_from_0 = True
         frame = filled(frame, table)
@@ -250,7 +250,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell |
     return steps
 
 
-def is_complete(sources: Sequence[Source]) -> bool:
+def _is_complete(sources: Sequence[Source]) -> bool:
     """Return whether one of the sources has losses; then less detailed kinds of logs need not be read."""
     return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
@@ -279,30 +279,30 @@ def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> l
     `files` has, for each log, the record of the child process about it, from `meta.files`.
     """
     headers = (next((h.get("rank") for h in file["headers"]), None) for file in files)
-    return [rank if is_rank(rank) else named_rank(log) for rank, log in zip(headers, logs, strict=True)]
+    return [rank if _is_rank(rank) else _named_rank(log) for rank, log in zip(headers, logs, strict=True)]
 
 
-def named_rank(log: run.Artefact) -> int:
+def _named_rank(log: run.Artefact) -> int:
     """Return the rank in a file's name, or in its folder's name (torchrun's `logs/attempt_0/3/stdout.log`), else 0."""
-    if is_rank(log.rank):
+    if _is_rank(log.rank):
         return log.rank
     folder = log.path.parent.name
     return int(folder) if log.kind is run.Kind.LOG and re.fullmatch(r"\d{1,5}", folder) else 0
 
 
-def is_rank(value: object) -> TypeGuard[int]:
+def _is_rank(value: object) -> TypeGuard[int]:
     """Return whether a value can be a rank; a damaged header may have any number."""
     return isinstance(value, int) and 0 <= value < RANKS_AT_MOST
 
 
-def named_tags(bits: Column, names: Sequence[str]) -> Column:
+def _named_tags(bits: Column, names: Sequence[str]) -> Column:
     """Return the tags of each row as a text, joined by commas; bit i of `bits` stands for `names[i]`."""
     sets, codes = np.unique(bits, return_inverse=True)
     texts = [",".join(tag for i, tag in enumerate(names) if int(value) >> i & 1) for value in sets]
     return np.array(texts, dtype=object)[codes]
 
 
-def begins_at_0(frame: pd.DataFrame, other: pd.DataFrame) -> bool:
+def _begins_at_0(frame: pd.DataFrame, other: pd.DataFrame) -> bool:
     """Return whether the steps of the table `other` are those of `frame`, but numbered from 0 and not from 1.
 
     A script may also log a step 0 before its first step. Then its last step has the number of the last in `frame`.
@@ -316,16 +316,16 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
     Rows are matched by rank and step.
     """
-    # A step that a restart did again counts as in its last run, as in `in_order`.
+    # A step that a restart did again counts as in its last run, as in `_in_order`.
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
     # -1 where the other source has no such step.
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))
     frame = frame.copy()
-    for name in FILLED_NUMBERS:
+    for name in _FILLED_NUMBERS:
         missing = (frame[f"{name}_state"].to_numpy() == ABSENT) & (rows >= 0)
         for column in (name, f"{name}_state"):
             frame.loc[missing, column] = known[column].to_numpy()[rows[missing]]
-    for name in FILLED_SIZES:
+    for name in _FILLED_SIZES:
         missing = (frame[name].to_numpy() == 0) & (rows >= 0)
         frame.loc[missing, name] = known[name].to_numpy()[rows[missing]]
     return frame
@@ -339,7 +339,7 @@ def steps_of(
     `frame` has all rows of the source, `inputs` are the files that were read, `problems` sentences on what was wrong
     with them, and `mapped` says how logs of other trainers were read.
     """
-    kept, redone = in_order(frame)
+    kept, redone = _in_order(frame)
     plain = {name: kept[name] for name in map(str, kept) if "." not in name}
     sizes = [h["world_size"] for h in source.headers if isinstance(h.get("world_size"), int)]
     return Steps(
@@ -360,7 +360,7 @@ def steps_of(
     )
 
 
-def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows in order of rank and step, and as a second table the rows of steps that a restart did again.
 
     Rows that are in order already, as in most logs, are not copied.

@@ -15,7 +15,7 @@ from analyzers.steps.loading import load
 from analyzers.steps.model import StepsData
 from analyzers.steps.table import Steps
 
-SCHEMA = "workbench.steps/1"
+_SCHEMA = "workbench.steps/1"
 
 
 def analyze(
@@ -39,10 +39,10 @@ def analyze(
     """
     options = options or store.Options()
     artefacts = run.as_run(logs).of(*run.TIMED) if isinstance(logs, str | PathLike) else logs
-    return report_of(load(artefacts, options, teller(options)), options)
+    return _report_of(load(artefacts, options, _teller(options)), options)
 
 
-def teller(options: store.Options) -> Callable[[int, Steps], None] | None:
+def _teller(options: store.Options) -> Callable[[int, Steps], None] | None:
     """Return a function that shows the user what the first logs say, while others are read; None without a display.
 
     The function takes the number of logs read so far, and their steps. The display is `options.progress`.
@@ -53,12 +53,12 @@ def teller(options: store.Options) -> Callable[[int, Steps], None] | None:
         # The step that the options select may be in another log.
         with suppress(InputError):
             if progress:
-                progress.answer(files, report_of(steps, options).verdict.sentence)
+                progress.answer(files, _report_of(steps, options).verdict.sentence)
 
     return tell if progress else None
 
 
-def report_of(steps: Steps, options: store.Options) -> Report[StepsData]:
+def _report_of(steps: Steps, options: store.Options) -> Report[StepsData]:
     """Return the report on steps that were loaded.
 
     Raises:
@@ -70,7 +70,7 @@ def report_of(steps: Steps, options: store.Options) -> Report[StepsData]:
     unreadable = [run.unreadable(log, "steps", error) for log, error in steps.unreadable]
     missing = missing_evidence(steps, late)
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=steps.inputs,
         verdict=verdict(findings, missing) or healthy(steps, data, late, missing),

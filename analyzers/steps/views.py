@@ -28,8 +28,8 @@ from analyzers.steps.loading import load
 from analyzers.steps.reading.log_lines import FINITE
 from analyzers.steps.table import RECORDER_PHASES, Steps
 
-BINS = 200
-RANK_ROWS = 64
+_BINS = 200
+_RANK_ROWS = 64
 NOT_TRAINING = ("residual", *RECORDER_PHASES)
 """The columns of `phases` that are no phase of the training: time in no phase, and time of this project's recorders."""
 
@@ -39,11 +39,11 @@ def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> 
 
     The reason: a page of a user interface asks for several tables of the same run.
     """
-    return cached_load(tuple(artefacts), options or store.Options())
+    return _cached_load(tuple(artefacts), options or store.Options())
 
 
 @lru_cache(maxsize=2)
-def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
+def _cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
     """Return the steps in the logs, without reading them again if one of the last two calls had the same arguments."""
     return load(artefacts, options)
 
@@ -91,7 +91,7 @@ def phases(
 
 
 def sparkline(
-    artefacts: Sequence[run.Artefact], options: store.Options | None = None, bins: int = BINS
+    artefacts: Sequence[run.Artefact], options: store.Options | None = None, bins: int = _BINS
 ) -> pd.DataFrame:
     """Return an overview of the run in at most `bins` bins of steps, indexed by the first step of each bin.
 
@@ -101,13 +101,13 @@ def sparkline(
     steps = opened(artefacts, options)
     # All steps, also tagged ones: a face shows what happened, medians are for the table.
     times = steps.grid(steps.table["dur_s"])
-    numbers = bin_numbers(len(times), bins)
+    numbers = _bin_numbers(len(times), bins)
     by_bin = (
         times.min(axis=1).groupby(numbers),
         times.median(axis=1).groupby(numbers),
         times.max(axis=1).groupby(numbers),
     )
-    loss, norm = (mean_over_ranks(steps, name).groupby(numbers) for name in ("loss", "grad_norm"))
+    loss, norm = (_mean_over_ranks(steps, name).groupby(numbers) for name in ("loss", "grad_norm"))
     table = pd.DataFrame(
         {
             "steps": by_bin[0].size(),
@@ -117,13 +117,13 @@ def sparkline(
             "loss": loss.mean(),
             "loss_highest": loss.max(),
             "grad_norm_highest": norm.max(),
-            **last_in_bins(steps, lateness(steps), numbers),
+            **_last_in_bins(steps, lateness(steps), numbers),
         }
     )
     return named(table, times.index, numbers)
 
 
-def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
+def _last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
     """Return two series by bin of steps: the rank with the largest lateness in the bin's steps, and this lateness (s).
 
     `late` has the lateness of each rank in each step, `numbers` the bin index of each step. The keys of the result are
@@ -137,7 +137,7 @@ def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "
     return {"last_rank": pd.Series(last, dtype="Int64"), "lateness_s": latest.groupby(numbers).max()}
 
 
-def mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
+def _mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
     """Return, for each step, the mean over ranks of the finite values in column `name`; NaN if no rank logged one."""
     known = (steps.table[f"{name}_state"] == FINITE).to_numpy()
     return steps.grid(steps.table[name], known).mean(axis=1)
@@ -147,7 +147,7 @@ def phase_stack(
     artefacts: Sequence[run.Artefact],
     options: store.Options | None = None,
     rank: int | None = None,
-    bins: int = BINS,
+    bins: int = _BINS,
 ) -> pd.DataFrame:
     """Return mean seconds by phase (columns) in each bin of steps, of one rank or of all.
 
@@ -155,7 +155,7 @@ def phase_stack(
     """
     table = phases(artefacts, options, rank)
     by_step = table.groupby(level="step").mean()
-    numbers = bin_numbers(len(by_step), bins)
+    numbers = _bin_numbers(len(by_step), bins)
     means = by_step.groupby(numbers).mean()
     order = means.drop(columns="residual").sum().sort_values(ascending=False).index
     return named(means[[*order, "residual"]], by_step.index, numbers)
@@ -164,8 +164,8 @@ def phase_stack(
 def heat(
     artefacts: Sequence[run.Artefact],
     options: store.Options | None = None,
-    rows: int = RANK_ROWS,
-    bins: int = BINS,
+    rows: int = _RANK_ROWS,
+    bins: int = _BINS,
 ) -> pd.DataFrame:
     """Return the largest lateness in seconds, as bins of ranks (rows) x bins of steps (columns).
 
@@ -175,7 +175,7 @@ def heat(
     if not late.is_known:
         return pd.DataFrame()
     excess = late.excess.T
-    rank_bins, step_bins = bin_numbers(len(excess), rows), bin_numbers(excess.shape[1], bins)
+    rank_bins, step_bins = _bin_numbers(len(excess), rows), _bin_numbers(excess.shape[1], bins)
     by_ranks = named(excess.groupby(rank_bins).max(), excess.index, rank_bins)
     return named(by_ranks.T.groupby(step_bins).max(), excess.columns, step_bins).T
 
@@ -190,7 +190,7 @@ def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = N
     return table.loc[:, table.any()]
 
 
-def bin_numbers(count: int, bins: int) -> Integers:
+def _bin_numbers(count: int, bins: int) -> Integers:
     """Return, for each of `count` items in order, the index of its bin.
 
     There are at most `bins` bins of equal width.

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from analyzers.errors import InputError
 from analyzers.tokens.reading.sources import FORMS, SUFFIXES
 
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 FILES_AT_MOST = 10_000
-OF_DATASETS = ("dataset_info.json", "state.json", "dataset_dict.json")
+_OF_DATASETS = ("dataset_info.json", "state.json", "dataset_dict.json")
 """The files that the package datasets writes beside the rows."""
 
 
@@ -27,18 +27,18 @@ def find_files(paths: Sequence[Path], tokenizer: Path | None) -> DataFiles:
         InputError: A path does not exist, or a folder has no file of a known kind.
     """
     return DataFiles(
-        [file for path in paths for file in data_files(path)], tokenizer_files(tokenizer) if tokenizer else []
+        [file for path in paths for file in _data_files(path)], _tokenizer_files(tokenizer) if tokenizer else []
     )
 
 
-def data_files(path: Path) -> list[Path]:
+def _data_files(path: Path) -> list[Path]:
     """Return the data files at a path: the file itself, or all below a folder.
 
     Raises:
         InputError: The path does not exist, or has no data file of a known kind, or too many.
     """
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and is_rows(file))
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and _is_rows(file))
         if not files or len(files) > FILES_AT_MOST:
             raise InputError(f"{path}: {len(files) or 'no'} files of rows", FORMS)
         return files
@@ -50,12 +50,12 @@ def data_files(path: Path) -> list[Path]:
     return [path]
 
 
-def is_rows(path: Path) -> bool:
+def _is_rows(path: Path) -> bool:
     """Return whether a file in a folder may hold rows of data, and not a description or a tokenizer."""
-    return path.is_file() and path.name not in (*OF_DATASETS, *BESIDE, "tokenizer.json", "config.json")
+    return path.is_file() and path.name not in (*_OF_DATASETS, *_BESIDE, "tokenizer.json", "config.json")
 
 
-def tokenizer_files(path: Path) -> list[Path]:
+def _tokenizer_files(path: Path) -> list[Path]:
     """Return the files of a tokenizer: `tokenizer.json` (`path` is this file or its folder), and the files beside it.
 
     Raises:
@@ -67,4 +67,4 @@ def tokenizer_files(path: Path) -> list[Path]:
         raise InputError(f"{file}: no such file", hint)
     if file.suffix != ".json":
         raise InputError(f"{file}: not a tokenizer.json", hint)
-    return [file, *(beside for name in BESIDE if (beside := file.parent / name).is_file())]
+    return [file, *(beside for name in _BESIDE if (beside := file.parent / name).is_file())]

@@ -12,14 +12,14 @@ from analyzers.tokens.answers.statistics import shift_name
 from analyzers.tokens.model import FACTS, ROLE_NAMES, Position, Role, Shifter
 from analyzers.words import agree, percent, quantity, share
 
-ROWS_NAMED = 5
-MANY = 0.5
+_ROWS_NAMED = 5
+_MANY = 0.5
 """The share of the rows from which on a mistake that some trainers tolerate is an error and no longer a warning."""
-ALWAYS_ERROR = frozenset({
+_ALWAYS_ERROR = frozenset({
     Problem.SHIFT, Problem.LABEL_MISMATCH, Problem.LABEL_VALUES, Problem.ALL_TRAINED, Problem.USER_TRAINED,
     Problem.ANSWER_MASKED, Problem.PADDING_TRAINED,
 })  # fmt: skip
-ERROR_IF_MANY = frozenset({Problem.END_NOT_TRAINED, Problem.NOTHING_TRAINED, Problem.ANSWER_CUT})
+_ERROR_IF_MANY = frozenset({Problem.END_NOT_TRAINED, Problem.NOTHING_TRAINED, Problem.ANSWER_CUT})
 NEXT = {
     Problem.LABEL_MISMATCH: "Make labels from the same input_ids: labels = input_ids.clone(), then mask.",
     Problem.LABEL_VALUES: "Use -100 for tokens that the loss shall ignore, or pass the ignore_index of the data to"
@@ -68,7 +68,7 @@ TITLES = {
     Problem.NO_ANSWER: "the conversation does not end with an answer in {rows}",
     Problem.EMPTY_ANSWER: "an answer is empty in {rows}",
 }
-DAMAGED_NEXT = (
+_DAMAGED_NEXT = (
     "Repair or drop these rows. A row of tokens needs flat lists of integers of one length (input_ids, labels,"
     " attention_mask); a conversation needs messages, each with a role and a content."
 )
@@ -81,35 +81,35 @@ def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], d
     """
     for problem, mask in problems.items():
         if mask.any():
-            yield problem_finding(rows, problem, mask)
+            yield _problem_finding(rows, problem, mask)
     if damaged_rows:
-        yield damaged_finding(rows, damaged, damaged_rows)
+        yield _damaged_finding(rows, damaged, damaged_rows)
     if trains_last_only(rows):
-        yield last_only_finding(rows)
+        yield _last_only_finding(rows)
 
 
-def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
+def _problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
     """Return the finding on one kind of mistake (`problem`); `mask` marks the rows that have it."""
     count, total = int(np.count_nonzero(mask)), len(mask)
     where = f"{count} of {quantity(total, 'row')}"
     return Finding(
         id=f"tokens.{problem}",
         severity=severity(problem, count / total),
-        title=title_of(rows, problem, mask, where),
+        title=_title_of(rows, problem, mask, where),
         why=why(rows, problem, mask),
-        next=shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
-        evidence=[Evidence(text=row_numbers(rows, mask) + how_to_show(rows, mask))],
-        confidence=0.95 if problem in ALWAYS_ERROR else 0.85,
+        next=_shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
+        evidence=[Evidence(text=_row_numbers(rows, mask) + _how_to_show(rows, mask))],
+        confidence=0.95 if problem in _ALWAYS_ERROR else 0.85,
     )
 
 
-def title_of(rows: Rows, problem: Problem, mask: Mask, where: str) -> str:
+def _title_of(rows: Rows, problem: Problem, mask: Mask, where: str) -> str:
     """Return the title of a finding; it names the tokens in the same way as the table of roles.
 
     `mask` marks the rows with the mistake; `where` says how many they are, such as `12 of 40 rows`.
     """
     if problem is Problem.SHIFT:
-        return shift_title(rows, mask, where)
+        return _shift_title(rows, mask, where)
     if problem is Problem.TEMPLATE_TRAINED and not rows["template_trained"][mask].any():
         return f"tokens that start an answer are trained in {where}"
     return TITLES[problem].format(rows=where)
@@ -117,25 +117,25 @@ def title_of(rows: Rows, problem: Problem, mask: Mask, where: str) -> str:
 
 def severity(problem: Problem, part: float) -> Severity:
     """Return whether a mistake is an error or a warning if this part of the rows, from 0 to 1, has it."""
-    is_error = problem in ALWAYS_ERROR or (problem in ERROR_IF_MANY and part >= MANY)
+    is_error = problem in _ALWAYS_ERROR or (problem in _ERROR_IF_MANY and part >= _MANY)
     return Severity.ERROR if is_error else Severity.WARNING
 
 
-def row_numbers(rows: Rows, mask: Mask) -> str:
+def _row_numbers(rows: Rows, mask: Mask) -> str:
     """Return the numbers of the first rows with a mistake: `rows 0, 4 (counted from 0)`."""
     # One more than is named shows whether further rows follow, without counting all of them.
-    numbers = rows["row"][mask][: ROWS_NAMED + 1].tolist()
-    named = ", ".join(map(str, numbers[:ROWS_NAMED])) + (", ..." if len(numbers) > ROWS_NAMED else "")
+    numbers = rows["row"][mask][: _ROWS_NAMED + 1].tolist()
+    named = ", ".join(map(str, numbers[:_ROWS_NAMED])) + (", ..." if len(numbers) > _ROWS_NAMED else "")
     return f"{agree(numbers, 'row', 'rows')} {named} (counted from 0)"
 
 
-def how_to_show(rows: Rows, mask: Mask) -> str:
+def _how_to_show(rows: Rows, mask: Mask) -> str:
     """Return, after a semicolon, the option that shows the tokens and labels of the first row with a mistake."""
     first = int(rows["row"][mask][0])
     return f"; `workbench tokens` with `--row {first}` shows the tokens and labels of row {first}"
 
 
-SHOWN_BY: Mapping[Problem, tuple[Role, bool]] = {
+_SHOWN_BY: Mapping[Problem, tuple[Role, bool]] = {
     Problem.END_NOT_TRAINED: (Role.END, False),
     Problem.USER_TRAINED: (Role.USER, True),
     Problem.ANSWER_MASKED: (Role.ANSWER, False),
@@ -147,10 +147,10 @@ SHOWN_BY: Mapping[Problem, tuple[Role, bool]] = {
 
 def with_example(finding: Finding, positions: Sequence[Position]) -> Finding:
     """Return a finding with a token that shows its mistake as further evidence, if there is one at `positions`."""
-    problem = next((one for one in SHOWN_BY if finding.id == f"tokens.{one}"), None)
+    problem = next((one for one in _SHOWN_BY if finding.id == f"tokens.{one}"), None)
     if problem is None:
         return finding
-    role, trained = SHOWN_BY[problem]
+    role, trained = _SHOWN_BY[problem]
     one = next((p for p in positions if p.role == ROLE_NAMES[role] and p.trained is trained), None)
     return msgspec.structs.replace(finding, evidence=[*finding.evidence, *([example(one)] if one else [])])
 
@@ -161,7 +161,7 @@ def example(one: Position) -> Evidence:
     return Evidence(text=f"row {one.sequence}, position {one.position}: token {one.text!r} ({one.role}) {fate}")
 
 
-def shift_title(rows: Rows, mask: Mask, where: str) -> str:
+def _shift_title(rows: Rows, mask: Mask, where: str) -> str:
     """Return the title for labels that are shifted wrongly; it names the token that the labels actually are.
 
     `mask` marks the rows with this mistake; the most frequent shift among them counts. `where` says how many they are,
@@ -176,7 +176,7 @@ def shift_title(rows: Rows, mask: Mask, where: str) -> str:
     return f"{moved.get(shift) or f'each label is {shift_name(shift)}'}, in {where}"
 
 
-def shift_next(rows: Rows) -> str:
+def _shift_next(rows: Rows) -> str:
     """Return what to do about labels that are shifted wrongly."""
     if rows.shifter == Shifter.MODEL:
         return (
@@ -195,16 +195,16 @@ def why(rows: Rows, problem: Problem, mask: Mask) -> str:
     if problem in REASONS:
         return REASONS[problem](sums)
     if problem is Problem.END_NOT_TRAINED:
-        return end_text(sums, int(rows["ends"].sum()), int(rows["ends_trained"].sum()))
+        return _end_text(sums, int(rows["ends"].sum()), int(rows["ends_trained"].sum()))
     part = percent(np.count_nonzero(mask) / len(mask))
     if problem is Problem.ANSWER_CUT:
-        longest = f"to {rows.limit} tokens ({limit_source(rows)})" if rows.limit else "at its length"
+        longest = f"to {rows.limit} tokens ({_limit_source(rows)})" if rows.limit else "at its length"
         return f"{part} of the rows, truncated {longest}, end before the first token of an answer: they train nothing"
-    sentence = SENTENCES[problem].format(part=part, **sums)
-    return f"{sentence}{one_length_text(rows, mask)}" if problem is Problem.NOTHING_TRAINED else sentence
+    sentence = _SENTENCES[problem].format(part=part, **sums)
+    return f"{sentence}{_one_length_text(rows, mask)}" if problem is Problem.NOTHING_TRAINED else sentence
 
 
-def one_length_text(rows: Rows, mask: Mask) -> str:
+def _one_length_text(rows: Rows, mask: Mask) -> str:
     """Return a text that rows without labels (`mask`) may be packed or truncated; empty if their lengths differ."""
     if not rows.is_one_length or rows["answer"][mask].any():
         return ""
@@ -214,14 +214,14 @@ def one_length_text(rows: Rows, mask: Mask) -> str:
     )
 
 
-def limit_source(rows: Rows) -> str:
+def _limit_source(rows: Rows) -> str:
     """Return a phrase on the source of the length to which rows are truncated: an option, or the rows themselves."""
     if rows.seq_len:
         return "given by --seq-len"
     return f"the largest length, which {np.count_nonzero(rows['length'] == rows.limit)} rows have"
 
 
-def user_text(sums: Mapping[str, int]) -> str:
+def _user_text(sums: Mapping[str, int]) -> str:
     """Return how many tokens of users, system messages and tools are trained, as a sentence.
 
     `sums` has each fact, added up over the rows with the mistake.
@@ -231,7 +231,7 @@ def user_text(sums: Mapping[str, int]) -> str:
     return f"{tokens} have labels other than -100; only tokens of the assistant should have them"
 
 
-def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
+def _end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
     """Return sentences on how many answers end with a token that is masked.
 
     `sums` has each fact, added up over the rows with the mistake; `ends` is the number of end tokens in all rows,
@@ -242,7 +242,7 @@ def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
     return f"the end token of {quantity(sums['ends'] - sums['ends_trained'], 'answer')} has no label. {where}"
 
 
-def padding_text(sums: Mapping[str, int]) -> str:
+def _padding_text(sums: Mapping[str, int]) -> str:
     """Return a sentence on how much of the trained tokens is padding.
 
     `sums` has each fact, added up over the rows with the mistake.
@@ -251,7 +251,7 @@ def padding_text(sums: Mapping[str, int]) -> str:
     return f"{quantity(sums['padding_trained'], 'padding token')} have labels: {part} of what these rows train"
 
 
-def masked_text(sums: Mapping[str, int]) -> str:
+def _masked_text(sums: Mapping[str, int]) -> str:
     """Return how much of the assistant's text is masked, as a sentence: tokens, whole turns, and parts of turns.
 
     `sums` has each fact, added up over the rows with the mistake.
@@ -262,7 +262,7 @@ def masked_text(sums: Mapping[str, int]) -> str:
     return f"{tokens}, in {' and '.join(filter(None, turns))}"
 
 
-def template_text(sums: Mapping[str, int]) -> str:
+def _template_text(sums: Mapping[str, int]) -> str:
     """Return a sentence on how many tokens of the chat template are trained: those that start an answer, and others.
 
     `sums` has each fact, added up over the rows with the mistake.
@@ -274,12 +274,12 @@ def template_text(sums: Mapping[str, int]) -> str:
 
 
 REASONS: dict[Problem, Callable[[Mapping[str, int]], str]] = {
-    Problem.USER_TRAINED: user_text,
-    Problem.ANSWER_MASKED: masked_text,
-    Problem.PADDING_TRAINED: padding_text,
-    Problem.TEMPLATE_TRAINED: template_text,
+    Problem.USER_TRAINED: _user_text,
+    Problem.ANSWER_MASKED: _masked_text,
+    Problem.PADDING_TRAINED: _padding_text,
+    Problem.TEMPLATE_TRAINED: _template_text,
 }
-SENTENCES = {
+_SENTENCES = {
     Problem.ALL_TRAINED: "{user} of the {length} tokens in these rows are the user's text, and no label is -100",
     Problem.SHIFT: "labels were compared with tokens at their own position and at one and two positions before and"
     " after; only this shift agrees",
@@ -301,7 +301,7 @@ SENTENCES = {
 }
 
 
-def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
+def _damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
     """Return the finding that `count` rows cannot be read; `damaged` has the reasons for the first of them."""
     facts = list(damaged)
     return Finding(
@@ -309,13 +309,13 @@ def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
         severity=Severity.WARNING,
         title=f"{count} of {quantity(count + len(rows['row']), 'row')} cannot be read",
         why=f"the first of them is {facts[0]}",
-        next=DAMAGED_NEXT,
+        next=_DAMAGED_NEXT,
         evidence=[Evidence(text=fact) for fact in facts],
         confidence=1.0,
     )
 
 
-def last_only_finding(rows: Rows) -> Finding:
+def _last_only_finding(rows: Rows) -> Finding:
     """Return the finding that conversations train only their last turn, which may be intended."""
     conversations = quantity(int(np.count_nonzero(rows["turns"] > 1)), "conversation")
     return Finding(

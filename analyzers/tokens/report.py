@@ -19,10 +19,10 @@ from analyzers.tokens.model import IGNORE, ROLE_NAMES, Position, Role, TokensDat
 from analyzers.words import percent, quantity, uncapitalised
 
 READER = "analyzers.tokens.reading.reader"
-SCHEMA = "workbench.tokens/1"
-EXAMPLES = 8
+_SCHEMA = "workbench.tokens/1"
+_EXAMPLES = 8
 """The number of rows that are searched for tokens which show the mistakes of the findings."""
-NO_TOKENIZER = "a tokenizer (--tokenizer), to tell the text of users, assistants and chat templates apart"
+_NO_TOKENIZER = "a tokenizer (--tokenizer), to tell the text of users, assistants and chat templates apart"
 
 
 def analyze(
@@ -47,11 +47,11 @@ def analyze(
     meta = columns.meta
     rows = Rows(columns, meta["has_tokenizer"], meta["has_eos"], shifted_by or meta["shifter"], seq_len)
     if not len(rows["row"]):
-        raise no_rows(files, meta["damaged"])
+        raise _no_rows(files, meta["damaged"])
     problems = problem_rows(rows)
     findings = ranked(findings_of(rows, problems, meta["damaged"], meta["damaged_rows"]))
     # The rows that are kept with their tokens have an example of each finding.
-    kept = positions(columns, chosen_rows(columns, findings, problems, EXAMPLES, None))
+    kept = positions(columns, _chosen_rows(columns, findings, problems, _EXAMPLES, None))
     findings = [with_example(finding, kept) for finding in findings]
     statistics = statistics_of(rows, meta)
     data = TokensData(
@@ -59,14 +59,14 @@ def analyze(
         tokens=statistics.tokens,
         sequences=statistics.rows,
         left_over=0,
-        rows=positions(columns, chosen_rows(columns, findings, problems, shown, row)),
+        rows=positions(columns, _chosen_rows(columns, findings, problems, shown, row)),
         statistics=statistics,
         template=meta["markup"],
         tokenizer=str(files.tokenizer[0]) if files.tokenizer else "",
         shifted_by=rows.shifter,
     )
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=inputs(files),
         verdict=verdict(statistics, findings, meta),
@@ -75,7 +75,7 @@ def analyze(
     )
 
 
-def no_rows(files: DataFiles, damaged: Sequence[str]) -> NothingRecorded:
+def _no_rows(files: DataFiles, damaged: Sequence[str]) -> NothingRecorded:
     """Return the error for a data set without readable rows; `damaged` has the problems of its files."""
     reason = damaged[0] if damaged else "it is empty"
     return NothingRecorded(
@@ -91,7 +91,7 @@ def inputs(files: DataFiles) -> list[Input]:
 
 def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict[str, Any]) -> Verdict:
     """Return the verdict: the most serious finding, no mistake, or unknown if no tokenizer distinguishes the roles."""
-    missing = [] if meta["has_tokenizer"] else [NO_TOKENIZER]
+    missing = [] if meta["has_tokenizer"] else [_NO_TOKENIZER]
     if not meta["complete"]:
         missing.append(f"the rows after the first {statistics.rows}: the limit of processor time was reached")
     counted = f"{quantity(statistics.rows, 'row')}, {statistics.tokens:,} tokens"
@@ -116,7 +116,7 @@ def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict
     )
 
 
-def chosen_rows(
+def _chosen_rows(
     columns: Columns, findings: Sequence[Finding], problems: dict[Problem, Column], shown: int, first: int | None
 ) -> list[int]:
     """Return the indexes, among the kept rows, of at most `shown` rows to show token by token.
@@ -143,16 +143,16 @@ def positions(columns: Columns, chosen: Sequence[int]) -> list[Position]:
     result: list[Position] = []
     for index in chosen:
         part = slice(int(ends[index] - columns["kept_length"][index]), int(ends[index]))
-        result += row_positions(columns, part, int(columns["kept_row"][index]))
+        result += _row_positions(columns, part, int(columns["kept_row"][index]))
     return result
 
 
-def row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
+def _row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
     """Return the tokens of the kept row with this number, which are at `part` of the columns `kept_*`."""
     texts = columns.meta["texts"]
     names = ("kept_ids", "kept_labels", "kept_roles", "kept_trained", "kept_documents")
     values = list(zip(*(columns[name][part].tolist() for name in names), strict=True))
-    shown = token_texts([texts.get(str(token), f"<{token}>") for token, *_ in values])
+    shown = _token_texts([texts.get(str(token), f"<{token}>") for token, *_ in values])
     return [
         Position(
             sequence=number,
@@ -160,7 +160,7 @@ def row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
             token=token,
             text=shown[i],
             label=label,
-            label_text="" if label == IGNORE else token_texts([texts.get(str(label), f"<{label}>")])[0],
+            label_text="" if label == IGNORE else _token_texts([texts.get(str(label), f"<{label}>")])[0],
             trained=bool(trained),
             role=ROLE_NAMES[Role(role)],
             document=document,
@@ -169,7 +169,7 @@ def row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
     ]
 
 
-def token_texts(pieces: Sequence[str]) -> list[str]:
+def _token_texts(pieces: Sequence[str]) -> list[str]:
     """Return the text of tokens from their bytes; a character that several tokens share is in the last one's text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece.encode("latin-1", "replace")) for piece in pieces]

@@ -49,9 +49,9 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     from analyzers.traces.reading import reader
 
     columns = UnsavedColumns(*reader.read(paths))
-    trace = add_derived_columns(columns)
+    trace = _add_derived_columns(columns)
     works, formulas = work_of_accounts(trace), Formulas(trace)
-    columns |= work_columns(trace, works)
+    columns |= _work_columns(trace, works)
     collectives = [RankCollectives(work) for work in works]
     accounts = [
         msgspec.structs.replace(answer_account(of_work, formulas), device_memory=memory)
@@ -66,7 +66,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     return dict(columns), columns.meta | added
 
 
-def add_derived_columns(columns: UnsavedColumns) -> Trace:
+def _add_derived_columns(columns: UnsavedColumns) -> Trace:
     """Add the columns `lane`, `depth`, `parent` and `phase` to those of a trace, and return the trace.
 
     `lane` has indices into `meta["lanes"]`, which is added, too. `parent` has the row of the event directly around each
@@ -80,7 +80,7 @@ def add_derived_columns(columns: UnsavedColumns) -> Trace:
     return trace
 
 
-def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
+def _work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
     """Return the columns `account`, `kind` and `launch` for all events of a trace; events that are no work have -1.
 
     `account` is the index in `works` of the device or host that did the work. `kind` is COMPUTE, COMMUNICATION or

@@ -2,30 +2,30 @@
 
 import re
 
-LONG, MEDIUM, SHORT = 70, 44, 36
+_LONG, MEDIUM, SHORT = 70, 44, 36
 SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
 """Matches the parts that all kernel names of a library have in common: namespaces, and a type of pointer arrays."""
 
 
-def shortened(name: str, length: int = LONG) -> str:
+def shortened(name: str, length: int = _LONG) -> str:
     """Return a C++ function name without `void` before it, cut at the end to at most `length` characters."""
     name = name.removeprefix("void ")
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
-def kernel_name(name: str, length: int = LONG) -> str:
+def kernel_name(name: str, length: int = _LONG) -> str:
     """Return a kernel's name without namespaces and parameters, cut in the middle to at most `length` characters.
 
     `void at::native::elementwise_kernel<4, CUDAFunctor_add<float>>(int, ...)` becomes
     `elementwise_kernel<4,CUDAFunctor_add<float>>`.
     """
     if ("<" in name or "(" in name) and not name.startswith("Memcpy"):  # whose parentheses say from where to where
-        name = SHARED.sub("", without_parameters(name.removeprefix("void ")))
+        name = SHARED.sub("", _without_parameters(name.removeprefix("void ")))
         name = name.replace(", ", ",").replace(" >", ">")
     return without_middle(name, length)
 
 
-def without_parameters(name: str) -> str:
+def _without_parameters(name: str) -> str:
     """Return a C++ function name without its parameter list, which is the last pair of outer parentheses."""
     depth = 0
     # From the end: parentheses inside template arguments come first in the name.

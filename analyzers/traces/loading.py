@@ -24,9 +24,9 @@ READER = "analyzers.traces.digest"
 It is given by name and not imported here, so that cached traces are opened fast.
 """
 
-COVERED_AT_LEAST = 0.9
+_COVERED_AT_LEAST = 0.9
 """Utilisation is computed only if counted operators launched at least this share of the time of matrix products."""
-MOMENTS = ("start", "end", "since")
+_MOMENTS = ("start", "end", "since")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Recording:
         these columns. Times are in Unix ns.
         """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
-        return values + self.base if name in MOMENTS else values
+        return values + self.base if name in _MOMENTS else values
 
     def table(self, prefix: str, names: Sequence[str]) -> Integers:
         """Return the rows of this device or host in the table `message`, `issue` or `block`, as int64[row, column].
@@ -118,8 +118,8 @@ def load(
             failures.append((artefact, columns))
         else:
             if len(artefacts) > 1:
-                share_equal(columns.meta, known)
-            recordings += recordings_of(artefact, Trace(columns), options.peak_flops)
+                _share_equal(columns.meta, known)
+            recordings += _recordings_of(artefact, Trace(columns), options.peak_flops)
             # The recordings have all else, which would be kept twice.
             columns.meta["accounts"] = [{"device": account["device"]} for account in columns.meta["accounts"]]
         if tell and recordings and is_milestone(number, len(artefacts)):
@@ -127,10 +127,10 @@ def load(
     return recordings, failures
 
 
-LONG_LIST = 8
+_LONG_LIST = 8
 
 
-def share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
+def _share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
     """Return a value of a JSON document in which equal texts, and equal long lists of integers, are one shared object.
 
     Lists and dicts are changed in place. `known` holds the shared objects; new ones are added to it. This saves memory,
@@ -139,16 +139,16 @@ def share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
     if isinstance(value, str):
         return known.setdefault(value, value)
     if isinstance(value, list):
-        if len(value) > LONG_LIST and all(type(item) is int for item in value):
+        if len(value) > _LONG_LIST and all(type(item) is int for item in value):
             return known.setdefault(tuple(value), value)
-        value[:] = [share_equal(item, known) for item in value]
+        value[:] = [_share_equal(item, known) for item in value]
     elif isinstance(value, dict):
         for key, item in value.items():
-            value[key] = share_equal(item, known)
+            value[key] = _share_equal(item, known)
     return value
 
 
-def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | None = None) -> list[Recording]:
+def _recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | None = None) -> list[Recording]:
     """Return a `Recording` for each device that worked in one file, or one for the host if none did.
 
     The rank is read from the file, or else from its name. If `peak_flops_per_s` is given, it replaces the peak of the
@@ -174,7 +174,7 @@ def with_utilisation(account: RankTrace, peak_flops_per_s: float | None) -> Rank
     peak = peak_flops_per_s or account.peak_flops_per_s
     if not peak or not account.flops:
         return account
-    if account.flops_coverage is not None and account.flops_coverage < COVERED_AT_LEAST:
+    if account.flops_coverage is not None and account.flops_coverage < _COVERED_AT_LEAST:
         return msgspec.structs.replace(account, peak_flops_per_s=peak)
     hfu = account.flops_per_s / peak
     mfu = hfu * (1 - account.recomputed_flops / account.flops)

@@ -38,7 +38,7 @@ from analyzers.traces.opportunities.imbalance import imbalances, without_waiting
 from analyzers.traces.opportunity_model import Advice
 from analyzers.traces.reading.trace import NO_STEP
 
-SCHEMA = "workbench.trace/1"
+_SCHEMA = "workbench.trace/1"
 
 
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,19 +92,19 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     """
     options = options or store.Options()
     inputs = selected(artefacts, options.rank, options.step)
-    recordings, failures = load(inputs, options, teller(options))
+    recordings, failures = load(inputs, options, _teller(options))
     if not recordings:
         raise failures[0][1]
-    comparisons = compared_by_step(recordings)
-    report = report_of(recordings, comparisons, failures)
+    comparisons = _compared_by_step(recordings)
+    report = _report_of(recordings, comparisons, failures)
     return msgspec.structs.replace(
         report,
         inputs=[artefact.as_input() for artefact in inputs],
-        data=with_what_ifs(report.data, recordings, comparisons),
+        data=_with_what_ifs(report.data, recordings, comparisons),
     )
 
 
-def teller(options: store.Options) -> Callable[[int, list[Recording]], None] | None:
+def _teller(options: store.Options) -> Callable[[int, list[Recording]], None] | None:
     """Return a function that shows first results to the user while further files are read; None without a display.
 
     The function takes the number of files read so far, and their recordings. The display is `options.progress`.
@@ -113,12 +113,12 @@ def teller(options: store.Options) -> Callable[[int, list[Recording]], None] | N
 
     def tell(files: int, recordings: list[Recording]) -> None:
         if progress and progress.is_awaited:
-            progress.answer(files, report_of(recordings, compared_by_step(recordings), []).verdict.sentence)
+            progress.answer(files, _report_of(recordings, _compared_by_step(recordings), []).verdict.sentence)
 
     return tell if progress else None
 
 
-def report_of(
+def _report_of(
     recordings: Sequence[Recording],
     comparisons: Sequence[RankComparison],
     failures: Sequence[tuple[Artefact, WorkbenchError]],
@@ -127,13 +127,13 @@ def report_of(
 
     `comparisons` compare the ranks at each recorded step of the run; `failures` has (file, error) of unreadable files.
     """
-    accounts = [with_problems(recording) for recording in recordings]
+    accounts = [_with_problems(recording) for recording in recordings]
     waits = summed_waits(comparisons)
     stragglers = [with_detail(late) for late in late_ranks(comparisons)]
     findings = [unreadable(artefact, "trace", error) for artefact, error in failures]
     # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
     longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
-    findings += with_folders([finding for recording in longest_first for finding in account_findings(recording)])
+    findings += with_folders([finding for recording in longest_first for finding in _account_findings(recording)])
     findings += devices_in_turn(accounts)
     shared = [without_waiting(account, waits) for account in accounts]
     rows = advices(shared, imbalances(accounts, stragglers))
@@ -143,16 +143,16 @@ def report_of(
     findings = ranked(merged(findings + list(straggler_findings(stragglers, waits, sources))))
     clocks = comparisons[-1].clocks if comparisons else []
     return Report(
-        schema=SCHEMA,
+        schema=_SCHEMA,
         version=tool_version(),
         inputs=[],
         verdict=verdict(accounts, findings, clocks, rows),
         findings=findings,
-        data=trace_data(accounts, comparisons, waits, stragglers, rows),
+        data=_trace_data(accounts, comparisons, waits, stragglers, rows),
     )
 
 
-def trace_data(
+def _trace_data(
     accounts: list[RankTrace],
     comparisons: Sequence[RankComparison],
     waits: list[RankWaits],
@@ -178,20 +178,24 @@ def trace_data(
     )
 
 
-def with_what_ifs(data: TraceData, recordings: Sequence[Recording], comparisons: Sequence[RankComparison]) -> TraceData:
+def _with_what_ifs(
+    data: TraceData, recordings: Sequence[Recording], comparisons: Sequence[RankComparison]
+) -> TraceData:
     """Return the tables with `what_ifs` filled in: the changes that would save time in the run's last recorded step."""
     last = comparisons[-1] if comparisons else None
-    answers, unknown = job_what_ifs(last.lateness.matched.recordings if last else grouped_by_step(recordings)[-1], last)
+    answers, unknown = job_what_ifs(
+        last.lateness.matched.recordings if last else _grouped_by_step(recordings)[-1], last
+    )
     return msgspec.structs.replace(data, what_ifs=answers, stages_unknown=unknown)
 
 
-def with_problems(recording: Recording) -> RankTrace:
+def _with_problems(recording: Recording) -> RankTrace:
     """Return the results of a device or host (`RankTrace`), with the problems of its recording as sentences."""
     sentences = [problem_sentence(problem) for problem in recording.problems]
     return msgspec.structs.replace(recording.account, problems=sentences)
 
 
-def account_findings(recording: Recording) -> Iterator[Finding]:
+def _account_findings(recording: Recording) -> Iterator[Finding]:
     """Yield the findings about one device or host: first those about its time, then those about its memory."""
     yield from time_findings(recording.account, recording.problems)
     yield from memory_findings(recording.account)
@@ -235,16 +239,16 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
     ]
 
 
-def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
+def _compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
     """Return a comparison of the ranks for each recorded step of the run, in the order of the steps.
 
     Steps at which the ranks cannot be compared are left out.
     """
-    groups = grouped_by_step(recordings)
+    groups = _grouped_by_step(recordings)
     return [comparison for group in groups if (comparison := compare_ranks(group))]
 
 
-def grouped_by_step(recordings: Sequence[Recording]) -> list[list[Recording]]:
+def _grouped_by_step(recordings: Sequence[Recording]) -> list[list[Recording]]:
     """Return the recordings of each step of the run, in the order of the steps; steps without traces are left out."""
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:

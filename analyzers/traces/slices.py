@@ -19,9 +19,9 @@ from analyzers.traces.columns.work import launched_rows, launching_rows
 from analyzers.traces.loading import open_trace
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
 
-MOST_SLICES = 1 << 20
+_MOST_SLICES = 1 << 20
 """The most slices that are returned: about 24 MB in a browser, which draws them 30 times a second without a GPU."""
-LONGEST_TITLE = 200
+_LONGEST_TITLE = 200
 HOST = 0
 KINDS = ("", "compute", "communication", "memory", "idle")
 """The kinds of slices, to which `Slices.kind` holds indices.
@@ -72,7 +72,7 @@ def slices(
     artefact: Artefact,
     options: store.Options | None = None,
     window: tuple[int, int] | None = None,
-    most: int = MOST_SLICES,
+    most: int = _MOST_SLICES,
 ) -> Slices:
     """Return the events of a trace that are at least partly in the window, as slices of a timeline.
 
@@ -80,11 +80,11 @@ def slices(
     narrow neighbours of the same line, kind and phase are joined; the total duration of each kind stays the same.
     """
     trace = open_trace(artefact.path, options)
-    rows, line = sorted_rows(trace, window)
+    rows, line = _sorted_rows(trace, window)
     c = trace.columns
     start = c["start"][rows].astype(np.int64) - trace.origin
     dur = (c["end"][rows] - c["start"][rows]).astype(np.int64)
-    used, name = used_names(trace, c["name"][rows])
+    used, name = _used_names(trace, c["name"][rows])
     exact = Slices(
         lines=lines_of(trace, rows, line),
         names=used,
@@ -92,7 +92,7 @@ def slices(
         dur=dur,
         name=name,
         kind=(c["kind"][rows] + 1).astype(np.uint8),
-        phase=phase_codes(trace, rows),
+        phase=_phase_codes(trace, rows),
         row=rows,
         count=np.ones(len(rows), np.int64),
         events=len(rows),
@@ -124,7 +124,7 @@ def path_slices(path: pd.DataFrame) -> Slices:
     )
 
 
-def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers, Integers]:
+def _sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers, Integers]:
     """Return the trace rows of the events in a window in order of line and start, and the line number of each row.
 
     Lines of devices come first, then those of threads; the lines of one lane are in order of depth.
@@ -135,12 +135,12 @@ def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers,
     rows = np.flatnonzero((start < high) & (end > low)) if window else np.arange(len(start))
     rows = rows[np.argsort(start[rows], kind="stable")]
     depths = int(np.max(c["depth"], initial=0)) + 1
-    line = lane_order(trace)[c["lane"][rows]] * depths + c["depth"][rows]
+    line = _lane_order(trace)[c["lane"][rows]] * depths + c["depth"][rows]
     order = np.argsort(narrowed(line), kind="stable")  # 16 bits sort by radix
     return rows[order], line[order].astype(np.int64)
 
 
-def lane_order(trace: Trace) -> Integers:
+def _lane_order(trace: Trace) -> Integers:
     """Return the position of each lane on the timeline: first streams by device, then threads, then profiler marks."""
     rank = {DEVICE_LANE: 0, HOST_LANE: 1}
     keys = [(rank.get(lane["kind"], 2), lane["pid"] if lane["kind"] == DEVICE_LANE else 0) for lane in trace.lanes]
@@ -151,7 +151,7 @@ def lane_order(trace: Trace) -> Integers:
 
 
 def lines_of(trace: Trace, rows: Integers, line: Integers) -> list[Line]:
-    """Return the lines of the timeline; `rows` and `line` are the result of `sorted_rows`."""
+    """Return the lines of the timeline; `rows` and `line` are the result of `_sorted_rows`."""
     first = np.flatnonzero(np.append(True, np.diff(line) != 0))[: len(rows)]
     last = np.append(first[1:], len(rows))
     lane, depth = trace.columns["lane"][rows[first]].tolist(), trace.columns["depth"][rows[first]].tolist()
@@ -164,7 +164,7 @@ def lines_of(trace: Trace, rows: Integers, line: Integers) -> list[Line]:
 
 def lane_titles(lanes: list[Lane]) -> list[str]:
     """Return a distinct title for each lane: its name, with the device or process added if names are equal."""
-    names = [lane["name"][:LONGEST_TITLE] for lane in lanes]
+    names = [lane["name"][:_LONGEST_TITLE] for lane in lanes]
     counts, seen, titles = Counter(names), Counter[str](), []
     for name, lane in zip(names, lanes, strict=True):
         whose = "device" if lane["kind"] == DEVICE_LANE else "process"
@@ -174,7 +174,7 @@ def lane_titles(lanes: list[Lane]) -> list[str]:
     return titles
 
 
-def used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
+def _used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
     """Return the names of some events without repetition, and for each event the index of its name among them.
 
     `name` has the index of each event's name in `trace.names`.
@@ -185,7 +185,7 @@ def used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
     return texts, (np.cumsum(occurs) - 1)[name]
 
 
-def phase_codes(trace: Trace, rows: Integers) -> Column:
+def _phase_codes(trace: Trace, rows: Integers) -> Column:
     """Return the phase of each event as an index into `views.PHASES`; for work on a device, the phase of its launch."""
     phase, on_device = np.asarray(trace.columns["phase"]), np.zeros(len(trace.columns["start"]), bool)
     on_device[trace.work] = True
@@ -206,15 +206,15 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
     """
     span = int((exact.start + exact.dur).max()) - int(exact.start.min())
     cell_ns = max(2, span * len(exact.lines) // most // EMPTY)
-    while len(first := group_starts(key := group_keys(exact, line, cell_ns))[1]) > most:
+    while len(first := _group_starts(key := _group_keys(exact, line, cell_ns))[1]) > most:
         cell_ns *= 2
-    order, first = group_starts(key)
+    order, first = _group_starts(key)
     dur = exact.dur[order]
     total = np.add.reduceat(dur, first)
     # The longest of a group: the duration in the upper bits, the index in the lower ones.
     bits = len(order).bit_length()
     longest = order[np.maximum.reduceat(dur << bits | np.arange(len(order)), first) & ((1 << bits) - 1)]
-    cell = key[order[first]] >> CODE_BITS
+    cell = key[order[first]] >> _CODE_BITS
     moved = replace(
         exact,
         start=placed(np.minimum.reduceat(exact.start[order], first), total, cell),
@@ -230,11 +230,11 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
 
 EMPTY = 4
 """The assumed number of cells of time for each cell that holds events, when the first width of cells is chosen."""
-CODE_BITS = 16
+_CODE_BITS = 16
 """The number of lower bits of a key that hold kind and phase; the bits above are equal for all slices of one cell."""
 
 
-def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
+def _group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
     """Return a key for each slice; slices with equal keys are joined into one.
 
     Short slices of one kind in the same line and the same cell of time have equal keys. A slice that is at least as
@@ -246,11 +246,11 @@ def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
     begins = np.ones(len(line), bool)
     begins[1:] = (np.diff(line) != 0) | (np.diff(cell) != 0) | long[1:] | long[:-1]
     code = exact.kind.astype(np.int64) << 8 | exact.phase
-    keys: Integers = np.cumsum(begins) << CODE_BITS | code
+    keys: Integers = np.cumsum(begins) << _CODE_BITS | code
     return keys
 
 
-def group_starts(key: Integers) -> tuple[Integers, Integers]:
+def _group_starts(key: Integers) -> tuple[Integers, Integers]:
     """Return the order of the slices by key, and the indices in this order at which a new key begins."""
     order = np.argsort(key, kind="stable")
     begins: Mask = np.append(True, np.diff(key[order]) != 0)
@@ -334,13 +334,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Launches:
-    """The launches that an event of a trace takes part in, the first `MOST_LAUNCHES` of them; `count` is of all."""
+    """The launches that an event of a trace takes part in, the first `_MOST_LAUNCHES` of them; `count` is of all."""
 
     launches: list[Launch]
     count: int
 
 
-MOST_LAUNCHES = 50
+_MOST_LAUNCHES = 50
 
 
 def launches_of(artefact: Artefact, row: int, options: store.Options | None = None) -> Launches:
@@ -358,11 +358,11 @@ def launches_of(artefact: Artefact, row: int, options: store.Options | None = No
     else:
         work, calls = launched_rows(trace, row)
     work, calls = work[calls != NONE], calls[calls != NONE]
-    pairs = zip(ends_in(trace, calls[:MOST_LAUNCHES]), ends_in(trace, work[:MOST_LAUNCHES]), strict=True)
+    pairs = zip(_ends_in(trace, calls[:_MOST_LAUNCHES]), _ends_in(trace, work[:_MOST_LAUNCHES]), strict=True)
     return Launches([Launch(call, one) for call, one in pairs], len(work))
 
 
-def ends_in(trace: Trace, rows: Integers) -> list[LaunchEnd]:
+def _ends_in(trace: Trace, rows: Integers) -> list[LaunchEnd]:
     """Return the events in these trace rows as ends of launches."""
     c, titles = trace.columns, lane_titles(trace.lanes)
     columns = (c[name][rows].tolist() for name in ("name", "lane", "depth", "start", "end"))

@@ -49,12 +49,12 @@ __all__ = [
     "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "kernels", "lanes",
     "lateness", "memory", "names", "phases", "ranks_timeline", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
-SPANS_AT_MOST = 5000
+_SPANS_AT_MOST = 5000
 """The most rows of a timeline; more could not be told apart on a screen, and a browser would draw them slowly."""
-MEMORY_COLUMNS = ("where", "at_ns", "allocated", "reserved")
-BLOCK_TYPES = {"lane": object, "on_device": bool, "name": object, "kind": object}
+_MEMORY_COLUMNS = ("where", "at_ns", "allocated", "reserved")
+_BLOCK_TYPES = {"lane": object, "on_device": bool, "name": object, "kind": object}
 """{column of a timeline: its type}, for the columns that do not hold integers."""
-BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
+_BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def breakdown(report: Report[TraceData]) -> pd.DataFrame:
 
 def steps(report: Report[TraceData]) -> pd.DataFrame:
     """Return a table with a row per recorded step of each device or host: rank, device and the fields of `StepTime`."""
-    return of_accounts(report, "step_times")
+    return _of_accounts(report, "step_times")
 
 
 def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -93,10 +93,10 @@ def kernels(report: Report[TraceData]) -> pd.DataFrame:
 
     For a host without devices there is a row per operator.
     """
-    return of_accounts(report, "kernels")
+    return _of_accounts(report, "kernels")
 
 
-def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
+def _of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
     """Return the items of the list field `name` of `RankTrace` as rows of a table, over all devices and hosts.
 
     The first columns are rank and device.
@@ -123,7 +123,7 @@ def spans(
     "" if it is no work), start_ns, dur_ns, depth (how many events of its lane enclose it).
     """
     trace = open_trace(artefact.path, options)
-    rows = rows_in_window(trace, window)
+    rows = _rows_in_window(trace, window)
     c = trace.columns
     rows = rows[np.argsort(c["start"][rows] - c["end"][rows], kind="stable")[:limit]]
     rows = rows[np.lexsort((-c["end"][rows], c["start"][rows]))]
@@ -133,7 +133,7 @@ def spans(
             "on_device": trace.lane_is(DEVICE_LANE).take(c["lane"][rows]),
             "name": [trace.names[i] for i in c["name"][rows].tolist()],
             "cat": [trace.names[i] for i in c["cat"][rows].tolist()],
-            "kind": [kind_name(i) for i in c["kind"][rows].tolist()],
+            "kind": [_kind_name(i) for i in c["kind"][rows].tolist()],
             "start_ns": c["start"][rows] - trace.origin,
             "dur_ns": c["end"][rows] - c["start"][rows],
             "depth": c["depth"][rows],
@@ -141,12 +141,12 @@ def spans(
     )
 
 
-def kind_name(number: int) -> str:
+def _kind_name(number: int) -> str:
     """Return the name of the kind of work with this number, such as `compute`; empty for -1, no work."""
     return KIND_NAMES[number] if number >= 0 else ""
 
 
-def rows_in_window(trace: Trace, window: Window | None) -> Integers:
+def _rows_in_window(trace: Trace, window: Window | None) -> Integers:
     """Return the trace rows of the events that are at least partly in the window.
 
     The window is (start, end) in ns from the first event, None for everything.
@@ -164,23 +164,23 @@ def timeline(
     """Return the events of one rank in a window (default: everything), ready to draw on `width` columns of a screen.
 
     Events narrower than a column are joined with neighbours of the same lane (thread or stream) and depth into one
-    block, so that no time is lost. At most `SPANS_AT_MOST` blocks are returned, those with most time, in order of
+    block, so that no time is lost. At most `_SPANS_AT_MOST` blocks are returned, those with most time, in order of
     lane, depth and time. Columns: lane, on_device, depth, name (of the longest event), kind (of most of the time:
     compute, communication, memory, or ""), start_ns and dur_ns (of the whole block), busy_ns (the sum of its events),
     count (of its events) and row (trace row of its longest event).
     """
     trace = open_trace(artefact.path, options)
-    c, rows = trace.columns, rows_in_window(trace, window)
+    c, rows = trace.columns, _rows_in_window(trace, window)
     if not len(rows):
         # Of numbers, as those of a window with events: pandas ranks no empty columns of objects.
-        return pd.DataFrame({name: np.zeros(0, BLOCK_TYPES.get(name, np.int64)) for name in BLOCK_COLUMNS})
+        return pd.DataFrame({name: np.zeros(0, _BLOCK_TYPES.get(name, np.int64)) for name in _BLOCK_COLUMNS})
     begin, end = window or (0, int(c["end"][rows].max()) - trace.origin)
     rows = rows[np.lexsort((c["start"][rows], c["depth"][rows], c["lane"][rows]))]
-    first = block_starts(trace, rows, max(1, (end - begin) // width))
-    return joined_blocks(trace, rows, first)
+    first = _block_starts(trace, rows, max(1, (end - begin) // width))
+    return _joined_blocks(trace, rows, first)
 
 
-def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
+def _block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
     """Return the indices in `rows` at which a block begins; a block is drawn as one and has one event or several.
 
     `rows` are trace rows, sorted by lane, depth and time. A new block begins at another lane or depth, before and after
@@ -196,7 +196,7 @@ def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
     return np.flatnonzero(begins)
 
 
-def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame:
+def _joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame:
     """Return a table of blocks, each drawn as one, with the columns of `timeline`.
 
     `rows` are the trace rows of the events, `first` the indices in `rows` at which a block begins.
@@ -217,7 +217,7 @@ def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame
             "on_device": trace.lane_is(DEVICE_LANE).take(lane),
             "depth": c["depth"][rows[first]],
             "name": [trace.names[i] for i in c["name"][longest].tolist()],
-            "kind": [kind_name(i - 1) for i in of_kind.argmax(axis=0).tolist()],
+            "kind": [_kind_name(i - 1) for i in of_kind.argmax(axis=0).tolist()],
             "start_ns": start[first] - trace.origin,
             "dur_ns": np.maximum.reduceat(end, first) - start[first],
             "busy_ns": np.add.reduceat(length, first),
@@ -225,7 +225,7 @@ def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame
             "row": longest,
         }
     )
-    return blocks.loc[sorted(blocks["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
+    return blocks.loc[sorted(blocks["busy_ns"].nlargest(_SPANS_AT_MOST).index)].reset_index(drop=True)
 
 
 def memory(
@@ -247,7 +247,7 @@ def memory(
         allocated, reserved = allocator.most_between(edges + trace.origin)
         values = {"at_ns": edges[:-1], "allocated": allocated, "reserved": reserved}
         tables.append(pd.DataFrame({"where": allocator.name, **values}))
-    return pd.concat(tables or [pd.DataFrame(columns=[*MEMORY_COLUMNS])], ignore_index=True)
+    return pd.concat(tables or [pd.DataFrame(columns=[*_MEMORY_COLUMNS])], ignore_index=True)
 
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig,
 from trainer.config.shape import ModelArgs
 from trainer.errors import ConfigError
 
-WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
+_WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
 """The backends of torch.compile that choose what to recompute by its cost, and so can keep to a memory budget."""
 
 
@@ -25,19 +25,19 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     """
     found = degrees(config.parallelism, world_size, offload=config.training.enable_cpu_offload)
     check_divisions(config, found)
-    check_combinations(config, found)
+    _check_combinations(config, found)
     check_clipping(config)
     check_precision(config, found)
     check_float8(config, found)
     accumulation_steps(config.training, found)
     recompute_interval(config.activation_checkpoint)
-    check_memory_budget(config)
-    check_trace_schedule(config.profiling)
-    check_seed_checkpoint(config.checkpoint)
-    check_exports(config)
-    check_loading(config.checkpoint)
-    check_validation(config, found)
-    check_local_tensors(config, found)
+    _check_memory_budget(config)
+    _check_trace_schedule(config.profiling)
+    _check_seed_checkpoint(config.checkpoint)
+    _check_exports(config)
+    _check_loading(config.checkpoint)
+    _check_validation(config, found)
+    _check_local_tensors(config, found)
     if config.debug.deterministic_warn_only and not config.debug.deterministic:
         raise ConfigError(
             "debug.deterministic_warn_only without debug.deterministic: nothing would warn", "add --debug.deterministic"
@@ -153,21 +153,21 @@ def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
     return int(option), False
 
 
-def check_memory_budget(config: JobConfig) -> None:
+def _check_memory_budget(config: JobConfig) -> None:
     """Raise ConfigError if a memory budget is set without torch.compile, or with a backend that supports no budget."""
     compiling = config.compile
     compiles_blocks = compiling.enable and "model" in compiling.components
-    if config.activation_checkpoint.mode != "memory_budget" or (compiles_blocks and compiling.backend in WITH_BUDGET):
+    if config.activation_checkpoint.mode != "memory_budget" or (compiles_blocks and compiling.backend in _WITH_BUDGET):
         return
     raise ConfigError(
         "activation_checkpoint.mode memory_budget: the compiler chooses what is recomputed, and blocks are not compiled"
         + (f" by backend {compiling.backend}" if compiles_blocks else ""),
-        f"add --compile.enable with model in compile.components and compile.backend {WITH_BUDGET[0]}, or choose mode"
+        f"add --compile.enable with model in compile.components and compile.backend {_WITH_BUDGET[0]}, or choose mode"
         " selective",
     )
 
 
-def check_trace_schedule(profiling: Profiling) -> None:
+def _check_trace_schedule(profiling: Profiling) -> None:
     """Raise ConfigError if the warm-up and the recorded steps of a trace take more steps than `profile_freq`."""
     needed = profiling.profiler_warmup + profiling.profiler_active
     if profiling.enable_profiling and profiling.profile_freq < needed:
@@ -178,7 +178,7 @@ def check_trace_schedule(profiling: Profiling) -> None:
         )
 
 
-def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
+def _check_seed_checkpoint(checkpoint: Checkpoint) -> None:
     """Raise ConfigError if create_seed_checkpoint is set together with settings that prevent saving."""
     if checkpoint.create_seed_checkpoint and not checkpoint.enable:
         raise ConfigError(
@@ -191,7 +191,7 @@ def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_loading(checkpoint: Checkpoint) -> None:
+def _check_loading(checkpoint: Checkpoint) -> None:
     """Raise ConfigError if exclude_from_loading names lr_scheduler, which a checkpoint does not contain."""
     if "lr_scheduler" in checkpoint.exclude_from_loading:
         raise ConfigError(
@@ -200,7 +200,7 @@ def check_loading(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_exports(config: JobConfig) -> None:
+def _check_exports(config: JobConfig) -> None:
     """Raise ConfigError if settings about weights in the format of the transformers package exclude each other.
 
     Weights to load must also have the shape of the configured model.
@@ -227,7 +227,7 @@ def check_exports(config: JobConfig) -> None:
         )
 
 
-def check_validation(config: JobConfig, mesh: Degrees) -> None:
+def _check_validation(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if the length of validation sequences is impossible for the model or the mesh."""
     length, longest = config.validation.seq_len or config.training.seq_len, config.training.seq_len
     if not config.validation.enable:
@@ -239,7 +239,7 @@ def check_validation(config: JobConfig, mesh: Degrees) -> None:
         )
 
 
-NOT_LOCAL = {
+_NOT_LOCAL = {
     SHARD: "FSDP2 frees memory that a local tensor does not own",
     REPLICATE: "DDP reads gradients from memory that a local tensor does not have",
     CONTEXT: "each rank has other positions of a sequence",
@@ -249,12 +249,12 @@ NOT_LOCAL = {
 """{kind of parallelism: why it is not supported when comm.mode is local_tensor, where one process runs all ranks}."""
 
 
-def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
+def _check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if comm.mode is local_tensor together with a setting that this mode does not support."""
     described = mesh.described()
-    wrong = [name for name in NOT_LOCAL if described[name] > 1]
+    wrong = [name for name in _NOT_LOCAL if described[name] > 1]
     if config.comm.mode == "local_tensor" and (wrong or mesh.offload or config.compile.enable):
-        what = [f"parallelism.{KEYS[name]} {described[name]} ({NOT_LOCAL[name]})" for name in wrong]
+        what = [f"parallelism.{KEYS[name]} {described[name]} ({_NOT_LOCAL[name]})" for name in wrong]
         what += ["training.enable_cpu_offload (FSDP2 does it)"] * mesh.offload
         what += ["compile.enable"] * config.compile.enable
         raise ConfigError(
@@ -264,7 +264,7 @@ def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
         )
 
 
-def check_combinations(config: JobConfig, mesh: Degrees) -> None:
+def _check_combinations(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if two settings exclude each other."""
     of_expert = config.parallelism.expert_tensor_parallel_degree
     if of_expert > 1 and mesh.ep > 1:
@@ -302,11 +302,11 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             " cannot measure what it would keep of split weights",
             'choose activation_checkpoint.mode selective with selective_ac_option "op"',
         )
-    check_compile(config, mesh)
-    check_async_tensor_parallel(config, mesh)
+    _check_compile(config, mesh)
+    _check_async_tensor_parallel(config, mesh)
 
 
-def check_compile(config: JobConfig, mesh: Degrees) -> None:
+def _check_compile(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if torch.compile is on for a model or with a setting that cannot be compiled."""
     if config.compile.enable and "model" in config.compile.components and hasattr(model_shape(config), "n_experts"):
         raise ConfigError(
@@ -332,7 +332,7 @@ def check_compile(config: JobConfig, mesh: Degrees) -> None:
         )
 
 
-def check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
+def _check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if asynchronous tensor parallelism is on, but not torch.compile with the inductor backend.
 
     Asynchronous tensor parallelism is implemented in inductor.

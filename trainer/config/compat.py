@@ -112,7 +112,7 @@ RENAMED = {
 }  # fmt: skip
 
 
-def negate(key: str) -> Converter:
+def _negate(key: str) -> Converter:
     """Return a function that translates a boolean key to `key`, a key with the opposite meaning.
 
     The arguments of this function are the value that the user wrote and all written keys. It returns the `Translation`.
@@ -120,7 +120,7 @@ def negate(key: str) -> Converter:
     return lambda value, _: Translation(key, not value, "the opposite switch")
 
 
-def data_parallel(value: object, written: Values) -> Translation:
+def _data_parallel(value: object, written: Values) -> Translation:
     """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP).
 
     `written` has all keys that the user wrote; its training.data_parallel_type decides between the two.
@@ -149,7 +149,7 @@ def number(key: str, value: object) -> float:
     raise ConfigError(f"{key} = {value!r} is not a number", "give an integer or a float")
 
 
-def warmup_share(value: object, written: Values) -> Translation:
+def _warmup_share(value: object, written: Values) -> Translation:
     """Convert warmup_pct, a share of training.steps, to lr_scheduler.warmup_steps, a number of steps."""
     # Without a written number of steps, its default counts.
     steps = number("training.steps", written.get("training.steps", 10000))
@@ -157,7 +157,7 @@ def warmup_share(value: object, written: Values) -> Translation:
     return Translation("lr_scheduler.warmup_steps", int(share * steps), f"{share} of {steps} steps")
 
 
-def tokens_to_sequences(key: str) -> Converter:
+def _tokens_to_sequences(key: str) -> Converter:
     """Return a function that converts the value of `key` from a number of tokens to a number of sequences.
 
     The arguments of this function are the value that the user wrote and all written keys. It divides the value by the
@@ -172,7 +172,7 @@ def tokens_to_sequences(key: str) -> Converter:
     return convert
 
 
-def microbatch_size(key: str) -> Converter:
+def _microbatch_size(key: str) -> Converter:
     """Return a function that translates `key`, a number of microbatches, to the size of a microbatch in sequences.
 
     The arguments of this function are the value that the user wrote and all written keys, among them the batch size.
@@ -191,16 +191,16 @@ def microbatch_size(key: str) -> Converter:
     return convert
 
 
-CONVERTER_NAMES = {f"quantize.{products}.float8": "float8" for products in ("linear", "dense")}
+_CONVERTER_NAMES = {f"quantize.{products}.float8": "float8" for products in ("linear", "dense")}
 """{name of a model converter in other torchtitan versions: its name in this trainer}."""
 
 
-def float8_converter(value: object, _: Values) -> Translation:
+def _float8_converter(value: object, _: Values) -> Translation:
     """Convert the boolean key for float8 to the model converter named "float8"."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
-def converter_names(value: object, _: Values) -> Translation | None:
+def _converter_names(value: object, _: Values) -> Translation | None:
     """Convert model.converters from a comma-separated string to a list, and translate the names in it.
 
     Other torchtitan versions use other names for "float8". Return None if nothing changes.
@@ -208,57 +208,57 @@ def converter_names(value: object, _: Values) -> Translation | None:
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(names, list):
         return None
-    ours = [CONVERTER_NAMES.get(str(name), name) for name in names]
+    ours = [_CONVERTER_NAMES.get(str(name), name) for name in names]
     if ours != names:
         return Translation("model.converters", ours, "it is called float8 here")
     return Translation("model.converters", ours, "commas separate the names") if ours != value else None
 
 
-WITH_EXPERTS = {"debugmodel_moe": "debugmodel", "30B-A3B": "30B-A3B", "235B-A22B": "235B-A22B"}
+_WITH_EXPERTS = {"debugmodel_moe": "debugmodel", "30B-A3B": "30B-A3B", "235B-A22B": "235B-A22B"}
 """{flavor of torchtitan's qwen3 that has experts: the corresponding flavor of this trainer's qwen3_moe}."""
 
 
-def qwen3_with_experts(_: object, written: Values) -> Translation | None:
+def _qwen3_with_experts(_: object, written: Values) -> Translation | None:
     """Convert model.name from qwen3 to qwen3_moe, if model.flavor in `written` is a flavor with experts."""
-    if written.get("model.name") == "qwen3" and written.get("model.flavor") in WITH_EXPERTS:
+    if written.get("model.name") == "qwen3" and written.get("model.flavor") in _WITH_EXPERTS:
         return Translation("model.name", "qwen3_moe", "so is Qwen3 with experts called here")
     return None
 
 
-def flavor_with_experts(value: object, written: Values) -> Translation | None:
+def _flavor_with_experts(value: object, written: Values) -> Translation | None:
     """Translate a flavor of qwen3 with experts, such as `30B-A3B`, to its name in qwen3_moe.
 
     `written` is {key: value} of all keys that the user wrote. Return None for any other flavor or model.
     """
-    ours = WITH_EXPERTS.get(str(value), value)
+    ours = _WITH_EXPERTS.get(str(value), value)
     if written.get("model.name") == "qwen3" and ours != value:
         return Translation("model.flavor", ours, "so is it called in qwen3_moe")
     return None
 
 
 CONVERTED: dict[str, Converter] = {
-    "float8.enable_float8_linear": float8_converter,
-    "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
-    "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),
-    "experimental.pipeline_parallel_microbatches": microbatch_size("experimental.pipeline_parallel_microbatches"),
-    "model.converters": converter_names,
-    "model.flavor": flavor_with_experts,
-    "model.name": qwen3_with_experts,
+    "float8.enable_float8_linear": _float8_converter,
+    "metrics.enable_color_printing": _negate("metrics.disable_color_printing"),
+    "metrics.rank_0_only": _negate("metrics.save_for_all_ranks"),
+    "experimental.pipeline_parallel_microbatches": _microbatch_size("experimental.pipeline_parallel_microbatches"),
+    "model.converters": _converter_names,
+    "model.flavor": _flavor_with_experts,
+    "model.name": _qwen3_with_experts,
     "optimizer.fused": lambda value, _: Translation("optimizer.implementation", "fused" if value else "for-loop"),
-    "parallelism.num_pp_microbatches": microbatch_size("parallelism.num_pp_microbatches"),
-    "parallelism.pipeline_parallel_microbatches": microbatch_size("parallelism.pipeline_parallel_microbatches"),
-    "training.data_parallel_degree": data_parallel,
+    "parallelism.num_pp_microbatches": _microbatch_size("parallelism.num_pp_microbatches"),
+    "parallelism.pipeline_parallel_microbatches": _microbatch_size("parallelism.pipeline_parallel_microbatches"),
+    "training.data_parallel_degree": _data_parallel,
     "training.data_parallel_type": data_parallel_type,
-    "training.enable_float8_linear": float8_converter,
-    "training.enable_fp8_linear": float8_converter,
-    "training.enable_loss_parallel": negate("parallelism.disable_loss_parallel"),
+    "training.enable_float8_linear": _float8_converter,
+    "training.enable_fp8_linear": _float8_converter,
+    "training.enable_loss_parallel": _negate("parallelism.disable_loss_parallel"),
     "training.enable_selective_ac": lambda value, _: Translation(
         "activation_checkpoint.mode", "selective" if value else "none"
     ),
-    "training.fp8_linear": float8_converter,
-    "training.num_tokens_per_microbatch_per_dp_rank": tokens_to_sequences("training.local_batch_size"),
-    "training.num_tokens_per_train_step": tokens_to_sequences("training.global_batch_size"),
-    "training.warmup_pct": warmup_share,
+    "training.fp8_linear": _float8_converter,
+    "training.num_tokens_per_microbatch_per_dp_rank": _tokens_to_sequences("training.local_batch_size"),
+    "training.num_tokens_per_train_step": _tokens_to_sequences("training.global_batch_size"),
+    "training.warmup_pct": _warmup_share,
 }
 """{key of another torchtitan version: function that translates it}; a function that returns None changes nothing."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Converter = Callable[..., None]
 """A function that changes a model in place; it is called with the model and the configuration."""
 Function = TypeVar("Function", bound=Converter)
-REGISTERED: dict[str, Converter] = {}
+_REGISTERED: dict[str, Converter] = {}
 FLOAT8 = "float8"
 BUILT_IN = {FLOAT8: ("trainer.float8", "torchao")}
 """{name of a converter that comes with the trainer: (its module, the optional package that it needs)}."""
@@ -39,14 +39,14 @@ def is_installed(package: str) -> bool:
 
 def is_available(name: object) -> bool:
     """Return whether a converter can be used: it is registered, or it is built in and its package is installed."""
-    return name in REGISTERED or (isinstance(name, str) and name in BUILT_IN and is_installed(BUILT_IN[name][1]))
+    return name in _REGISTERED or (isinstance(name, str) and name in BUILT_IN and is_installed(BUILT_IN[name][1]))
 
 
 def register(name: str) -> Callable[[Function], Function]:
     """Return a decorator that registers a model converter under `name`, in place of an earlier one with this name."""
 
     def add(function: Function) -> Function:
-        REGISTERED[name] = function
+        _REGISTERED[name] = function
         return function
 
     return add
@@ -68,7 +68,7 @@ class RegisteredNames(tuple[object, ...]):
 def convert(model: object, config: "JobConfig") -> None:
     """Apply the configured model converters to `model`, in the order of `model.converters`."""
     for name in config.model.converters:
-        if function := REGISTERED.get(name):
+        if function := _REGISTERED.get(name):
             function(model, config)
         else:
             importlib.import_module(BUILT_IN[name][0]).convert(model, config)

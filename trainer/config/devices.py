@@ -6,7 +6,7 @@ from trainer.errors import ConfigError
 
 Capability = tuple[int, int]
 """The compute capability of a CUDA device as (major, minor), such as (9, 0)."""
-WITH_FLOAT8: Capability = (8, 9)
+_WITH_FLOAT8: Capability = (8, 9)
 
 
 def check_devices(config: JobConfig, capability: Capability | None) -> None:
@@ -18,7 +18,7 @@ def check_devices(config: JobConfig, capability: Capability | None) -> None:
     if config.comm.mode == "fake_backend":
         return
     where = f"a device of compute capability {capability[0]}.{capability[1]}" if capability else "a CPU"
-    if FLOAT8 in config.model.converters and not config.float8.emulate and (capability or (0, 0)) < WITH_FLOAT8:
+    if FLOAT8 in config.model.converters and not config.float8.emulate and (capability or (0, 0)) < _WITH_FLOAT8:
         raise ConfigError(
             f"model.converters float8 on {where}: float8 products need compute capability 8.9 (H100, L40) or more",
             "add --float8.emulate, which rounds to float8 and computes in float32, or leave float8 out",

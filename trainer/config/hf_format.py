@@ -20,11 +20,11 @@ FLAVOR = "hf_assets"
 """The value of model.flavor for a model whose shape is in the config.json in model.hf_assets_path."""
 DESCRIPTION = "config.json"
 EACH = "*"
-SCALINGS: dict[str, type[RopeScaling] | type[YarnScaling]] = {"llama3": RopeScaling, "yarn": YarnScaling}
+_SCALINGS: dict[str, type[RopeScaling] | type[YarnScaling]] = {"llama3": RopeScaling, "yarn": YarnScaling}
 """{kind of rotary scaling in a config.json: class for it}; most fields of the class have the names in config.json."""
-SCALING_KEYS = {"original_length": "original_max_position_embeddings"}
-"""{field of a class in `SCALINGS`: its key in config.json}, for the field whose key has another name."""
-OPTIONAL_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
+_SCALING_KEYS = {"original_length": "original_max_position_embeddings"}
+"""{field of a class in `_SCALINGS`: its key in config.json}, for the field whose key has another name."""
+_OPTIONAL_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
 """The keys of a rotary scaling that may be absent or null in a config.json."""
 
 
@@ -85,14 +85,14 @@ class Format:
     """
 
 
-SETTINGS = {
+_SETTINGS = {
     "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
     "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_dim": "intermediate_size",
     "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
     "enable_weight_tying": "tie_word_embeddings",
 }  # fmt: skip
 """{field of ModelArgs: key in config.json}, for the keys that all models have."""
-OMITTED = {"norm_eps": 1e-6, "rope_theta": 10000.0, "enable_weight_tying": False}
+_OMITTED = {"norm_eps": 1e-6, "rope_theta": 10000.0, "enable_weight_tying": False}
 """{field of ModelArgs: its value if config.json does not have the key}."""
 ATTENTION = {
     "attention.wq.weight": Place("self_attn.q_proj.weight", Layout.ROTARY),
@@ -131,8 +131,8 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
             "give --model.hf_assets_path with a folder of the transformers package",
         )
     form = format_of(model)
-    stated = stated_settings(form, Path(folder))
-    known = {**OMITTED, **form.omitted, **stated}
+    stated = _stated_settings(form, Path(folder))
+    known = {**_OMITTED, **form.omitted, **stated}
     # The transformers package, too, derives them so where a file of Llama lacks them.
     if {"dim", "n_heads"} <= known.keys():
         known = {"head_dim": known["dim"] // known["n_heads"], "n_kv_heads": known["n_heads"], **known}
@@ -157,8 +157,8 @@ def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, fold
     form = format_of(model)
     if not has_file(folder, DESCRIPTION):
         return
-    stated = stated_settings(form, folder)
-    check_span(form, folder, length)
+    stated = _stated_settings(form, folder)
+    _check_span(form, folder, length)
     names = {"rope_scaling": "rope_scaling", **keys(form)}
     different = [
         f"{names[name]} is {value} there and {getattr(args, name)} in {model} {flavor}"
@@ -181,7 +181,7 @@ def has_file(folder: Path, name: str) -> bool:
         return False
 
 
-def check_span(form: Format, folder: Path, length: int) -> None:
+def _check_span(form: Format, folder: Path, length: int) -> None:
     """Raise ConfigError if the described model attends to fewer tokens than `length`, the length of a sequence."""
     described = read_json(folder / DESCRIPTION)
     span, layers = described.get(form.attention_span), described.get("layer_types")
@@ -196,10 +196,10 @@ def check_span(form: Format, folder: Path, length: int) -> None:
 
 def keys(form: Format) -> dict[str, str]:
     """Return {field of the model's shape: key in config.json}, without fields that have no key."""
-    return {name: key for name, key in {**SETTINGS, **form.settings}.items() if name not in form.derived}
+    return {name: key for name, key in {**_SETTINGS, **form.settings}.items() if name not in form.derived}
 
 
-def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
+def _stated_settings(form: Format, folder: Path) -> dict[str, Any]:
     """Return {field of the model's shape: value} of the settings that the config.json in `folder` has.
 
     Raises:
@@ -212,15 +212,15 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
     # Version 5 of the transformers package writes the first key, published models have the second.
     rotary = described.get("rope_parameters") or described.get("rope_scaling") or {}
     rotary = rotary if isinstance(rotary, dict) else {"rope_type": rotary}
-    check_supported(form, path, described)
+    _check_supported(form, path, described)
     described = {**described, **{name: rotary[name] for name in ("rope_theta",) if name in rotary}}
     found = {name: described[key] for name, key in keys(form).items() if described.get(key) is not None}
     kinds = {item.name: type(item.default) for item in fields(form.args)}
     settings = {name: checked(path, keys(form)[name], value, kinds[name]) for name, value in found.items()}
-    return {**settings, "rope_scaling": rope_scaling(path, {**of_length(described), **rotary})}
+    return {**settings, "rope_scaling": rope_scaling(path, {**_of_length(described), **rotary})}
 
 
-def check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
+def _check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
     """Raise ConfigError if a config.json describes another type of model, or settings that our model does not have.
 
     `described` is the content of the file, and `path` its path.
@@ -252,32 +252,32 @@ def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | Yarn
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    if kind not in SCALINGS:
+    if kind not in _SCALINGS:
         raise ConfigError(
             f"{path} is a model whose rotary positions are scaled ({kind}), which the model here does not do",
-            f"use weights without rope_scaling, or with that of {' or '.join(SCALINGS)}",
+            f"use weights without rope_scaling, or with that of {' or '.join(_SCALINGS)}",
         )
-    scaling = SCALINGS[str(kind)]
+    scaling = _SCALINGS[str(kind)]
     values = {
         item.name: checked(path, key, rotary.get(key), type(item.default))
         for item in fields(scaling)
-        if is_given(rotary, key := SCALING_KEYS.get(item.name, item.name)) or key not in OPTIONAL_KEYS
+        if _is_given(rotary, key := _SCALING_KEYS.get(item.name, item.name)) or key not in _OPTIONAL_KEYS
     }
     return scaling(**values)
 
 
-def is_given(rotary: Mapping[str, object], key: str) -> bool:
+def _is_given(rotary: Mapping[str, object], key: str) -> bool:
     """Return whether the rotary settings have a value for `key`; 0 means no value, as in the transformers package."""
     value = rotary.get(key)
     return value is False or bool(value)
 
 
-def of_length(described: Mapping[str, Any]) -> dict[str, object]:
+def _of_length(described: Mapping[str, Any]) -> dict[str, object]:
     """Return {key: number of tokens} with the sequence length on which a model was first trained.
 
     A rotary scaling depends on this length. If the file does not have it, the model's present sequence length is used.
     """
-    key = SCALING_KEYS["original_length"]
+    key = _SCALING_KEYS["original_length"]
     return {key: described.get(key, described.get("max_position_embeddings"))}
 
 
@@ -300,15 +300,15 @@ def describe(form: Format, args: ModelArgs) -> dict[str, object]:
     """Return the content of config.json for a model of this shape."""
     settings = {key: getattr(args, name) for name, key in keys(form).items()}
     if args.rope_scaling:
-        settings["rope_scaling"] = describe_scaling(args.rope_scaling)
+        settings["rope_scaling"] = _describe_scaling(args.rope_scaling)
     return {
         "architectures": [form.architecture], "model_type": form.model_type, "hidden_act": "silu",
         **settings, **form.fixed, **form.by_layer(args),
     }  # fmt: skip
 
 
-def describe_scaling(scaling: RopeScaling | YarnScaling) -> dict[str, object]:
+def _describe_scaling(scaling: RopeScaling | YarnScaling) -> dict[str, object]:
     """Return a rotary scaling as an entry of config.json; fields without a value are left out."""
-    kind = next(name for name, of_name in SCALINGS.items() if isinstance(scaling, of_name))
-    values = {SCALING_KEYS.get(item.name, item.name): getattr(scaling, item.name) for item in fields(scaling)}
+    kind = next(name for name, of_name in _SCALINGS.items() if isinstance(scaling, of_name))
+    values = {_SCALING_KEYS.get(item.name, item.name): getattr(scaling, item.name) for item in fields(scaling)}
     return {"rope_type": kind, **{key: value for key, value in values.items() if value != 0 or value is False}}

@@ -18,9 +18,9 @@ from trainer.config.switches import SWITCHES, WEIGHTS, off_switches
 from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
 
-DATA_SETS = ("training.dataset", "validation.dataset")
+_DATA_SETS = ("training.dataset", "validation.dataset")
 Class = Literal["honoured", "translated", "ignored", "unknown"]
-OVERRIDDEN = "a flag sets it"
+_OVERRIDDEN = "a flag sets it"
 """The reason that is reported for a key of a file if the command line overrides it."""
 
 
@@ -82,7 +82,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
     """
     resolved = resolve(path, overrides)
     if unknown := [report for report in resolved.reports if report.cls == "unknown"]:
-        raise unknown_keys(unknown)
+        raise _unknown_keys(unknown)
     return resolved.config
 
 
@@ -94,18 +94,18 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
     """
     config = load(None, overrides)
     reports = explain(None, overrides)
-    for key, switch in off_switches(config, asked_for(reports)):
+    for key, switch in off_switches(config, _asked_for(reports)):
         if key in WEIGHTS:
             raise ConfigError(f"{key} has no effect, because {switch.key} is off", f"add {switch.turn_on}")
     if refused := [report for report in reports if report.refused]:
         raise ConfigError(
-            f"this trainer cannot do what is asked: {'; '.join(map(refusal_text, refused))}",
+            f"this trainer cannot do what is asked: {'; '.join(map(_refusal_text, refused))}",
             "; ".join(unique(f"{r.suggestion}" for r in refused)) + "; torchtitan may do it: --trainer torchtitan",
         )
     return config
 
 
-def refusal_text(report: KeyReport) -> str:
+def _refusal_text(report: KeyReport) -> str:
     """Return the message about a refused key: key, line in the file, and reason."""
     line = f" (line {report.line})" if report.line else ""
     return f"{report.source or report.key} = {report.value!r}{line}: {report.reason}"
@@ -123,25 +123,25 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
         for r in reports
         if r.cls == "translated" and r.reason and r.value
     ]
-    in_force = [r for r in reports if r.cls == "ignored" and not r.refused and r.reason != OVERRIDDEN]
+    in_force = [r for r in reports if r.cls == "ignored" and not r.refused and r.reason != _OVERRIDDEN]
     ignored = [r for r in in_force if asks_for_something(r.key, r.value)]
     names = {
         reason: [r.source or r.key for r in ignored if r.reason == reason]
         for reason in unique(r.reason for r in ignored)
     }
     off: dict[str, list[str]] = {}
-    for key, switch in off_switches(resolved.config, asked_for(reports), world_size):
+    for key, switch in off_switches(resolved.config, _asked_for(reports), world_size):
         off.setdefault(switch.turn_on, []).append(key)
     return [
         *replaced,
-        *shortened_warmup(resolved.config, reports),
+        *_shortened_warmup(resolved.config, reports),
         *replaced_schedule(resolved.config),
         *(f"without effect here: {', '.join(keys)} ({reason})" for reason, keys in names.items()),
         *(f"without effect: {', '.join(keys)} (add {turn_on})" for turn_on, keys in off.items()),
     ]
 
 
-def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[str]:
+def _shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[str]:
     """Return a list with a warning if the warm-up is longer than the whole schedule; else an empty list.
 
     The trainer shortens such a warm-up to the length of the schedule.
@@ -152,7 +152,7 @@ def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[st
     return [f"lr_scheduler.warmup_steps {steps} is longer than the schedule, and becomes {total}"]
 
 
-def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
+def _asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
     """Return {key: whether a command-line flag set it} of the keys to check for an effect.
 
     The caller looks for keys without effect because their switch, such as `checkpoint.enable`, is off. So the result
@@ -172,7 +172,7 @@ def unique(texts: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(filter(None, texts)))
 
 
-def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
+def _unknown_keys(unknown: list[KeyReport]) -> ConfigError:
     """Return the error that lists the unknown keys, each with the most similar known key."""
     names = ", ".join(report.key + (f" (line {report.line})" if report.line else "") for report in unknown)
     meant = [f"{report.suggestion} instead of {report.key}" for report in unknown if report.suggestion]
@@ -193,10 +193,10 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
         resolved.config.job.config_file = str(file)
         apply(resolved, read_toml(file), own)
     in_file, resolved.reports = resolved.reports, []
-    apply(resolved, [with_value(flag, own) for flag in line.flags], own)
+    apply(resolved, [_with_value(flag, own) for flag in line.flags], own)
     resolved.reports = [*overridden(in_file, resolved.reports), *resolved.reports]
     if resolved.config.training.allow_synthetic:
-        replace_missing_data(resolved)
+        _replace_missing_data(resolved)
     resolved.reports = [settled(report, resolved.config) for report in resolved.reports]
     return resolved
 
@@ -208,19 +208,19 @@ def overridden(in_file: list[KeyReport], flags: list[KeyReport]) -> list[KeyRepo
     """
     keys = {report.key for report in flags if report.cls != "unknown"}
     return [
-        replace(report, cls="ignored", reason=OVERRIDDEN, suggestion=None, refused=False)
+        replace(report, cls="ignored", reason=_OVERRIDDEN, suggestion=None, refused=False)
         if report.key in keys and report.cls != "unknown"
         else report
         for report in in_file
     ]
 
 
-def replace_missing_data(resolved: Resolved) -> None:
+def _replace_missing_data(resolved: Resolved) -> None:
     """Replace the names of data sets that are not available by `synthetic`, and say so in the reports on the keys."""
-    for key in DATA_SETS:
-        if not missing_data(key, resolved.config):
+    for key in _DATA_SETS:
+        if not _missing_data(key, resolved.config):
             continue
-        source = data_source(key, resolved.config)
+        source = _data_source(key, resolved.config)
         name, source.dataset = source.dataset, "synthetic"
         reason = f"{name!r} is not shipped; seeded synthetic text replaces it (training.allow_synthetic)"
         resolved.reports = [
@@ -242,19 +242,19 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
         section, name = beside.split(".")
         if getattr(getattr(config, section), name) == options()[beside].default:
             return replace(report, refused=False, suggestion=None, reason=f"without {beside} it changes nothing")
-    if report.refused and report.key == "model.converters" and needs_package_alone(config):
+    if report.refused and report.key == "model.converters" and _needs_package_alone(config):
         return replace(report, refused=False, suggestion=None, reason="a dry run computes no products")
     if report.cls not in ("honoured", "translated"):
         return report
-    why, hint = (missing_model(config) if report.key.startswith("model.") else missing_data(report.key, config)) or (
+    why, hint = (_missing_model(config) if report.key.startswith("model.") else _missing_data(report.key, config)) or (
         "",
         "",
     )
-    is_culprit = report.key in (*DATA_SETS, "model.flavor" if "flavor" in why else "model.name")
+    is_culprit = report.key in (*_DATA_SETS, "model.flavor" if "flavor" in why else "model.name")
     return replace(report, cls="ignored", refused=True, reason=why, suggestion=hint) if why and is_culprit else report
 
 
-def needs_package_alone(config: JobConfig) -> bool:
+def _needs_package_alone(config: JobConfig) -> bool:
     """Return whether this is a dry run in which every model converter is known, even if its package is missing.
 
     A dry run computes no values, so it works without the package.
@@ -263,7 +263,7 @@ def needs_package_alone(config: JobConfig) -> bool:
     return config.comm.mode == "fake_backend" and all(name in BUILT_IN or is_available(name) for name in names)
 
 
-def missing_model(config: JobConfig) -> tuple[str, str] | None:
+def _missing_model(config: JobConfig) -> tuple[str, str] | None:
     """Return (reason, hint) if the configured model cannot be trained; None if it can."""
     try:
         model_shape(config)
@@ -272,19 +272,19 @@ def missing_model(config: JobConfig) -> tuple[str, str] | None:
     return None
 
 
-def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
+def _missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
     """Return (reason, hint) if `key` names a data set that is not available, else None."""
     # A dry run reads no data, and without validation there is nothing to validate on.
     is_read = config.comm.mode != "fake_backend" and (key == "training.dataset" or config.validation.enable)
-    if key not in DATA_SETS or not is_read:
+    if key not in _DATA_SETS or not is_read:
         return None
-    source = data_source(key, config)
+    source = _data_source(key, config)
     if source.dataset == "synthetic" or source.dataset_path:
         return None
     return f"data set {source.dataset!r} is not shipped", NO_DATA.format(section=key.partition(".")[0])
 
 
-def data_source(key: str, config: JobConfig) -> Training | Validation:
+def _data_source(key: str, config: JobConfig) -> Training | Validation:
     """Return the section, training or validation, to which the key `key` belongs; the key is one of DATA_SETS."""
     return config.validation if key == "validation.dataset" else config.training
 
@@ -315,15 +315,15 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
     try:
         if option := own.get(written.key):
             return KeyReport(written.key, from_toml(option, written.value), "honoured", line=written.line)
-        report = classify_value(written, values)
-        return replace(report, suggestion=suggest(written.key, own)) if report.cls == "unknown" else report
+        report = _classify_value(written, values)
+        return replace(report, suggestion=_suggest(written.key, own)) if report.cls == "unknown" else report
     except ConfigError as error:
         if written.line is None:
             raise
         raise ConfigError(f"line {written.line}: {error.message}", error.hint) from error
 
 
-def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
+def _classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     """Return the report on a key of this trainer or of torchtitan.
 
     `values` is {key: value} of all keys that the user wrote, because a translation may depend on another key.
@@ -340,7 +340,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     refusal = refusal_of(key)
     # Before the option is looked up: of some keys, only certain values are refused.
     if refusal and value not in refusal.possible:
-        hint = refusal.hint or possible_values(key, refusal.possible)
+        hint = refusal.hint or _possible_values(key, refusal.possible)
         return KeyReport(key, value, "ignored", source, refusal.why, hint, written.line, refused=True)
     if option and not is_without_assets(key, value, values):
         value = from_toml(option, value)
@@ -350,13 +350,13 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     return KeyReport(key, value, "unknown", source, "no such key", line=written.line)
 
 
-def possible_values(key: str, values: Sequence[object]) -> str:
+def _possible_values(key: str, values: Sequence[object]) -> str:
     """Return the hint for a wrong value: set `key` to one of `values`; if `values` is empty, remove the key."""
     named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
 
-def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
+def _with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
     """Return a command-line flag with its value: the words after the flag, converted to the type of the key.
 
     The flag `--SECTION.no_NAME` becomes the key SECTION.NAME with the value False. `own` is {key: option} of the keys
@@ -364,28 +364,28 @@ def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
     """
     section, _, name = written.key.rpartition(".")
     plain = f"{section}.{name.removeprefix('no_')}"
-    option = own.get(written.key) or option_of(written.key)
+    option = own.get(written.key) or _option_of(written.key)
     if option is None and name.startswith("no_"):
         return (
-            WrittenKey(plain, value=switch_value(plain, written, state=False), flag=True)
+            WrittenKey(plain, value=_switch_value(plain, written, state=False), flag=True)
             if plain in own or is_known(plain)
             else written
         )
     if option is None:
-        return WrittenKey(written.key, value_of_words(written.value), flag=True)
+        return WrittenKey(written.key, _value_of_words(written.value), flag=True)
     if option.kind is bool:
-        return WrittenKey(written.key, value=switch_value(written.key, written, state=True), flag=True)
+        return WrittenKey(written.key, value=_switch_value(written.key, written, state=True), flag=True)
     try:
         value = from_words(option, written.value)
     except ConfigError:
         # Like a value in a file it is refused with the reason.
         if not refusal_of(option.key):
             raise
-        value = value_of_words(written.value)
+        value = _value_of_words(written.value)
     return WrittenKey(written.key, value, flag=True)
 
 
-def option_of(key: str) -> Option | None:
+def _option_of(key: str) -> Option | None:
     """Return the option of the configuration key `key`, which may be an older name; None if there is no such option."""
     return options().get(compat.RENAMED.get(key, key))
 
@@ -397,7 +397,7 @@ def is_known(key: str) -> bool:
     )
 
 
-def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
+def _switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
     """Return `state`, the value of a boolean flag: True for `--NAME` and False for `--no_NAME`.
 
     `key` is the configuration key of the flag, for the error message.
@@ -413,7 +413,7 @@ def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
     return state
 
 
-def value_of_words(words: list[str]) -> object:
+def _value_of_words(words: list[str]) -> object:
     """Return the value of a flag with unknown type, from the words that follow the flag.
 
     No word means True. One word is None, a number or a string. Several words are a list.
@@ -431,7 +431,7 @@ def value_of_words(words: list[str]) -> object:
     return words[0]
 
 
-def suggest(key: str, own: Iterable[str] = ()) -> str | None:
+def _suggest(key: str, own: Iterable[str] = ()) -> str | None:
     """Return the known key most similar to the unknown `key`; None if no key is similar.
 
     A key in the same section is preferred. `own` has the keys that a user's module adds.

@@ -7,7 +7,7 @@ from trainer.errors import DataError
 from trainer.local_data.files import Split, local_files
 from trainer.local_data.records import Files, Position
 
-COMPLETE = ".metadata"
+_COMPLETE = ".metadata"
 """The file that PyTorch writes last into the folder of a checkpoint: if it exists, the checkpoint is complete."""
 
 
@@ -36,10 +36,10 @@ def check_initial_checkpoint(config: JobConfig) -> None:
         return
     path, own = Path(checkpoint.initial_load_path), Path(config.job.dump_folder, checkpoint.folder)
     # A checkpoint of the run's own goes before the initial one, which is then not loaded.
-    if checkpoint.create_seed_checkpoint or (path / COMPLETE).is_file() or any(own.glob(f"step-*/{COMPLETE}")):
+    if checkpoint.create_seed_checkpoint or (path / _COMPLETE).is_file() or any(own.glob(f"step-*/{_COMPLETE}")):
         return
     inside = sorted(
-        (found.parent for found in path.glob(f"**/step-*/{COMPLETE}")), key=lambda found: found.stat().st_mtime
+        (found.parent for found in path.glob(f"**/step-*/{_COMPLETE}")), key=lambda found: found.stat().st_mtime
     )
     fault = "is not a complete checkpoint" if path.exists() else "does not exist"
     hint = (

@@ -21,7 +21,7 @@ def from_registry(module: str, function: str) -> JobConfig:
     Raises:
         ConfigError: There is no such module or function.
     """
-    search_working_folder_last()
+    _search_working_folder_last()
     name = next((name for name in (f"trainer.models.{module}", module) if exists(f"{name}.config_registry")), None)
     if name is None:
         raise ConfigError(
@@ -29,7 +29,7 @@ def from_registry(module: str, function: str) -> JobConfig:
             f"built in are {', '.join(models())}; give other modules by their dotted path",
         )
     registry = importlib.import_module(f"{name}.config_registry")
-    functions = [name for name, value in vars(registry).items() if is_configuration(value, registry.__name__)]
+    functions = [name for name, value in vars(registry).items() if _is_configuration(value, registry.__name__)]
     if function not in functions:
         raise ConfigError(f"{module} has no configuration {function!r}", f"it has {', '.join(functions)}")
     config = getattr(registry, function)()
@@ -45,7 +45,7 @@ def models() -> list[str]:
     return sorted(file.parent.name for file in MODELS.glob("*/flavors.py"))
 
 
-def search_working_folder_last() -> None:
+def _search_working_folder_last() -> None:
     """Append the working folder to sys.path, so that a user's registry can be imported.
 
     Because it is last, the user's modules cannot replace ours.
@@ -54,7 +54,7 @@ def search_working_folder_last() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def is_configuration(value: object, module: str) -> bool:
+def _is_configuration(value: object, module: str) -> bool:
     """Return whether `value` is a function that was defined in `module` and takes no arguments."""
     return inspect.isfunction(value) and value.__module__ == module and not inspect.signature(value).parameters
 

@@ -82,7 +82,7 @@ def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
         part = getattr(config, section.name)
         if not is_dataclass(part) or isinstance(part, type):
             raise ConfigError(f"{section.name} of {type(config).__name__} is no section", "make it a dataclass")
-        documents = help_texts(type(part))
+        documents = _help_texts(type(part))
         hints = get_type_hints(type(part), include_extras=True)
         for item in fields(part):
             key = f"{section.name}.{item.name}"
@@ -107,7 +107,7 @@ def option(key: str, hint: object, default: object, text: str) -> Option:
     return Option(key, kind, choices, optional, default, text, bounds)
 
 
-def help_texts(section: type) -> dict[str, str]:
+def _help_texts(section: type) -> dict[str, str]:
     """Return {field: help text} of a section; the help text is the string literal below the field in the source."""
     texts: dict[str, str] = {}
     # From the base class on, so that the help texts of a user's subclass replace those of the base.
@@ -133,7 +133,7 @@ def from_toml(option: Option, value: object) -> object:
     if option.optional and value in ("None", "none", None):
         return None
     if option.kind is list:
-        return checked_list(option, split_commas(value) if isinstance(value, str) else value)
+        return _checked_list(option, _split_commas(value) if isinstance(value, str) else value)
     # TOML distinguishes 1 from 1.0, which people do not.
     if option.kind is float and type(value) is int:
         value = float(value)
@@ -142,7 +142,7 @@ def from_toml(option: Option, value: object) -> object:
         value = str(value)
     is_possible = type(value) is option.kind and (not option.choices or value in option.choices)
     if not is_possible or (option.bounds and value not in option.bounds):
-        raise wrong_value(option, value)
+        raise _wrong_value(option, value)
     return value
 
 
@@ -153,17 +153,17 @@ def from_words(option: Option, words: list[str]) -> object:
         ConfigError: The value has another type, is not one of the choices, or is out of bounds.
     """
     if option.kind is list:
-        listed = toml_list(words[0]) if len(words) == 1 else None
-        return checked_list(option, [p for word in words for p in split_commas(word)] if listed is None else listed)
+        listed = _toml_list(words[0]) if len(words) == 1 else None
+        return _checked_list(option, [p for word in words for p in _split_commas(word)] if listed is None else listed)
     if len(words) != 1:
-        raise wrong_value(option, " ".join(words))
+        raise _wrong_value(option, " ".join(words))
     try:
-        return from_toml(option, number_of_word(option.kind, words[0]))
+        return from_toml(option, _number_of_word(option.kind, words[0]))
     except ValueError:
-        raise wrong_value(option, words[0]) from None
+        raise _wrong_value(option, words[0]) from None
 
 
-def number_of_word(kind: type, word: str) -> object:
+def _number_of_word(kind: type, word: str) -> object:
     """Return a word of the command line as a number if `kind` is int or float, else unchanged.
 
     Forms such as 1_000, 0x10 and 1e-3 are accepted.
@@ -176,7 +176,7 @@ def number_of_word(kind: type, word: str) -> object:
     return int(word, 0) if kind is int else float(word)
 
 
-def toml_list(word: str) -> object:
+def _toml_list(word: str) -> object:
     """Return the list that `word` contains in TOML syntax, such as `["a", "b"]`; None if it is not a list."""
     try:
         return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
@@ -184,25 +184,25 @@ def toml_list(word: str) -> object:
         return None
 
 
-def split_commas(text: str) -> list[str]:
+def _split_commas(text: str) -> list[str]:
     """Return the parts of a comma-separated text."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def checked_list(option: Option, value: object) -> list[str]:
+def _checked_list(option: Option, value: object) -> list[str]:
     """Return `value` if it is a list of strings that the option accepts.
 
     Raises:
         ConfigError: The value is anything else.
     """
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-        raise wrong_value(option, value)
+        raise _wrong_value(option, value)
     if option.choices and not set(value) <= set(option.choices):
-        raise wrong_value(option, value)
+        raise _wrong_value(option, value)
     return list(value)
 
 
-def wrong_value(option: Option, value: object) -> ConfigError:
+def _wrong_value(option: Option, value: object) -> ConfigError:
     """Return the error that names the key, the wrong value and the expected values."""
     # A key of a user's own section may have no help text.
     hint = f"{option.key}: {option.help}" if option.help else f"give {option.expected}"

@@ -34,18 +34,18 @@ def flag(option: Option) -> str:
 
 def default(option: Option) -> str:
     """Return the default of an option as the help text shows it."""
-    return "None" if option.default is None else toml_value(option.default)
+    return "None" if option.default is None else _toml_value(option.default)
 
 
 def toml(config: JobConfig) -> str:
     """Return the configuration as TOML; keys without a value are comments."""
     blocks = []
     for section, values in as_dict(config).items():
-        lines = [f"# {name} is not set" if v is None else f"{name} = {toml_value(v)}" for name, v in values.items()]
+        lines = [f"# {name} is not set" if v is None else f"{name} = {_toml_value(v)}" for name, v in values.items()]
         blocks.append("\n".join([f"[{section}]", *lines]))
     return "\n\n".join(blocks)
 
 
-def toml_value(value: object) -> str:
+def _toml_value(value: object) -> str:
     """Return a value as TOML; strings, numbers, booleans and lists are the same in JSON and TOML."""
     return json.dumps(value)

@@ -25,7 +25,7 @@ class Switch(NamedTuple):
     """Whether keys without effect are reported even if the same file turns the switch off."""
 
 
-def has_experts(config: JobConfig) -> bool:
+def _has_experts(config: JobConfig) -> bool:
     """Return whether the configured model has experts; True for an unknown model, which another check reports."""
     try:
         return hasattr(model_shape(config), "n_experts")
@@ -159,7 +159,7 @@ SWITCHES = (
     Switch(
         "model.name",
         "--model.name llama4, which has experts",
-        has_experts,
+        _has_experts,
         ("parallelism.expert_tensor_parallel_degree", "debug.moe_force_load_balance"),
         is_always_reported=True,
     ),
@@ -187,7 +187,7 @@ SWITCHES = (
         is_always_reported=True,
     ),
 )
-SHARDING = Switch(
+_SHARDING = Switch(
     "parallelism.data_parallel_shard_degree",
     "--parallelism.data_parallel_shard_degree N, as FSDP shards no weight on this mesh",
     lambda c: c.training.enable_cpu_offload,
@@ -217,7 +217,7 @@ def off_switches(
     settings of the feature. So such keys are reported only if a flag set them. `world_size` is the number of ranks;
     without it, keys that only FSDP uses are not reported.
     """
-    switches = SWITCHES if world_size is None or uses_fsdp(config, world_size) else (*SWITCHES, SHARDING)
+    switches = SWITCHES if world_size is None or _uses_fsdp(config, world_size) else (*SWITCHES, _SHARDING)
     for key, is_flag in written.items():
         for switch in switches:
             counts = key != switch.key and any(fnmatchcase(key, pattern) for pattern in switch.keys)
@@ -226,7 +226,7 @@ def off_switches(
                 yield key, switch
 
 
-def uses_fsdp(config: JobConfig, world_size: int) -> bool:
+def _uses_fsdp(config: JobConfig, world_size: int) -> bool:
     """Return whether FSDP, and not DDP, is used for the weights of a job on `world_size` ranks.
 
     Raises:

@@ -9,10 +9,10 @@ from typing import Any
 
 from trainer.errors import ConfigError
 
-SECTION = re.compile(r"\s*\[\s*([\w.\-\s]+?)\s*\]")
+_SECTION = re.compile(r"\s*\[\s*([\w.\-\s]+?)\s*\]")
 LONGEST = 1 << 24
 """The largest number of characters that is read of a configuration file; a device such as /dev/zero has no end."""
-ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
+_ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_toml(path: Path) -> list[WrittenKey]:
         raise ConfigError(f"{path}: not valid TOML: {error}", "see https://toml.io; strings need quotes") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: arrays nested too deeply", "no key of a configuration needs that") from error
-    lines = line_numbers(text)
+    lines = _line_numbers(text)
     return [WrittenKey(key, value, lines.get(key)) for key, value in flatten(tree)]
 
 
@@ -64,14 +64,14 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, value
 
 
-def line_numbers(text: str) -> dict[str, int]:
+def _line_numbers(text: str) -> dict[str, int]:
     """Return {dotted key: line number, from 1} of a TOML text; tomllib does not report line numbers."""
     line_of_key: dict[str, int] = {}
     prefix = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        if section := SECTION.match(line):
+        if section := _SECTION.match(line):
             prefix = section[1].replace(" ", "") + "."
-        elif key := ASSIGNMENT.match(line):
+        elif key := _ASSIGNMENT.match(line):
             line_of_key.setdefault(prefix + key[1].replace(" ", ""), number)
     return line_of_key
 
@@ -92,7 +92,7 @@ def read_flags(words: Sequence[str]) -> CommandLine:
         else:
             raise ConfigError(f"{word!r} belongs to no option", "options are written --section.key value")
     sources = {
-        written.key: one_word(written) for written in flags if written.key in ("config", "module", "job.config_file")
+        written.key: _one_word(written) for written in flags if written.key in ("config", "module", "job.config_file")
     }
     rest = tuple(written for written in flags if written.key not in sources)
     module, config = sources.get("module"), sources.get("config")
@@ -102,7 +102,7 @@ def read_flags(words: Sequence[str]) -> CommandLine:
     return CommandLine(Path(file) if file else None, module, config if module else None, rest)
 
 
-def one_word(written: WrittenKey) -> str:
+def _one_word(written: WrittenKey) -> str:
     """Return the single value that follows a flag.
 
     Raises:

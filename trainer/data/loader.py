@@ -142,7 +142,7 @@ class Loader:
         """Yield the sequences from `start` to the end of the data; tokens that do not fill a sequence are left out."""
         tokens, pieces = array("i"), deque[Piece]()
         for record in self.data.records(start):
-            encoded = self.tokenizer.encode(text) if (text := text_of(record)) else []
+            encoded = self.tokenizer.encode(text) if (text := _text_of(record)) else []
             # Only the record at which the data are entered is read from its middle on.
             skip = start.token if record.position[:2] == start[:2] else 0
             pieces.append(Piece(record.position._replace(token=skip), len(encoded) - skip))
@@ -154,7 +154,7 @@ class Loader:
                 # A copy, because Python cannot shorten an array whose memory a tensor shares.
                 window = tokens[begin : begin + self.seq_len + 1]
                 begin += self.seq_len
-                yield Packed(torch.frombuffer(window, dtype=torch.int32), next_position(pieces, self.seq_len))
+                yield Packed(torch.frombuffer(window, dtype=torch.int32), _next_position(pieces, self.seq_len))
             del tokens[:begin]
 
     def too_little(self) -> DataError:
@@ -203,7 +203,7 @@ class Loader:
                 self.following = packed.following
 
 
-def text_of(record: Record) -> str:
+def _text_of(record: Record) -> str:
     """Return the text of a record; empty if the text is null, which is possible in a table.
 
     Raises:
@@ -216,7 +216,7 @@ def text_of(record: Record) -> str:
     raise DataError(f"{record.where}: no text, but {names}", 'give each record a "text", or a row for fine-tuning')
 
 
-def next_position(pieces: deque[Piece], count: int) -> Position:
+def _next_position(pieces: deque[Piece], count: int) -> Position:
     """Remove the first `count` tokens from `pieces`, and return the position of the next token in the data."""
     while count >= pieces[0].length:
         count -= pieces.popleft().length

@@ -13,8 +13,8 @@ from trainer.local_data.records import Fields, Record
 
 IGNORE = -100
 FORMS = (("messages",), ("prompt", "completion"), ("input_ids", "labels"))
-KNOWN = 'each row needs "messages", "prompt" and "completion", or "input_ids" and "labels", like the first'
-NO_TEMPLATE = "give --model.hf_assets_path a folder whose tokenizer_config.json has a chat_template"
+_KNOWN = 'each row needs "messages", "prompt" and "completion", or "input_ids" and "labels", like the first'
+_NO_TEMPLATE = "give --model.hf_assets_path a folder whose tokenizer_config.json has a chat_template"
 Tokenizers = ByteTokenizer | FileTokenizer
 Messages = list[dict[str, Any]]
 
@@ -40,15 +40,15 @@ def read_row(record: Record, tokenizer: Tokenizers, template: "ChatTemplate") ->
     row = record.fields
     try:
         if "input_ids" in row:
-            return labelled_row(row["input_ids"], row["labels"])
+            return _labelled_row(row["input_ids"], row["labels"])
         if "messages" in row:
             return conversation(row["messages"], tokenizer, template)
         return completion(row["prompt"], row["completion"], tokenizer)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{record.where}: {type(error).__name__}: {error}", KNOWN) from error
+        raise DataError(f"{record.where}: {type(error).__name__}: {error}", _KNOWN) from error
 
 
-def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
+def _labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
     """Return a row from token ids and labels; a label is the token at the same position (not shifted), or IGNORE.
 
     Raises:
@@ -111,7 +111,7 @@ class ChatTemplate:
                     "write each answer as a row of its own, with the messages before it",
                 )
             # The prompt may end with marks that a finished answer lacks, such as an opened thought.
-            spans.append((len(common_prefix(before, after)), len(after)))
+            spans.append((len(_common_prefix(before, after)), len(after)))
         return text, spans
 
     def text(self, messages: Messages, *, prompt: bool = False) -> str:
@@ -123,7 +123,7 @@ class ChatTemplate:
         try:
             rendered = self.template.render(messages=messages, add_generation_prompt=prompt, **self.names)
         except Exception as error:  # a template may raise anything
-            raise DataError(f"the chat template refuses a conversation: {error}", NO_TEMPLATE) from error
+            raise DataError(f"the chat template refuses a conversation: {error}", _NO_TEMPLATE) from error
         return str(rendered)
 
 
@@ -134,11 +134,11 @@ def compiled(source: object) -> Any:
         DataError: There is no template, or the template has an error.
     """
     if not isinstance(source, str):
-        raise DataError("conversations need a chat template, and there is none", NO_TEMPLATE)
+        raise DataError("conversations need a chat template, and there is none", _NO_TEMPLATE)
     jinja = importlib.import_module("jinja2")
     sandbox = importlib.import_module("jinja2.sandbox")
     # transformers renders templates with these options, and those of models rely on them.
-    extensions = [generation_blocks(), "jinja2.ext.loopcontrols"]
+    extensions = [_generation_blocks(), "jinja2.ext.loopcontrols"]
     environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     # A fixed date, so that a run that is resumed on another day reads the same tokens.
@@ -146,10 +146,10 @@ def compiled(source: object) -> Any:
     try:
         return environment.from_string(source)
     except jinja.TemplateError as error:
-        raise DataError(f"the chat template has an error: {error}", NO_TEMPLATE) from error
+        raise DataError(f"the chat template has an error: {error}", _NO_TEMPLATE) from error
 
 
-def generation_blocks() -> Any:
+def _generation_blocks() -> Any:
     """Return the jinja2 extension for `{% generation %}` blocks, with which a template may mark an answer.
 
     The extension only writes the content of a block. Which tokens are learned is found in the same way for all
@@ -169,7 +169,7 @@ def refuse(message: str) -> None:
     raise ValueError(message)
 
 
-def common_prefix(a: str, b: str) -> str:
+def _common_prefix(a: str, b: str) -> str:
     """Return the longest common beginning of two texts."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]

@@ -14,7 +14,7 @@ from trainer.local_data.files import Split, local_files
 from trainer.local_data.records import Data, Files, InMemory, Position
 from trainer.models.decoder import model_args
 
-CHECKED_AT_START = 8 << 20
+_CHECKED_AT_START = 8 << 20
 """Data of at most this many bytes are read once before the first step, so that a bad record is found at once."""
 
 
@@ -25,20 +25,20 @@ def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int
         DataError: The data do not exist, or the configured parallelism does not support them.
     """
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
-    data = data_of(source, config.debug.seed or 0, split)
+    data = _data_of(source, config.debug.seed or 0, split)
     first = next(iter(data.records(Position())), None)
     # Without any record, the loader for texts raises the error.
     if first is None or not is_row(first.fields):
         loader = Loader(data, seq_len, share, tokenizer)
     else:
-        check_parallelism(config)
+        _check_parallelism(config)
         loader = RowLoader(data, seq_len, share, tokenizer)
-    if isinstance(data, Files) and data.size <= CHECKED_AT_START:
+    if isinstance(data, Files) and data.size <= _CHECKED_AT_START:
         loader.totals()
     return loader
 
 
-def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
+def _data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
     """Return the data at the path that `source` names; without a path, synthetic text made from `seed`.
 
     Raises:
@@ -54,7 +54,7 @@ def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
     raise DataError(f"data set {source.dataset!r} is not shipped", NO_DATA.format(section="training"))
 
 
-def check_parallelism(config: JobConfig) -> None:
+def _check_parallelism(config: JobConfig) -> None:
     """Raise DataError if the configured parallelism would let the rows of a sequence attend to each other.
 
     This is so for context parallelism, pipeline parallelism and torch.compile.

@@ -9,18 +9,18 @@ from typing import Any, Protocol
 from trainer.config.hf_format import has_file
 from trainer.errors import DataError
 
-BOS, EOS = 256, 257
+_BOS, _EOS = 256, 257
 VOCAB_SIZE = 320
 """256 byte values and two special tokens, rounded up to a number that most parallel degrees divide evenly."""
 FILE = "tokenizer.json"
 INSTALL = "pip install 'torch-workbench[tokens]', or remove model.hf_assets_path: bytes are tokens then"
-EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<|eot_id|>")
-BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>")
+_EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<|eot_id|>")
+_BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>")
 
 
 def encode(text: str) -> list[int]:
     """Return the tokens of one document (its UTF-8 bytes) between a begin and an end token."""
-    return [BOS, *text.encode(), EOS]
+    return [_BOS, *text.encode(), _EOS]
 
 
 class Tokenizer(Protocol):
@@ -44,8 +44,8 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """The tokenizer for which each byte is a token; it needs no files."""
 
-    eos, vocab_size, checksum = EOS, VOCAB_SIZE, 0
-    special = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}  # noqa: RUF012
+    eos, vocab_size, checksum = _EOS, VOCAB_SIZE, 0
+    special = {_BOS: "<bos>", _EOS: "<eos>", ord(" "): "␣"}  # noqa: RUF012
 
     def encode(self, text: str) -> list[int]:
         return encode(text)
@@ -77,8 +77,8 @@ class FileTokenizer:
         self.checksum = zlib.crc32((folder / FILE).read_bytes(), zlib.crc32(json.dumps(self.config).encode()))
         # Not the number of tokens: ids may have gaps, and the largest one needs a row of the embedding.
         self.vocab_size = 1 + max(self.encoder.get_vocab(with_added_tokens=True).values())
-        self.bos = self.special("bos_token", BOS_NAMES)
-        eos = self.special("eos_token", EOS_NAMES)
+        self.bos = self.special("bos_token", _BOS_NAMES)
+        eos = self.special("eos_token", _EOS_NAMES)
         if eos is None:
             raise DataError(f"{folder}: no token ends a document", "name an eos_token in tokenizer_config.json")
         self.eos = eos

@@ -40,14 +40,14 @@ def even_routing(copies: int) -> Iterator[None]:
     """
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
-    expert_parallel.split_sizes = lambda counts: even_split(copies, len(counts))
+    expert_parallel.split_sizes = lambda counts: _even_split(copies, len(counts))
     try:
         yield
     finally:
         moe.grouped_mm, expert_parallel.split_sizes = originals
 
 
-def even_split(copies: int, ranks: int) -> list[int]:
+def _even_split(copies: int, ranks: int) -> list[int]:
     """Split the number `copies` into one part per rank, as equal as possible: 7 over 3 ranks is [3, 2, 2]."""
     share, more = divmod(copies, ranks)
     return [share + (rank < more) for rank in range(ranks)]

@@ -25,7 +25,7 @@ They are for what the model itself allocates outside of its parts, for the loss,
 """
 OWN_ROWS = {INPUTS: "(inputs)", COMMUNICATION: "(communication)"}
 """{category that belongs to no module: the name under which its memory is listed}."""
-LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
+_LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
 """{category: number of parts of a label after the module's name}: 1 in `wq.weight`, 2 in `wq.weight.exp_avg`."""
 
 
@@ -41,7 +41,7 @@ class ModuleNames:
 
     def learn(self, model: nn.Module) -> None:
         """Remember which modules of `model` are stacks; a stack is a numbered list of layers."""
-        self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if is_stack(module)}
+        self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if _is_stack(module)}
         # Names that were folded before may contain one of the new stacks.
         self._folded.clear()
 
@@ -59,12 +59,12 @@ class ModuleNames:
         A parameter with the label `layers.0.wq.weight` belongs to `layers.*.wq`. Inputs and communication belong to no
         module; their result is a name in parentheses, such as `(inputs)`. For all other categories the result is empty.
         """
-        if category in LABEL_ENDS:
-            return self.folded(".".join(label.split(".")[: -LABEL_ENDS[category]]))
+        if category in _LABEL_ENDS:
+            return self.folded(".".join(label.split(".")[: -_LABEL_ENDS[category]]))
         return OWN_ROWS.get(category, "")
 
 
-def is_stack(module: nn.Module) -> bool:
+def _is_stack(module: nn.Module) -> bool:
     """Return whether a module is a numbered list of layers: a ModuleList or ModuleDict, or children of one type."""
     children = dict(module.named_children())
     if not children or not all(name.isdigit() for name in children):

@@ -29,9 +29,9 @@ from trainer.step import Batch
 from trainer.validation import untouched
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
-STEPS_WITH_EXPERTS = 2
+_STEPS_WITH_EXPERTS = 2
 """The number of steps that are run of a model with experts, which keep tensors from one step to the next."""
-MAX_BATCHES = 2
+_MAX_BATCHES = 2
 """The most accumulated batches that are run: from the second one on, gradients exist and memory stays the same."""
 ENDS = 2
 """The number of layers at either end whose memory differs from that of the others; FSDP gathers one layer ahead."""
@@ -75,10 +75,10 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
     training, parallelism = config.training, config.parallelism
     is_pipeline = mesh.pp > 1
     rows = parallelism.pipeline_parallel_microbatch_size if is_pipeline else training.local_batch_size
-    return token_copies(rows, training.seq_len, args, mesh)
+    return _token_copies(rows, training.seq_len, args, mesh)
 
 
-def token_copies(rows: int, length: int, args: ModelArgs, mesh: Degrees) -> int:
+def _token_copies(rows: int, length: int, args: ModelArgs, mesh: Degrees) -> int:
     """Return the number of token copies that a rank sends to experts for `rows` sequences: `top_k` for each token."""
     # A rank of tensor parallelism sends its part of the sequence.
     return rows * length // (mesh.cp * mesh.tp) * getattr(args, "top_k", 0)
@@ -108,7 +108,7 @@ class Rehearsal:
         """Run a step and a validation, if there is one, and return {window: its peak memory}.
 
         The optimizer's state is created before the step, because it exists in all steps except the first. A model with
-        experts runs `STEPS_WITH_EXPERTS` steps, and the last one counts.
+        experts runs `_STEPS_WITH_EXPERTS` steps, and the last one counts.
         """
         buckets = self.buckets()
         for storage in buckets:
@@ -116,7 +116,7 @@ class Rehearsal:
         handles = [handle for number in range(len(self.models)) for handle in self.mark_layers(number)]
         with self.hooks.active(), self.tracker:
             self.create_state()
-            for _ in range(STEPS_WITH_EXPERTS if any(moe_layers(self.compute.model)) else 1):
+            for _ in range(_STEPS_WITH_EXPERTS if any(moe_layers(self.compute.model)) else 1):
                 self.tracker.peaks.clear()
                 self.passes.clear()
                 self.step()
@@ -138,9 +138,9 @@ class Rehearsal:
         self.compute.optimizer.zero_grad()
 
     def step(self) -> None:
-        """Run one optimizer step, with at most `MAX_BATCHES` accumulated batches."""
+        """Run one optimizer step, with at most `_MAX_BATCHES` accumulated batches."""
         training = self.config.training
-        for _ in range(min(self.compute.accumulation_steps, MAX_BATCHES)):
+        for _ in range(min(self.compute.accumulation_steps, _MAX_BATCHES)):
             self.compute.forward_backward(self.batch(training.local_batch_size, training.seq_len))
         self.compute.update()
 
@@ -148,7 +148,7 @@ class Rehearsal:
         """Compute the loss of one validation batch; the others need the same memory."""
         validation, mesh = self.config.validation, self.world.degrees
         rows, length = validation.local_batch_size, validation.seq_len or self.config.training.seq_len
-        routed = token_copies(rows, length, self.models[0].args, mesh)
+        routed = _token_copies(rows, length, self.models[0].args, mesh)
         with self.phase(VALIDATION), even_routing(routed), torch.no_grad(), untouched(self.models):
             self.compute.evaluate(self.batch(rows, length))
 
@@ -191,7 +191,7 @@ class Rehearsal:
         """
         layers = list(self.models[number].layers.values())
         for place, layer in enumerate(layers):
-            name = layer_name(place, len(layers))
+            name = _layer_name(place, len(layers))
             yield layer.register_forward_pre_hook(self.at_begin(number, name, first=place == 0))
             yield layer.register_forward_hook(self.at_end_of_forward(number, name, last=layer is layers[-1]))
 
@@ -230,7 +230,7 @@ class Rehearsal:
         return end
 
 
-def layer_name(place: int, count: int) -> str:
+def _layer_name(place: int, count: int) -> str:
     """Return the name of the layer with index `place` among `count` layers, for the names of windows.
 
     The first two layers are `+0` and `+1`, the last two `-2` and `-1`; all layers between are `middle`.

@@ -12,11 +12,11 @@ from trainer.estimate.module_names import OWN_ROWS, RunningModule
 from workbench.recorders.memory.library_functions import category_of_function
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PARAMETERS, PRIORITY, TEMPORARY, without_wrappers
 
-MAX_CALLERS = 30
+_MAX_CALLERS = 30
 """The most callers on the call stack that are searched for the purpose of an allocation."""
-SHARDED_PARAMETER = "_fsdp_param.py"
+_SHARDED_PARAMETER = "_fsdp_param.py"
 """The file of FSDP with the objects that know the name of the parameter which they gather or reduce."""
-NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
+_NOT_ALLOCATED, _PROPAGATION = "pretended", "_sharding_prop.py"
 """The category of allocations that no real run makes, and the file of DTensor that makes them.
 
 DTensor computes the shapes of results on whole tensors, which have no memory.
@@ -98,8 +98,8 @@ class StorageCounter:
         if block is None:
             parameter = ""
             if not category:
-                category, parameter = purpose_of_caller()
-            if category == NOT_ALLOCATED:
+                category, parameter = _purpose_of_caller()
+            if category == _NOT_ALLOCATED:
                 return
             sharded = self.running.names.owner(PARAMETERS, without_wrappers(parameter)) if parameter else ""
             owner = module or OWN_ROWS.get(category) or sharded or self.running.name
@@ -165,17 +165,17 @@ class StorageCounter:
             highest.where = self._locate()
 
 
-def purpose_of_caller() -> tuple[str, str]:
+def _purpose_of_caller() -> tuple[str, str]:
     """Return (category of the storage that is being allocated, name of the parameter for which FSDP allocates it).
 
     Both follow from the functions on the call stack. If FSDP does not allocate the storage, the name is empty.
     """
     parameter = ""
     frame = sys._getframe(2)  # noqa: SLF001  # `inspect` costs a hundred times as much
-    for _ in range(MAX_CALLERS):
-        if frame.f_code.co_filename.endswith(PROPAGATION):
-            return NOT_ALLOCATED, ""
-        if frame.f_code.co_filename.endswith(SHARDED_PARAMETER):
+    for _ in range(_MAX_CALLERS):
+        if frame.f_code.co_filename.endswith(_PROPAGATION):
+            return _NOT_ALLOCATED, ""
+        if frame.f_code.co_filename.endswith(_SHARDED_PARAMETER):
             parameter = parameter or getattr(frame.f_locals.get("self"), "_param_fqn", None) or ""
         if known := category_of_function(frame.f_code.co_filename, frame.f_code.co_name):
             return known, parameter

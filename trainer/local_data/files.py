@@ -10,7 +10,7 @@ from trainer.errors import DataError
 from trainer.local_data.records import FORMATS, reader_of
 
 logger = logging.getLogger("root")
-NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+_NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 
 
 class Split(Enum):
@@ -33,20 +33,20 @@ def local_files(path: Path, split: Split = Split.TRAIN) -> list[Path]:
     if not path.is_dir() or (path / "state.json").is_file():
         return [path]
     if (path / "dataset_dict.json").is_file():
-        return of_split([path / name for name in saved_splits(path)], path, split)
-    files = sorted(file for file in path.rglob("*") if is_data(file.relative_to(path)) and file.is_file())
+        return _of_split([path / name for name in _saved_splits(path)], path, split)
+    files = sorted(file for file in path.rglob("*") if _is_data(file.relative_to(path)) and file.is_file())
     if not files:
         raise DataError(f"{path}: no data files", f"put files there that end in {', '.join(FORMATS)}")
-    return of_split(files, path, split)
+    return _of_split(files, path, split)
 
 
-def is_data(name: Path) -> bool:
+def _is_data(name: Path) -> bool:
     """Return whether a path below the data folder has the ending of a data file, and no part of it is hidden."""
     hidden = any(part.startswith(".") for part in name.parts)
-    return reader_of(name) is not None and name.name not in NOT_DATA and not hidden
+    return reader_of(name) is not None and name.name not in _NOT_DATA and not hidden
 
 
-def saved_splits(path: Path) -> list[str]:
+def _saved_splits(path: Path) -> list[str]:
     """Return the names of the splits in a folder that the datasets package saved.
 
     Raises:
@@ -58,13 +58,13 @@ def saved_splits(path: Path) -> list[str]:
         raise DataError(f"{path / 'dataset_dict.json'}: {error}", "save the data set again") from error
 
 
-def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
+def _of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
     """Return the files of `split`, by their names below `folder`.
 
     If no file is named after the split, return the files whose names contain no split, or else all files. For
     validation, files of the test split come before files without a split.
     """
-    named = {file: split_of(file.relative_to(folder)) for file in files}
+    named = {file: _split_of(file.relative_to(folder)) for file in files}
     # The tests of a data set serve as its validation where it has no other.
     wanted = [split, Split.TEST, None] if split is Split.VALIDATION else [split, None]
     chosen = next((part for name in wanted if (part := [file for file in files if named[file] is name])), files)
@@ -73,7 +73,7 @@ def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
     return chosen
 
 
-def split_of(name: Path) -> Split | None:
+def _split_of(name: Path) -> Split | None:
     """Return the split that a path names: in the file's name, or else in the name of a folder; None without a split."""
     for part in reversed(name.parts):
         for split in Split:

@@ -18,7 +18,7 @@ from trainer.errors import DataError
 
 BLOCK, BLOCKS = 1 << 20, 64
 """The bytes of a block, and the most blocks that a checksum reads, so that data of any size are checked fast."""
-FILE_HINT = "give --training.dataset_path a file or folder"
+_FILE_HINT = "give --training.dataset_path a file or folder"
 Fields = dict[str, Any]
 Numbered = Iterator[tuple[str, Fields]]
 """The records of a file, each as (its position in the file as text for messages, its fields)."""
@@ -79,7 +79,7 @@ class Files:
             self.stored = [file for path in paths for file in files_below(path)]
             self.size = sum(file.stat().st_size for file in self.stored)
         except OSError as error:
-            raise DataError(f"{error.filename}: {error.strerror}", FILE_HINT) from error
+            raise DataError(f"{error.filename}: {error.strerror}", _FILE_HINT) from error
 
     def records(self, start: Position) -> Iterator[Record]:
         """Yield the records from position `start` on.
@@ -89,7 +89,7 @@ class Files:
         """
         for number, path in list(enumerate(self.paths))[start.file :]:
             skip = start.record if number == start.file else 0
-            for record, (where, fields) in enumerate(read_file(path, skip), start=skip):
+            for record, (where, fields) in enumerate(_read_file(path, skip), start=skip):
                 yield Record(Position(number, record), where, fields)
 
     def checksum(self) -> int:
@@ -112,19 +112,19 @@ def files_below(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
-def read_file(path: Path, skip: int) -> Numbered:
+def _read_file(path: Path, skip: int) -> Numbered:
     """Yield the records of a file, or of a folder that the datasets package saved, except the first `skip` records.
 
     Raises:
         DataError: The file is missing, damaged or of an unknown format, or the package that reads it is not installed.
     """
-    reader = saved_records if path.is_dir() else reader_of(path)
+    reader = _saved_records if path.is_dir() else reader_of(path)
     if reader is None:
         raise DataError(f"{path}: not a file of a known format", f"give files that end in {', '.join(FORMATS)}")
     try:
         yield from reader(path, skip)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}", FILE_HINT) from error
+        raise DataError(f"{path}: {error.strerror or error}", _FILE_HINT) from error
     except (ValueError, EOFError, KeyError, zlib.error) as error:
         raise DataError(f"{path}: {error}", "check that the file was copied whole") from error
 
@@ -134,13 +134,13 @@ def reader_of(path: Path) -> Callable[[Path, int], Numbered] | None:
     return next((reader for suffix, reader in FORMATS.items() if path.name.lower().endswith(suffix)), None)
 
 
-def text_records(path: Path, skip: int) -> Numbered:
+def _text_records(path: Path, skip: int) -> Numbered:
     """Yield a whole text file as one record; nothing if `skip` is 1 or more."""
     if not skip:
         yield str(path), {"text": path.read_text(encoding="utf-8-sig")}
 
 
-def json_records(path: Path, skip: int) -> Numbered:
+def _json_records(path: Path, skip: int) -> Numbered:
     """Yield the objects in a file of JSON lines, or in one JSON array; the file may be compressed by gzip.
 
     Raises:
@@ -154,7 +154,7 @@ def json_records(path: Path, skip: int) -> Numbered:
         if (first := next(lines, None)) and first[1].lstrip().startswith("["):
             file.seek(0)
             for number, value in enumerate(islice(json.load(file), skip, None), start=skip):
-                yield f"{path}, item {number}", as_object(value, f"{path}, item {number}")
+                yield f"{path}, item {number}", _as_object(value, f"{path}, item {number}")
             return
         file.seek(0)
         lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
@@ -166,10 +166,10 @@ def json_records(path: Path, skip: int) -> Numbered:
                 raise DataError(
                     f"{where}: {type(error).__name__}: {error}", "write one JSON object per line"
                 ) from error
-            yield where, as_object(value, where)
+            yield where, _as_object(value, where)
 
 
-def as_object(value: object, where: str) -> Fields:
+def _as_object(value: object, where: str) -> Fields:
     """Return `value` if it is a JSON object; `where` names its position in the error.
 
     Raises:
@@ -180,14 +180,14 @@ def as_object(value: object, where: str) -> Fields:
     return value
 
 
-def csv_records(path: Path, skip: int) -> Numbered:
+def _csv_records(path: Path, skip: int) -> Numbered:
     """Yield the rows of a comma-separated table; its first line has the names of the columns."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         for number, fields in islice(enumerate(csv.DictReader(file)), skip, None):
             yield f"{path}, row {number}", fields
 
 
-def parquet_records(path: Path, skip: int) -> Numbered:
+def _parquet_records(path: Path, skip: int) -> Numbered:
     """Yield the rows of a Parquet file; one part is in memory at a time, and skipped row groups are not read."""
     file = package("pyarrow.parquet", "pyarrow", path).ParquetFile(path)
     groups: list[int] = []
@@ -201,17 +201,17 @@ def parquet_records(path: Path, skip: int) -> Numbered:
     for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=wanted(file.schema_arrow.names)):
         for fields in batch.to_pylist():
             if number >= skip:
-                yield f"{path}, row {number}", without_nulls(fields)
+                yield f"{path}, row {number}", _without_nulls(fields)
             number += 1
 
 
-def saved_records(path: Path, skip: int) -> Numbered:
+def _saved_records(path: Path, skip: int) -> Numbered:
     """Yield the rows of a folder that the datasets package saved (`save_to_disk`)."""
     rows = package("datasets", "datasets", path).load_from_disk(str(path))
     yield from numbered(rows.select_columns(wanted(rows.column_names)).skip(skip), path, skip)
 
 
-def streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
+def _streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
     """Return a function that reads local files of the format `kind` with the datasets package, without downloads."""
 
     def read(path: Path, skip: int) -> Numbered:
@@ -227,7 +227,7 @@ def streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
 def numbered(rows: Iterable[Fields], path: Path, first: int) -> Numbered:
     """Yield rows from the datasets package, each with its position in `path` as text; `first` is the first number."""
     for number, fields in enumerate(rows, start=first):
-        yield f"{path}, row {number}", without_nulls(fields)
+        yield f"{path}, row {number}", _without_nulls(fields)
 
 
 def package(module: str, name: str, path: Path) -> Any:
@@ -251,15 +251,15 @@ def wanted(columns: list[str]) -> list[str]:
     return [name for name in columns if name in COLUMNS] or columns
 
 
-def without_nulls(fields: Fields) -> Fields:
+def _without_nulls(fields: Fields) -> Fields:
     """Return the fields of a row without null values in objects within lists, such as the messages of a conversation.
 
     In a table, every message has the same fields, such as tool calls. A field without a value is null.
     """
-    return {name: stripped(value) for name, value in fields.items()}
+    return {name: _stripped(value) for name, value in fields.items()}
 
 
-def stripped(value: object) -> object:
+def _stripped(value: object) -> object:
     """Return a list of objects without null values in them; return any other value unchanged."""
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):
         return value
@@ -267,15 +267,15 @@ def stripped(value: object) -> object:
 
 
 FORMATS: dict[str, Callable[[Path, int], Numbered]] = {
-    ".txt": text_records,
-    ".jsonl": json_records,
-    ".json": json_records,
-    ".jsonl.gz": json_records,
-    ".json.gz": json_records,
-    ".parquet": parquet_records,
-    ".csv": csv_records,
-    ".arrow": streamed_records("arrow"),
-    ".jsonl.zst": streamed_records("json"),
-    ".json.zst": streamed_records("json"),
+    ".txt": _text_records,
+    ".jsonl": _json_records,
+    ".json": _json_records,
+    ".jsonl.gz": _json_records,
+    ".json.gz": _json_records,
+    ".parquet": _parquet_records,
+    ".csv": _csv_records,
+    ".arrow": _streamed_records("arrow"),
+    ".jsonl.zst": _streamed_records("json"),
+    ".json.zst": _streamed_records("json"),
 }
 """{ending of a file name: function that reads such files, from (path, number of records to skip)}."""

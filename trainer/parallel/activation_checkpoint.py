@@ -30,9 +30,9 @@ KEPT = {
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
 }
 """The operations whose outputs are kept when a block is recomputed, because they are costly to compute again."""
-PROFILER_MARKS = {profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction}  # noqa: SLF001
+_PROFILER_MARKS = {profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction}  # noqa: SLF001
 # FSDP of experts inside a block marks its work more often when that is recomputed, which would count as a mismatch.
-SAC_IGNORED_OPS.update(PROFILER_MARKS)
+SAC_IGNORED_OPS.update(_PROFILER_MARKS)
 
 
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
@@ -41,14 +41,14 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint,
     In mode `memory_budget`, the compiler may write plots to the subfolder memory_budget_pareto of `folder`.
     """
     if config.mode == "memory_budget":
-        set_memory_budget(config, folder)
+        _set_memory_budget(config, folder)
     interval, keep_costly = recompute_interval(config)
     for number, (name, block) in enumerate(model.layers.items(), start=1):
         if interval and number % interval == 0:
             model.layers[name] = wrap(block, config, keep_costly=keep_costly)
 
 
-def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
+def _set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
     """Set the fraction of activation memory that the compiler may keep, before the first block runs."""
     functorch_config.activation_memory_budget = config.memory_budget
     functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto
@@ -74,11 +74,11 @@ def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -
     )
 
 
-def policy(
+def _policy(
     _: SelectiveCheckpointContext, operation: Callable[..., object], *_args: object, **_kwargs: object
 ) -> CheckpointPolicy:
     """Return whether the output of `operation` is kept for the backward pass or recomputed."""
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-contexts = partial(create_selective_checkpoint_contexts, policy)
+contexts = partial(create_selective_checkpoint_contexts, _policy)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from trainer.models.decoder import Decoder
 
 aten = torch.ops.aten
-NO_DROPOUT = 0.0
+_NO_DROPOUT = 0.0
 # torch 2.13 renamed them; the older names warn there.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -118,7 +118,7 @@ class RingAttention(torch.autograd.Function):
         """Return the attention to all visible chunks; results per chunk are combined by their scores' log-sum-exp."""
         ctx.layout = layout
         outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank
-        queries, parts = in_chunks(q, layout), in_chunks(gather_keys_values(k, v, layout.group), layout)
+        queries, parts = _in_chunks(q, layout), _in_chunks(_gather_keys_values(k, v, layout.group), layout)
         for own, rank, chunk, same in layout.visible(dist.get_rank(layout.group)):
             part, part_weight = attention(queries[own], *parts[chunk][rank], causal=same)
             if same:
@@ -140,14 +140,14 @@ class RingAttention(torch.autograd.Function):
         """
         layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors
-        queries, outs, weights, grad = (in_chunks(t, layout) for t in (q, out, weight.unsqueeze(-1), grads[0]))
-        parts = in_chunks(gather_keys_values(k, v, layout.group), layout)
+        queries, outs, weights, grad = (_in_chunks(t, layout) for t in (q, out, weight.unsqueeze(-1), grads[0]))
+        parts = _in_chunks(_gather_keys_values(k, v, layout.group), layout)
         to_keys = torch.zeros(layout.group.size(), 2, *k.shape, dtype=torch.float32, device=k.device)
         to_query = torch.zeros_like(q, dtype=torch.float32)
-        key_chunks, query_chunks = in_chunks(to_keys, layout), in_chunks(to_query, layout)
+        key_chunks, query_chunks = _in_chunks(to_keys, layout), _in_chunks(to_query, layout)
         for own, rank, chunk, same in layout.visible(dist.get_rank(layout.group)):
             dq, *dkv = aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
-                grad[own], queries[own], *parts[chunk][rank], outs[own], weights[own].squeeze(-1), NO_DROPOUT, same
+                grad[own], queries[own], *parts[chunk][rank], outs[own], weights[own].squeeze(-1), _NO_DROPOUT, same
             )
             query_chunks[own] += dq
             key_chunks[chunk][rank] += torch.stack(dkv)
@@ -156,12 +156,12 @@ class RingAttention(torch.autograd.Function):
         return to_query.to(q.dtype), own_keys[0].to(k.dtype), own_keys[1].to(v.dtype), None
 
 
-def in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
+def _in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
     """Return views of a tensor (..., T, H), one view for each chunk of this rank."""
     return list(tensor.chunk(layout.chunks_per_rank, dim=-2))
 
 
-def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return keys and values of all ranks in one tensor (ranks, 2, B, N, T, H): in dimension 1, keys come first."""
     own = torch.stack((k, v))
     keys_values_of_all = own.new_empty(dist.get_world_size(group), *own.shape)
@@ -174,5 +174,5 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor,
 
     Shapes are as in `attend`.
     """
-    out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
+    out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, _NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight

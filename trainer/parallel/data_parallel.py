@@ -49,18 +49,18 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
     # Only a device copies from pinned memory faster.
     offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if world.degrees.offload else OffloadPolicy()
     policies = Policies(policy, offload)
-    when = reshard_policy(config.parallelism)
+    when = _reshard_policy(config.parallelism)
     reshard = when != "never"
     for block in model.layers.values():
         # Inner modules first: FSDP leaves out of a block the weights that are already sharded.
         if world.experts:
-            shard_experts(block, world.experts, policies, world.degrees.tp, reshard=reshard)
+            _shard_experts(block, world.experts, policies, world.degrees.tp, reshard=reshard)
         shard(block, world.data, policies, reshard=reshard)
     # By default the output layer stays gathered, because the backward pass begins with it.
     shard(model, world.data, policies, reshard=when == "always")
 
 
-def reshard_policy(parallelism: Parallelism) -> str:
+def _reshard_policy(parallelism: Parallelism) -> str:
     """Return when FSDP frees gathered weights: "always", "never", or "default" (only the weights of blocks are freed).
 
     In a pipeline, "default" in the configuration becomes "never". Otherwise FSDP would gather the weights again for
@@ -70,7 +70,7 @@ def reshard_policy(parallelism: Parallelism) -> str:
     return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
 
 
-def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
+def _shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
     """Shard the experts of a block with FSDP over the ranks that hold the same experts.
 
     The gradients of experts are divided by the number of different batches in this pipeline stage. This is the number
@@ -92,7 +92,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
         mp_policy=policies.precision,
         offload_policy=policies.offload,
         reshard_after_forward=reshard,
-        shard_placement_fn=partial(shard_dimension, ranks),
+        shard_placement_fn=partial(_shard_dimension, ranks),
     )
     if mesh.device_type == "cpu" and ranks > 1:
         # Otherwise FSDP asks for PREMUL_SUM, which gloo does not have. Over one rank it asks for nothing.
@@ -100,7 +100,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
     return sharded
 
 
-def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
+def _shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
     """Return the dimension along which FSDP shards a parameter: Shard(1), or None for dimension 0.
 
     Shard(1) is for weights of experts if this rank has fewer than `ranks` experts. Dimension 0 counts these experts, so

@@ -9,11 +9,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainer.config.mesh.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
 
-SHARD_CONTEXT = "dp_shard_cp"
+_SHARD_CONTEXT = "dp_shard_cp"
 """The mesh dimension that joins sharding and context parallelism: FSDP shards weights over both."""
 
 
-def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
+def _build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
     """Return a mesh with the dimensions in `sizes`, {name: number of ranks}; None if no dimension remains.
 
     Dimensions of size 1 are left out, except those in `keep`.
@@ -24,22 +24,22 @@ def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = 
     return init_device_mesh(device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
 
 
-def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
+def _dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
     """Return the mesh for all weights except the experts; None on a single rank."""
     # FSDP needs a dimension to shard over, if only of one rank.
-    mesh = build_mesh(degrees.dense(), device_type, {SHARD} if degrees.uses_fsdp and degrees.sharding == 1 else ())
+    mesh = _build_mesh(degrees.dense(), device_type, {SHARD} if degrees.uses_fsdp and degrees.sharding == 1 else ())
     if mesh and {SHARD, CONTEXT} <= set(mesh.mesh_dim_names or ()):
-        mesh[SHARD, CONTEXT]._flatten(SHARD_CONTEXT)  # noqa: SLF001 - there is no public way to join dimensions
+        mesh[SHARD, CONTEXT]._flatten(_SHARD_CONTEXT)  # noqa: SLF001 - there is no public way to join dimensions
     return mesh
 
 
-def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
+def _expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
     """Return the mesh for the experts; None without expert parallelism.
 
     The mesh always has a dimension for the shards of each expert, even if its size is 1, because FSDP needs this
     dimension.
     """
-    mesh = build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
+    mesh = _build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
     if mesh:
         mesh[EXPERT_SHARD, EXPERT]._flatten()  # noqa: SLF001 - gradient norms then take one reduction, not two
     return mesh
@@ -74,7 +74,7 @@ class World:
 
         If they are both, the first dimension replicates and the second shards.
         """
-        sharded = SHARD_CONTEXT if min(self.degrees.dp_shard, self.degrees.cp) > 1 else SHARD
+        sharded = _SHARD_CONTEXT if min(self.degrees.dp_shard, self.degrees.cp) > 1 else SHARD
         names = (REPLICATE, CONTEXT if self.degrees.sharding == self.degrees.cp > 1 else sharded)
         return self._part(names)
 
@@ -94,12 +94,12 @@ class World:
         return self._part((PIPELINE,))
 
     def _part(self, names: tuple[str, ...]) -> DeviceMesh | None:
-        existing = (*(self.mesh.mesh_dim_names or ()), SHARD_CONTEXT) if self.mesh else ()
+        existing = (*(self.mesh.mesh_dim_names or ()), _SHARD_CONTEXT) if self.mesh else ()
         present = tuple(name for name in names if name in existing)
         return self.mesh[present] if self.mesh and present else None
 
 
 def build_world(degrees: Degrees, rank: int, size: int, device: torch.device) -> World:
     """Return the World of a rank, and create its meshes; this is a collective, so every rank must call it."""
-    dense, experts = dense_mesh(degrees, device.type), expert_mesh(degrees, device.type)
+    dense, experts = _dense_mesh(degrees, device.type), _expert_mesh(degrees, device.type)
     return World(rank, size, device, degrees, dense, experts)

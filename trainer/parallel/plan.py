@@ -30,7 +30,7 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
     for model in models:
         model.to_empty(device="cpu" if world.degrees.offload else world.device)
         init_weights(model, seed)
-        move_buffers(model, world.device)
+        _move_buffers(model, world.device)
         # DDP broadcasts the weights when it is applied, so they must be there.
         if world.data and not world.degrees.uses_fsdp:
             apply_ddp(model, world.data)
@@ -44,18 +44,18 @@ def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequenc
     """
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:
-        parallelize_without_memory(model, config, world)
+        _parallelize_without_memory(model, config, world)
     return models
 
 
-def move_buffers(model: Decoder, device: torch.device) -> None:
+def _move_buffers(model: Decoder, device: torch.device) -> None:
     """Move the buffers of a model to the device; they belong there even if FSDP keeps parameters in CPU memory."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
 
 
-def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
+def _parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
     """Apply to a model on the meta device all kinds of parallelism that must be applied before memory is allocated.
 
     The order matters, because each kind wraps the kinds applied before it.
@@ -69,12 +69,12 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
         apply_context_parallel(model, world.context, config.training.seq_len, balanced=balanced)
     if world.experts:
         apply_expert_parallel(model, world.experts[EXPERT])
-    recompute_and_compile(model, config, splits=world.tensor is not None)
+    _recompute_and_compile(model, config, splits=world.tensor is not None)
     if world.degrees.uses_fsdp:
         apply_fsdp(model, world, config)
 
 
-def recompute_and_compile(model: Decoder, config: JobConfig, *, splits: bool) -> None:
+def _recompute_and_compile(model: Decoder, config: JobConfig, *, splits: bool) -> None:
     """Apply activation checkpointing and torch.compile to the blocks, as configured.
 
     Usually a block is wrapped for checkpointing and then compiled, so that the compiled code does the recomputation.

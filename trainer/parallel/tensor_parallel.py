@@ -31,11 +31,11 @@ from trainer.models.deepseek_v3.model import LatentAttention
 from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
-HEADS = 2
+_HEADS = 2
 """The index of the dimension of heads in queries and keys, which are (B, T, N, H)."""
-TOKENS = Shard(0)
+_TOKENS = Shard(0)
 """The split of tokens among ranks where all sequences are flattened into the first dimension."""
-HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
+_HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
 """{name of an expert's weight: its split among ranks, along the hidden width}."""
 
 
@@ -47,17 +47,17 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
-        feed_forward_plan = mixture_plan(block, shared=shared) if has_experts else dense_plan()
-        parallelize_module(block, mesh, attention_plan(block) | feed_forward_plan)
+        feed_forward_plan = _mixture_plan(block, shared=shared) if has_experts else _dense_plan()
+        parallelize_module(block, mesh, _attention_plan(block) | feed_forward_plan)
         for moe in moe_layers(block) if shared else ():
-            moe.router.whole_gradient = partial(with_whole_gradient, group=mesh.get_group())
+            moe.router.whole_gradient = partial(_with_whole_gradient, group=mesh.get_group())
         for moe in () if shared else moe_layers(block):
             for name, weight in list(moe.experts.named_parameters()):
-                part = distribute_tensor(weight, mesh, [HIDDEN[name]], src_data_rank=None)
+                part = distribute_tensor(weight, mesh, [_HIDDEN[name]], src_data_rank=None)
                 moe.experts.register_parameter(name, nn.Parameter(part))
-            moe.experts.register_forward_pre_hook(partial(sum_gradients, group=mesh.get_group()))
+            moe.experts.register_forward_pre_hook(partial(_sum_gradients, group=mesh.get_group()))
             if moe.weighs_outputs:
-                moe.router.register_forward_hook(partial(sum_gradients_of_weights, group=mesh.get_group()))
+                moe.router.register_forward_hook(partial(_sum_gradients_of_weights, group=mesh.get_group()))
     outer_plan: dict[str, ParallelStyle] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=SEQUENCE),
         "norm": SequenceParallel(),
@@ -110,23 +110,23 @@ class GradientSum(torch.autograd.Function):
         return total, None
 
 
-def with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return `tensor` unchanged, but sum its gradient over the ranks of `group`; each of them computes a part."""
     same: Tensor = GradientSum.apply(tensor, group)  # type: ignore[no-untyped-call]
     return same
 
 
-def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+def _sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
     """Sum the gradient of the experts' input tokens over the ranks of `group` (a forward pre-hook).
 
     Each rank has a part of each expert, so it computes only a part of this gradient. Without the sum, the gradient of
     the router would be incomplete too, because the router's weights scale these tokens.
     """
     tokens, counts = inputs
-    return with_whole_gradient(tokens, group), counts
+    return _with_whole_gradient(tokens, group), counts
 
 
-def sum_gradients_of_weights(
+def _sum_gradients_of_weights(
     _: nn.Module, __: tuple[Tensor, Tensor], routing: tuple[Tensor, Tensor], *, group: dist.ProcessGroup
 ) -> tuple[Tensor, Tensor]:
     """Sum the gradient of the router's weights over the ranks of `group` (a forward hook of a router).
@@ -135,7 +135,7 @@ def sum_gradients_of_weights(
     outputs.
     """
     weights, experts = routing
-    return with_whole_gradient(weights, group), experts
+    return _with_whole_gradient(weights, group), experts
 
 
 class Whole(ParallelStyle):
@@ -145,7 +145,7 @@ class Whole(ParallelStyle):
         return distribute_module(module, device_mesh)
 
 
-def latent_plan() -> dict[str, ParallelStyle]:
+def _latent_plan() -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for latent attention: latents stay whole, heads are split."""
     return {
         **{f"attention.{name}": Whole() for name in ("wq_a", "q_norm", "wkv_a", "kv_norm")},
@@ -153,31 +153,31 @@ def latent_plan() -> dict[str, ParallelStyle]:
     }
 
 
-def heads_plan(block: nn.Module) -> dict[str, ParallelStyle]:
+def _heads_plan(block: nn.Module) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for the modules that compute queries, keys and values."""
     if isinstance(block.attention, LatentAttention):
-        return latent_plan()
+        return _latent_plan()
     # A norm sees this rank's heads (B, T, N, H): its weight is whole, and the gradients of all ranks are summed.
     norms = {
-        f"attention.{name}": SequenceParallel(sequence_dim=HEADS, use_local_output=True)
+        f"attention.{name}": SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
         for name in ("q_norm", "k_norm")
     }
     return norms | {f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")}
 
 
-def attention_plan(block: nn.Module) -> dict[str, ParallelStyle]:
+def _attention_plan(block: nn.Module) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for attention and its norms: heads are split among ranks."""
     names = {name for name, _ in block.named_modules()}
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(SEQUENCE, None), desired_input_layouts=(Replicate(), None)),
-        **{name: style for name, style in heads_plan(block).items() if name in names},
+        **{name: style for name, style in _heads_plan(block).items() if name in names},
         "attention.wo": RowwiseParallel(output_layouts=SEQUENCE),
         "ffn_norm": SequenceParallel(),
     }
 
 
-def dense_plan() -> dict[str, ParallelStyle]:
+def _dense_plan() -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for a feed-forward layer, split along its hidden width."""
     return {
         "feed_forward": PrepareModuleInput(input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),)),
@@ -186,7 +186,7 @@ def dense_plan() -> dict[str, ParallelStyle]:
     }
 
 
-def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
+def _mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for a mixture of experts.
 
     Without `shared`, each rank gets all tokens and returns partial sums. With `shared`, the experts are divided among
@@ -198,9 +198,9 @@ def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
             "moe": PrepareModuleInput(
                 input_layouts=(SEQUENCE,), desired_input_layouts=(SEQUENCE,), use_local_output=True
             ),
-            "moe.shared_experts": PrepareModuleInput(input_layouts=(TOKENS,), desired_input_layouts=(Replicate(),)),
+            "moe.shared_experts": PrepareModuleInput(input_layouts=(_TOKENS,), desired_input_layouts=(Replicate(),)),
             **columns,
-            "moe.shared_experts.w2": RowwiseParallel(output_layouts=TOKENS),
+            "moe.shared_experts.w2": RowwiseParallel(output_layouts=_TOKENS),
         }
     else:
         all_tokens = PrepareModuleInputOutput(

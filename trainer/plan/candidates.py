@@ -9,19 +9,19 @@ from trainer.config import JobConfig
 from trainer.config.checks import validate
 from trainer.errors import ConfigError
 
-TENSOR_AT_MOST = 8
+_TENSOR_AT_MOST = 8
 """Largest degree of tensor, pipeline and context parallelism that is tried: the usual number of devices in a node.
 
 Tensor parallelism waits for collectives in every layer, so the links between nodes would be too slow.
 """
-CONTEXT_TOKENS_AT_LEAST = 8192
+_CONTEXT_TOKENS_AT_LEAST = 8192
 """The shortest sequence, in tokens, for which context parallelism is tried."""
-ROUNDS_AT_MOST = 8
+_ROUNDS_AT_MOST = 8
 """The largest batch that is tried in a pipeline, in sequences per stage: with 4 stages, 32 sequences.
 
 Still more microbatches make a pipeline hardly faster.
 """
-RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
+_RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
 """(mode, selective_ac_option) of each kind of activation checkpointing to try; the first keeps most activations."""
 
 
@@ -51,7 +51,7 @@ class Candidate:
     @property
     def layout(self) -> "Candidate":
         """The same candidate with a batch size of one and without recomputation, neither of which a validation has."""
-        mode, option = RECOMPUTATION[0]
+        mode, option = _RECOMPUTATION[0]
         return replace(self, batch=1, mode=mode, option=option)
 
     def settings(self) -> dict[str, Any]:
@@ -84,10 +84,10 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
     """Yield every candidate that the trainer can run on `world_size` ranks.
 
     The keys in `kept` keep their configured values in each candidate. Batch sizes are at most `largest_batch`
-    sequences; in a pipeline, they are at most `ROUNDS_AT_MOST` sequences for each stage.
+    sequences; in a pipeline, they are at most `_ROUNDS_AT_MOST` sequences for each stage.
     """
     fixed = {key: current(config, key) for key in kept}
-    batches = powers_of_two(largest_batch)
+    batches = _powers_of_two(largest_batch)
     own = fixed.get("training.local_batch_size")
     batches = batches if own is None else [own]
     for mesh in meshes(config, world_size):
@@ -95,12 +95,12 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
             # Each stage of a pipeline needs at least one sequence.
             family = Candidate(*mesh, mode, option, batches[0] * mesh[4], offload, dtype)
             family = family if own is None else replace(family, batch=own)
-            if is_fixed(family, fixed) and can_run(configured(config, family), world_size):
-                sizes = batches if own is not None else batches_of(family, batches)
+            if _is_fixed(family, fixed) and _can_run(configured(config, family), world_size):
+                sizes = batches if own is not None else _batches_of(family, batches)
                 yield from (replace(family, batch=batch) for batch in sizes)
 
 
-def batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
+def _batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
     """Return the batch sizes to try with the settings in `family`, in sequences.
 
     Without a pipeline, these are `batches`. With a pipeline, they are multiples of the number of stages, so that each
@@ -108,7 +108,7 @@ def batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
     """
     if family.pipeline == 1:
         return list(batches)
-    return [batch * family.pipeline for batch in batches if batch <= ROUNDS_AT_MOST]
+    return [batch * family.pipeline for batch in batches if batch <= _ROUNDS_AT_MOST]
 
 
 def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, int, int]]:
@@ -116,23 +116,23 @@ def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, 
 
     The product of the degrees is `world_size`, the number of ranks.
     """
-    contexts = divisors(world_size) if config.training.seq_len >= CONTEXT_TOKENS_AT_LEAST else [1]
-    for tensor, pipeline, context in product(divisors(world_size), divisors(world_size), contexts):
+    contexts = _divisors(world_size) if config.training.seq_len >= _CONTEXT_TOKENS_AT_LEAST else [1]
+    for tensor, pipeline, context in product(_divisors(world_size), _divisors(world_size), contexts):
         inner = tensor * pipeline * context
-        if tensor > TENSOR_AT_MOST or world_size % inner or pipeline > TENSOR_AT_MOST or context > TENSOR_AT_MOST:
+        if tensor > _TENSOR_AT_MOST or world_size % inner or pipeline > _TENSOR_AT_MOST or context > _TENSOR_AT_MOST:
             continue
-        for shard in divisors(world_size // inner):
+        for shard in _divisors(world_size // inner):
             yield world_size // inner // shard, shard, context, tensor, pipeline
 
 
 def recomputation(config: JobConfig) -> list[tuple[str, str]]:
     """Return (mode, selective_ac_option) of each kind of activation checkpointing to try.
 
-    These are the kinds in `RECOMPUTATION`. If the configured kind is selective with another option, it is tried too.
+    These are the kinds in `_RECOMPUTATION`. If the configured kind is selective with another option, it is tried too.
     """
     own = config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option
-    known = own[0] in ("none", "full") or own in RECOMPUTATION or own[0] == "memory_budget"
-    return [*RECOMPUTATION] if known else [*RECOMPUTATION, own]
+    known = own[0] in ("none", "full") or own in _RECOMPUTATION or own[0] == "memory_budget"
+    return [*_RECOMPUTATION] if known else [*_RECOMPUTATION, own]
 
 
 def dtypes(config: JobConfig) -> list[str]:
@@ -140,7 +140,7 @@ def dtypes(config: JobConfig) -> list[str]:
     return list(dict.fromkeys((config.training.dtype, "bfloat16")))
 
 
-def can_run(config: JobConfig, world_size: int) -> bool:
+def _can_run(config: JobConfig, world_size: int) -> bool:
     """Return whether the trainer can run a configuration."""
     try:
         validate(config, world_size)
@@ -149,7 +149,7 @@ def can_run(config: JobConfig, world_size: int) -> bool:
     return True
 
 
-def is_fixed(candidate: Candidate, fixed: dict[str, Any]) -> bool:
+def _is_fixed(candidate: Candidate, fixed: dict[str, Any]) -> bool:
     """Return whether a candidate has all values in `fixed`, {configuration key: value that must not change}.
 
     A value of -1, which means an automatic shard degree, allows any degree.
@@ -164,11 +164,11 @@ def current(config: JobConfig, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
-def divisors(number: int) -> list[int]:
+def _divisors(number: int) -> list[int]:
     """Return the divisors of a number, the smallest first."""
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def powers_of_two(largest: int) -> list[int]:
+def _powers_of_two(largest: int) -> list[int]:
     """Return 1, 2, 4 and so on up to `largest`."""
     return [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]

@@ -23,14 +23,14 @@ from trainer.plan.memory_formula import peak_bytes, state_bytes
 from trainer.plan.model_size import ModelSize
 from trainer.plan.step_time import StepTime, step_time
 
-OPTIMISM = 0.85
+_OPTIMISM = 0.85
 """Factor on the formula's memory for a candidate, until the same settings are measured with another batch size.
 
 It is below 1, so that no candidate is discarded that may fit.
 """
-PATIENCE = 30.0
+_PATIENCE = 30.0
 """The seconds after the deadline within which measurements of memory must end."""
-NEVER_LOWER = 0.5
+_NEVER_LOWER = 0.5
 """The smallest factor by which a measured peak may reduce the formula's estimate for other batch sizes."""
 
 
@@ -119,9 +119,9 @@ class Search:
         """Return the estimated peak memory of a training step in bytes; see `corrected`."""
         family = [(abs(known.batch - choice.batch), known) for known in self.steps if known.family == choice.family]
         if not family:
-            return OPTIMISM * self.formula(choice)
+            return _OPTIMISM * self.formula(choice)
         _, nearest = min(family, key=lambda item: item[0])
-        return self.formula(choice) * max(self.steps[nearest] / self.formula(nearest), NEVER_LOWER)
+        return self.formula(choice) * max(self.steps[nearest] / self.formula(nearest), _NEVER_LOWER)
 
     def formula(self, choice: Candidate) -> int:
         """Return the peak memory of a candidate in bytes according to a formula, without measuring it."""
@@ -141,7 +141,7 @@ class Search:
             measured = list[Measured]()
             for process in processes:
                 try:
-                    measured.append(measured_of(self.answer(process)))
+                    measured.append(_measured_of(self.answer(process)))
                 except TrainerError:
                     self.refused.add(choice)
             if choice not in self.refused:
@@ -159,7 +159,7 @@ class Search:
         Raises:
             TrainerError: The trainer cannot run the candidate, or the process did not end in time.
         """
-        if not process.poll(max(self.deadline + PATIENCE - time.monotonic(), 0)):
+        if not process.poll(max(self.deadline + _PATIENCE - time.monotonic(), 0)):
             raise TrainerError(
                 "a step on tensors without values did not end in time", "plan again on a machine with more free cores"
             )
@@ -206,7 +206,7 @@ class Search:
         return Plan(following, peak, self.time_of(following)) if peak is not None else None
 
 
-def measured_of(memory: dict[str, Any]) -> Measured:
+def _measured_of(memory: dict[str, Any]) -> Measured:
     """Return the peaks of a rank from its measured memory, which is the result of `Search.answer`."""
     windows = dict(memory["windows"])
     validation = windows.pop(VALIDATION, 0)

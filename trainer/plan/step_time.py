@@ -11,12 +11,12 @@ from trainer.plan.candidates import Candidate
 from trainer.plan.devices import DeviceSpeed
 from trainer.plan.model_size import ModelSize
 
-RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
+_RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
 """{mode of activation checkpointing: share of the forward pass that is computed twice}."""
-HIDDEN = 0.8
+_HIDDEN = 0.8
 """The share of the computation time during which FSDP's collectives run without making the step longer."""
-FLOAT32_BYTES = 4
-ELEMENTWISE_PASSES = 6
+_FLOAT32_BYTES = 4
+_ELEMENTWISE_PASSES = 6
 """The number of times that a step reads or writes each value that a layer computes between its matrix products."""
 
 
@@ -49,41 +49,41 @@ def step_time(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, microb
     """
     passes = candidate.batch // min(microbatch, candidate.batch) if candidate.pipeline > 1 else 1
     tokens = candidate.batch // passes * model.seq_len / candidate.context
-    compute = passes * compute_seconds(model, candidate, speed, tokens)
-    tensor = passes * tensor_seconds(model, candidate, speed, tokens)
+    compute = passes * _compute_seconds(model, candidate, speed, tokens)
+    tensor = passes * _tensor_seconds(model, candidate, speed, tokens)
     # The last pass leaves the pipeline when the first rank has waited for all the others.
     bubble = (candidate.pipeline - 1) / passes * (compute + tensor)
     return StepTime(
         compute,
         tensor,
-        data_seconds(model, candidate, speed, compute),
+        _data_seconds(model, candidate, speed, compute),
         bubble,
-        optimizer_seconds(model, candidate, speed),
+        _optimizer_seconds(model, candidate, speed),
         candidate.batch * model.seq_len * candidate.replicate * candidate.shard,
     )
 
 
-def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
+def _compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
     """Return the seconds that the busiest rank computes for `tokens` tokens: forward, backward and recomputation.
 
     `tokens` is the number of tokens of a batch; in a pipeline, of a microbatch.
     """
-    again = RECOMPUTED.get(candidate.mode, 0.5)
+    again = _RECOMPUTED.get(candidate.mode, 0.5)
     if candidate.mode == "selective" and candidate.option.isdecimal():
         again = 1 / int(candidate.option)
     # A token's products with each weight, and with the positions before it (half of them on average).
     attention = 2 * model.seq_len * model.attention_dim * model.layers
     layers = (2 * model.active + attention) / candidate.pipeline * (3 + again)
     head = 2 * model.head * 3
-    flops = speed.flops_float32 if model.compute_bytes == FLOAT32_BYTES else speed.flops
+    flops = speed.flops_float32 if model.compute_bytes == _FLOAT32_BYTES else speed.flops
     efficiency = tokens / (tokens + speed.half_tokens)
     products = (layers + head) * tokens / candidate.tensor / (flops * efficiency)
     values = model.activations * model.compute_bytes * model.layers / candidate.pipeline
-    elementwise = (ELEMENTWISE_PASSES + 2 * again) * values * tokens / candidate.tensor / speed.memory
+    elementwise = (_ELEMENTWISE_PASSES + 2 * again) * values * tokens / candidate.tensor / speed.memory
     return products + elementwise
 
 
-def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
+def _tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
     """Return the seconds that a rank waits for the collectives of tensor and context parallelism.
 
     `tokens` is the number of tokens of a batch; in a pipeline, of a microbatch.
@@ -102,7 +102,7 @@ def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, t
     return seconds
 
 
-def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, compute: float) -> float:
+def _data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, compute: float) -> float:
     """Return the seconds that a step waits for the collectives of FSDP and DDP.
 
     Some collectives overlap with the computation, which takes `compute` seconds; the overlap is not counted.
@@ -112,22 +112,22 @@ def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, com
     seconds = 0.0
     if shards > 1:
         # Gathered for each direction, reduced once in float32.
-        sent = (2 * model.compute_bytes + FLOAT32_BYTES) * held * (shards - 1) / shards
+        sent = (2 * model.compute_bytes + _FLOAT32_BYTES) * held * (shards - 1) / shards
         layers = model.layers / candidate.pipeline
         seconds += sent / bandwidth(shards, inner, speed) + 3 * layers * speed.latency
     if candidate.replicate > 1:
-        sent = 2 * FLOAT32_BYTES * held / shards * (candidate.replicate - 1) / candidate.replicate
+        sent = 2 * _FLOAT32_BYTES * held / shards * (candidate.replicate - 1) / candidate.replicate
         seconds += sent / bandwidth(candidate.replicate, inner * shards, speed) + speed.latency
     # The first layer's gather and the last one's reduction have nothing to hide behind.
-    return max(seconds - HIDDEN * compute, seconds / max(model.layers, 1))
+    return max(seconds - _HIDDEN * compute, seconds / max(model.layers, 1))
 
 
-def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed) -> float:
+def _optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed) -> float:
     """Return the seconds of the optimizer's update.
 
     With CPU offload, all weights and gradients are copied between the device and the host.
     """
-    width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
+    width = 2 if candidate.dtype == "bfloat16" else _FLOAT32_BYTES
     shards = candidate.shard * candidate.context * candidate.tensor * candidate.pipeline
     held = model.parameters * width / shards
     if candidate.offload:

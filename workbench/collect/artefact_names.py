@@ -8,26 +8,26 @@ from pathlib import Path, PurePosixPath
 
 from analyzers.run import SKIPPED_FOLDERS
 
-FOLDERS = (
+_FOLDERS = (
     *("dumps", "steps", "logs", "health", "values", "not_finite", "tb", "profile_traces", "memory_snapshot"),
     *("comm_traces", "comm_trace", "structured_logs", "profiling"),
 )
 """The folders in which our recorders and torchtitan write files, those that explain a hang first."""
-LOOSE = re.compile(r"run\.json|[^/]*\.(?:log|out|err|jsonl)|slurm-\d[^/]*")
+_LOOSE = re.compile(r"run\.json|[^/]*\.(?:log|out|err|jsonl)|slurm-\d[^/]*")
 """Matches the names of artefacts that are directly in the run folder."""
 WEIGHTS = (".safetensors", ".distcp", ".pt", ".pth", ".ckpt")
-MOST_FILES = 50_000
-DEEPEST, NAME_BYTES, PATH_BYTES = 8, 200, 1000
+_MOST_FILES = 50_000
+DEEPEST, _NAME_BYTES, _PATH_BYTES = 8, 200, 1000
 
 
-def is_artefact(path: str) -> bool:
+def _is_artefact(path: str) -> bool:
     """Return whether a relative path names an artefact that may be sent: no checkpoint, no hidden file, no `..`."""
     names = path.split("/")
-    if len(names) > DEEPEST or len(path.encode(errors="replace")) > PATH_BYTES or not all(map(is_plain, names)):
+    if len(names) > DEEPEST or len(path.encode(errors="replace")) > _PATH_BYTES or not all(map(is_plain, names)):
         return False
     if len(names) == 1:
-        return bool(LOOSE.fullmatch(path))
-    return names[0] in FOLDERS and PurePosixPath(path).suffix not in WEIGHTS
+        return bool(_LOOSE.fullmatch(path))
+    return names[0] in _FOLDERS and PurePosixPath(path).suffix not in WEIGHTS
 
 
 def is_plain(name: str) -> bool:
@@ -36,14 +36,14 @@ def is_plain(name: str) -> bool:
         name.isprintable()
         and "/" not in name
         and not name.startswith(".")
-        and 0 < len(name.encode(errors="replace")) <= NAME_BYTES
+        and 0 < len(name.encode(errors="replace")) <= _NAME_BYTES
     )
 
 
 def urgency(path: str) -> tuple[int, str]:
     """Return a sort key for files by their use for a verdict: dumps first, then steps and logs, then large files."""
     first = path.split("/", 1)[0]
-    return (FOLDERS.index(first) + 1 if first in FOLDERS else 0), path
+    return (_FOLDERS.index(first) + 1 if first in _FOLDERS else 0), path
 
 
 def artefacts_below(folder: Path) -> Iterator[str]:
@@ -54,15 +54,15 @@ def artefacts_below(folder: Path) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if _is_wanted(below / name))
         for path in (str(below / name) for name in sorted(names)):
             seen += 1
-            if seen > MOST_FILES:
+            if seen > _MOST_FILES:
                 return
-            if is_artefact(path) and _is_file(folder / path):
+            if _is_artefact(path) and _is_file(folder / path):
                 yield path
 
 
 def _is_wanted(folder: Path) -> bool:
     """Return whether a folder, relative to the run folder, may contain artefacts."""
-    return folder.name not in SKIPPED_FOLDERS and len(folder.parts) < DEEPEST and is_artefact(str(folder / "x"))
+    return folder.name not in SKIPPED_FOLDERS and len(folder.parts) < DEEPEST and _is_artefact(str(folder / "x"))
 
 
 def _is_file(path: Path) -> bool:

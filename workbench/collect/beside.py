@@ -21,7 +21,7 @@ from workbench.console import complain
 
 URL = "WORKBENCH_COLLECT_URL"
 DONE = b"done"
-ORPHANED_S = 120.0
+_ORPHANED_S = 120.0
 """The seconds after which a sender ends whose launcher was killed, even if nothing records the end of the job."""
 
 
@@ -71,7 +71,7 @@ def main() -> None:
     folder, launcher = Path(sys.argv[1]), Launcher()
 
     def is_over() -> bool:
-        return launcher.is_done or launcher.lost_s > ORPHANED_S or bool(launcher.lost_s and has_ended(folder))
+        return launcher.is_done or launcher.lost_s > _ORPHANED_S or bool(launcher.lost_s and has_ended(folder))
 
     try:
         Sender(folder, os.environ[URL], node_name(), int(sys.argv[2])).run(is_over)

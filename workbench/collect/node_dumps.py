@@ -38,13 +38,13 @@ def last_incident(dumps: Path) -> Incident | None:
 
     Dumps that were taken because of another node do not count.
     """
-    claims = [claim for path in (dumps, *dumps.glob("set_*")) if (claim := read_claim(path / ".claimed"))]
+    claims = [claim for path in (dumps, *dumps.glob("set_*")) if (claim := _read_claim(path / ".claimed"))]
     own = (claim for claim in claims if not claim.elsewhere)
     last = max(own, key=lambda claim: claim.asked_ns, default=None)
     return Incident(last.reason, last.detail, last.asked_ns) if last else None
 
 
-def read_claim(path: Path) -> Claim | None:
+def _read_claim(path: Path) -> Claim | None:
     """Return the content of a file `.claimed`; None if it is not written yet."""
     try:
         return msgspec.convert(read_json(path), Claim)

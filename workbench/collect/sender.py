@@ -36,21 +36,21 @@ from workbench.remote.urls import without_credentials
 NODE = "WORKBENCH_NODE"
 """The environment variable with the name of this node, where host names are not unique."""
 INCIDENTS = "incidents"
-PAUSE_S = 5.0
+_PAUSE_S = 5.0
 """The seconds between two looks at the run folder and at the incidents of other nodes."""
-LOOK_S = 0.25
+_LOOK_S = 0.25
 """The seconds between two checks of whether this node's collector takes dumps, or the job is over."""
-PATIENCE = 10
+_PATIENCE = 10
 """A file that changes all the time is written again only after this many times what its last writing took."""
-SMALL_BYTES = 4096
+_SMALL_BYTES = 4096
 """Files up to this size are compared by content: a heartbeat need not change the time of its file."""
-INCIDENT_BYTES = 1 << 16
+_INCIDENT_BYTES = 1 << 16
 OTHER_JOB_S = 600.0
 """A node at the URL that was silent for longer is of an earlier job, with which this one is not mixed."""
-LAST_TRIES_S = 60.0
+_LAST_TRIES_S = 60.0
 """The seconds for which a sender that was told to end still tries to write."""
-LONGEST_RETRY_S = 15.0
-QUIET_S = 5.0
+_LONGEST_RETRY_S = 15.0
+_QUIET_S = 5.0
 """The seconds without a changed file after which a job whose end is recorded has ended.
 
 Launchers still write after their ranks have ended.
@@ -144,7 +144,7 @@ class Store:
             if not is_plain(last):
                 continue
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                content = self._files.cat_file(f"{name}/{file}".rstrip("/"), 0, INCIDENT_BYTES)
+                content = self._files.cat_file(f"{name}/{file}".rstrip("/"), 0, _INCIDENT_BYTES)
                 yield last.removesuffix(".json"), msgspec.json.decode(content, type=kind)
 
 
@@ -157,7 +157,7 @@ class Sender:
 
     def __init__(self, folder: Path, url: str, node: str, expected: int = 0) -> None:
         self._folder, self._store = folder, Store(url)
-        self._session = session_of(folder, node)
+        self._session = _session_of(folder, node)
         self._node = self._free_name(node)
         now = time.time_ns()
         self._report = Node(
@@ -197,7 +197,7 @@ class Sender:
         while True:
             ends = is_over()
             if ends:
-                give_up_at = min(give_up_at, time.monotonic() + LAST_TRIES_S)
+                give_up_at = min(give_up_at, time.monotonic() + _LAST_TRIES_S)
             try:
                 self.send_new(ended=ends)
             except (WorkbenchError, OSError) as error:
@@ -210,7 +210,7 @@ class Sender:
                 if ends:
                     return
                 failures = 0
-            pause_s = min(2.0 ** min(failures, 8), LONGEST_RETRY_S) if failures else PAUSE_S
+            pause_s = min(2.0 ** min(failures, 8), _LONGEST_RETRY_S) if failures else _PAUSE_S
             self._wait(pause_s, is_over)
 
     def send_new(self, *, ended: bool) -> None:
@@ -237,8 +237,8 @@ class Sender:
                 file = stack.enter_context(open_regular(self._folder / path))
                 status = os.fstat(file.fileno())
                 state: State = (status.st_ino, status.st_size, status.st_mtime_ns)
-                if status.st_size <= SMALL_BYTES:
-                    state = (status.st_size, file.read(SMALL_BYTES))
+                if status.st_size <= _SMALL_BYTES:
+                    state = (status.st_size, file.read(_SMALL_BYTES))
                     file.seek(0)
                 if state == self._sent.get(path):
                     return
@@ -250,7 +250,7 @@ class Sender:
                 return
             began = time.monotonic()
             self._store.put(copy, f"{NODES}/{self._node}/{path}")
-            self._next_at[path] = time.monotonic() + PATIENCE * (time.monotonic() - began)
+            self._next_at[path] = time.monotonic() + _PATIENCE * (time.monotonic() - began)
             self._sent[path] = state
             self._report.bytes += status.st_size
 
@@ -276,12 +276,12 @@ class Sender:
         """Wait until the next look is due, this node's collector begins to take dumps, or the job is over."""
         deadline, before = time.monotonic() + seconds, is_over()
         while time.monotonic() < deadline and is_over() == before:
-            time.sleep(LOOK_S)
+            time.sleep(_LOOK_S)
             if last_incident(self._folder / "dumps") != self._incident:
                 return
 
 
-def session_of(folder: Path, node: str) -> str:
+def _session_of(folder: Path, node: str) -> str:
     """Return the random name of this node's run in a folder; it is stored there, for a sender that is started again."""
     path = folder / f".collect_{hashlib.sha256(node.encode()).hexdigest()[:8]}"
     try:
@@ -301,4 +301,4 @@ def has_ended(folder: Path) -> bool:
         changed = max(file.stat().st_mtime for file in (path, *(folder / "dumps").glob("*")))
     except (OSError, ValueError, AttributeError):
         return False
-    return status in ENDED and time.time() - changed > QUIET_S
+    return status in ENDED and time.time() - changed > _QUIET_S

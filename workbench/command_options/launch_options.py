@@ -10,7 +10,7 @@ from workbench.command_options.options import Scheduler
 from workbench.command_options.value_names import one_of
 from workbench.errors import UsageProblem
 
-FOREIGN = "A command after --"
+_FOREIGN = "A command after --"
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class ForeignOptions:
         float | None,
         typer.Option(
             help="Seconds until a collective gives up, if the script sets no timeout; dumps come after 0.4 of it.",
-            rich_help_panel=FOREIGN,
+            rich_help_panel=_FOREIGN,
             show_default="the script's",
             min=1.0,
         ),
     ] = None
     profile_step: Annotated[
         int | None,
-        typer.Option(help="Profile this step on every rank.", rich_help_panel=FOREIGN, show_default=False, min=1),
+        typer.Option(help="Profile this step on every rank.", rich_help_panel=_FOREIGN, show_default=False, min=1),
     ] = None
     recorders: Annotated[
-        bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=FOREIGN)
+        bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=_FOREIGN)
     ] = True
 
 
-FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
+_FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
 """{option: trainer flags that replace it on the command line}.
 
 `--dry-run=fake` is replaced before Click parses the command line, because `--dry-run` alone is an option without a
@@ -80,9 +80,9 @@ class LaunchCommand(CommandAfterDashes):
 
     def options(self, words: list[str]) -> list[str]:
         """Return the options with `--dry-run=fake` replaced."""
-        wrong = [word for word in words if word.startswith("--dry-run=") and word not in FAKE_DRY_RUN]
+        wrong = [word for word in words if word.startswith("--dry-run=") and word not in _FAKE_DRY_RUN]
         if wrong:
             raise UsageProblem(
                 f"{wrong[0]} is not an option", "give --dry-run, which prints the command, or --dry-run=fake"
             )
-        return [word for given in words for word in FAKE_DRY_RUN.get(given, (given,))]
+        return [word for given in words for word in _FAKE_DRY_RUN.get(given, (given,))]

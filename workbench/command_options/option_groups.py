@@ -24,14 +24,14 @@ def spread_groups(function: Command) -> Command:
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
         function(**given)
 
-    parameters = list(spread_parameters(function, hints))
+    parameters = list(_spread_parameters(function, hints))
     # Typer reads signature and annotations, and would otherwise find those of the wrapped function.
     vars(command)["__signature__"] = Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
-def spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
+def _spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
     """Yield the parameters of a function for Typer: a dataclass becomes one parameter for each of its fields.
 
     `hints` is {parameter: its type}. All parameters are keyword-only, so that their order does not matter.
@@ -44,8 +44,8 @@ def spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[P
         field_hints = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
             hint = field_hints[field.name]
-            yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default_of(field), annotation=hint)
+            yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=_default_of(field), annotation=hint)
 
 
-def default_of(field: "Field[object]") -> object:
+def _default_of(field: "Field[object]") -> object:
     return Parameter.empty if field.default is MISSING else field.default

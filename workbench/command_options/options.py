@@ -37,15 +37,15 @@ class Scheduler(StrEnum):
 
 
 INPUT, OUTPUT = "Input", "Output"
-WRITTEN = "Files or folders that a job wrote, or their URLs (s3://, gs://, https://, ...)."
-Paths = Annotated[list[str], typer.Argument(help=WRITTEN, show_default=False)]
-MaybePaths = Annotated[list[str] | None, typer.Argument(help=WRITTEN, show_default=False)]
-LIVE = "A job that hangs right now"
+_WRITTEN = "Files or folders that a job wrote, or their URLs (s3://, gs://, https://, ...)."
+Paths = Annotated[list[str], typer.Argument(help=_WRITTEN, show_default=False)]
+MaybePaths = Annotated[list[str] | None, typer.Argument(help=_WRITTEN, show_default=False)]
+_LIVE = "A job that hangs right now"
 LiveRun = Annotated[
     Path | None,
     typer.Option(
         help="The folder of the job: ask its ranks on this machine for dumps first.",
-        rich_help_panel=LIVE,
+        rich_help_panel=_LIVE,
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ Pids = Annotated[
     list[int] | None,
     typer.Option(
         help="The same, by the process ID of the launcher or of a rank; py-spy reads ranks without recorders.",
-        rich_help_panel=LIVE,
+        rich_help_panel=_LIVE,
         show_default=False,
     ),
 ]

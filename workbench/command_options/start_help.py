@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import typer
 from typer.core import TyperGroup
 
-OTHERS = "Commands"
+_OTHERS = "Commands"
 """The section of commands without a panel."""
 
 
@@ -33,9 +33,9 @@ class StartGroup(TyperGroup):
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
-        write_section(formatter, "Options", [record for record in records if record])
+        _write_section(formatter, "Options", [record for record in records if record])
         for panel, rows in self.commands_by_panel(ctx).items():
-            write_section(formatter, panel, rows)
+            _write_section(formatter, panel, rows)
         self.format_epilog(ctx, formatter)
 
     def commands_by_panel(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
@@ -44,17 +44,17 @@ class StartGroup(TyperGroup):
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
             if command and not command.hidden:
-                rows = panels.setdefault(getattr(command, "rich_help_panel", None) or OTHERS, [])
-                rows.append((name, first_paragraph(command.help or "")))
+                rows = panels.setdefault(getattr(command, "rich_help_panel", None) or _OTHERS, [])
+                rows.append((name, _first_paragraph(command.help or "")))
         return panels
 
 
-def first_paragraph(text: str) -> str:
+def _first_paragraph(text: str) -> str:
     """Return the first paragraph of a text in one line."""
     return " ".join(text.split("\n\n", maxsplit=1)[0].split())
 
 
-def write_section(formatter: Formatter, name: str, rows: Sequence[tuple[str, str]]) -> None:
+def _write_section(formatter: Formatter, name: str, rows: Sequence[tuple[str, str]]) -> None:
     """Write a section of the help: its heading, and a row for each option or command."""
     with formatter.section(typer.style(name, bold=True)):
         formatter.write_dl([(typer.style(term, fg=typer.colors.CYAN), text) for term, text in rows])

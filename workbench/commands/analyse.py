@@ -49,7 +49,7 @@ class MemoryTables:
     changes: str | None
 
 
-def reader_options(read: ReadOptions) -> Options:
+def _reader_options(read: ReadOptions) -> Options:
     """Return the options for the analyzers that correspond to command-line options."""
     step = read.step if isinstance(read, StepReadOptions) else None
     peak = read.peak_tflops if isinstance(read, TraceReadOptions) else None
@@ -62,12 +62,12 @@ def reader_options(read: ReadOptions) -> Options:
         max_memory=size_in_bytes(read.max_memory),
         peak_flops=peak and peak * 1e12,
         jobs=jobs,
-        columns=parsed_columns(column_map),
-        workers=connected_workers(read.cluster, jobs),
+        columns=_parsed_columns(column_map),
+        workers=_connected_workers(read.cluster, jobs),
     )
 
 
-def connected_workers(address: str | None, jobs: int) -> WorkerPool | None:
+def _connected_workers(address: str | None, jobs: int) -> WorkerPool | None:
     """Return the workers of the Dask cluster at an address; None if the address is None.
 
     `jobs` is the number of local processes, which read the files that the workers cannot read.
@@ -82,7 +82,7 @@ def connected_workers(address: str | None, jobs: int) -> WorkerPool | None:
     return connect(address, jobs)
 
 
-def parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+def _parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """Return a pair (quantity, column) for each `--map` option; `loss=train/nll` gives ("loss", "train/nll").
 
     Raises:
@@ -126,7 +126,7 @@ def answer(
     finding is at least as severe as `fail_on`. `key` is the report's name in the cache; None means that it is not
     stored.
     """
-    options, run = reader_options(read), find_run(paths)
+    options, run = _reader_options(read), find_run(paths)
     room_asked, room = room, room or room_for(run)
     if show.interactive:
         return open_app(run, room, options)
@@ -139,11 +139,11 @@ def answer(
         report = ask(room, run, options)
     # Files that changed during the analysis have another key now.
     if key and not may_change(report, run) and key == key_of(room_asked, paths, read):
-        keep(key, kept_report(report, run))
+        keep(key, _kept_report(report, run))
     return deliver(report, show, run, fail_on)
 
 
-def kept_report(report: Report[object], run: Run) -> KeptReport:
+def _kept_report(report: Report[object], run: Run) -> KeptReport:
     """Return a report in the form in which it is stored in the cache."""
     from workbench.present.sections import sections
     from workbench.present.text import more
@@ -181,7 +181,7 @@ def memory_with_tables(
     """Print or write the memory report, with the tables of `--breakdown` and `--what-if`."""
     from analyzers.memory import extend
 
-    options, run = reader_options(read), find_run(paths)
+    options, run = _reader_options(read), find_run(paths)
     snapshots = required_files(run, *ROOMS["memory"])
     with shown_progress(options, run) as options, limited_to(options, run):
         report = memory_report(run, options)
@@ -204,8 +204,8 @@ def prove_advice(
     from workbench.commands.prove.around_step import broken_step, run_again
     from workbench.commands.prove.command import prove
 
-    run, options = find_run(paths), reader_options(read)
-    event = None if failed_to_allocate(run, options) else broken_step(run, options)
+    run, options = find_run(paths), _reader_options(read)
+    event = None if _failed_to_allocate(run, options) else broken_step(run, options)
     if event is None and not run.of(*ROOMS["memory"]):
         raise InputError(
             "--prove: no memory snapshot shows a failed allocation, and no step log a NaN or a spike of the loss",
@@ -216,7 +216,7 @@ def prove_advice(
     return deliver(report, document, run, fail_on)
 
 
-def failed_to_allocate(run: Run, options: Options) -> bool:
+def _failed_to_allocate(run: Run, options: Options) -> bool:
     """Return whether the memory snapshots of a run show a failed allocation, or memory close to the limit."""
     from workbench.commands.prove.recorded_run import FINDINGS
 
@@ -231,7 +231,7 @@ def trace_with_critical_path(
     """Print or write the trace report, including the critical path."""
     from analyzers.traces import with_critical_path
 
-    options, run = reader_options(read), find_run(paths)
+    options, run = _reader_options(read), find_run(paths)
     with shown_progress(options, run) as options, limited_to(options, run):
         report = with_critical_path(trace_report(run, options), options)
     return deliver(report, document, run, fail_on)
@@ -241,7 +241,7 @@ def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, for
     """Write the traces of all ranks, for the last recorded step, to one file that Perfetto can open."""
     from analyzers.traces.export.perfetto import export
 
-    options = reader_options(read)
+    options = _reader_options(read)
     traces = required_files(find_run(paths), *ROOMS["trace"])
     with refusing_to_overwrite(target, force=force):
         count = export(newest_step(selected(traces, options.rank, options.step)), target, options)
@@ -259,7 +259,7 @@ def compare_runs(
     from analyzers import compare
     from workbench.commands.failure_gate import parse_gate
 
-    gate, options = parse_gate(fail_on), Options(columns=parsed_columns(column_map))
+    gate, options = parse_gate(fail_on), Options(columns=_parsed_columns(column_map))
     runs = discover(a), discover(b)
     # `--fail-on` is for scripts, which want an exit status and no app.
     if show.interactive and not fail_on:

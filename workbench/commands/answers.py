@@ -22,7 +22,7 @@ def answer(
     `room` is the name of the analyzer, such as "memory"; None lets the files decide. The exit status says whether a
     finding is at least as severe as `fail_on`.
     """
-    key = kept_reports.key_of(room, paths, read) if is_kept_form(show) else None
+    key = kept_reports.key_of(room, paths, read) if _is_kept_form(show) else None
     kept = kept_reports.find(key) if key else None
     if kept is None:
         with one_blas_thread():
@@ -33,7 +33,7 @@ def answer(
     return exit_status(kept.report, fail_on)
 
 
-def is_kept_form(show: ShowOptions) -> bool:
+def _is_kept_form(show: ShowOptions) -> bool:
     """Return whether the report is to be printed as text or JSON; only then a stored report can be used."""
     shown = show.interactive or show.web or show.output or show.debug
     return not shown and output_format(show) in (Format.TEXT, Format.JSON)

@@ -88,7 +88,7 @@ class CapabilitiesData(msgspec.Struct, frozen=True):
 
 def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
     """Return a report that describes all commands of the command line `app`."""
-    commands = list(describe_commands(app))
+    commands = list(_describe_commands(app))
     data = CapabilitiesData(
         commands=commands,
         kinds=list(Kind),
@@ -108,7 +108,7 @@ def skill() -> str:
     return files("workbench").joinpath("SKILL.md").read_text(encoding="utf-8")
 
 
-def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
+def _describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
     """Yield every command of an application; `prefix` is the group of a command, such as `config` in `config show`."""
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
@@ -122,7 +122,7 @@ def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
         yield Command(name, summary, options, DOCUMENT_OF.get(name), usage, details)
     for group in app.registered_groups:
         assert group.typer_instance is not None, "a group is registered with its application"
-        yield from describe_commands(group.typer_instance, f"{group.name} ")
+        yield from _describe_commands(group.typer_instance, f"{group.name} ")
 
 
 def argument(parameter: Parameter) -> str:

@@ -28,7 +28,7 @@ class ConfigData(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def trainer_errors_as_ours() -> Iterator[None]:
+def _trainer_errors_as_ours() -> Iterator[None]:
     """Return a context that turns a `ConfigError` of the trainer into a `UsageProblem` with the same text."""
     try:
         yield
@@ -41,7 +41,7 @@ def with_environment(file: Path | None, overrides: Sequence[str], command: str) 
 
     The command line takes precedence. A note is printed for each variable.
     """
-    with trainer_errors_as_ours():
+    with _trainer_errors_as_ours():
         line = read_flags(overrides)
     named = str(file or line.file or line.function or "")
     asked = Request(config=named or None, module=line.module, overrides=tuple(overrides))
@@ -53,7 +53,7 @@ def with_environment(file: Path | None, overrides: Sequence[str], command: str) 
 
 def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
     """Return the resolved configuration as TOML or JSON text."""
-    with trainer_errors_as_ours():
+    with _trainer_errors_as_ours():
         config = trainer_config.load(file, overrides)
     if as_json:
         return msgspec.json.format(msgspec.json.encode(trainer_config.as_dict(config)), indent=2).decode()
@@ -65,11 +65,11 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
 
     A key is honoured, translated, ignored, refused or unknown.
     """
-    with trainer_errors_as_ours():
+    with _trainer_errors_as_ours():
         reports = trainer_config.explain(file, overrides)
     if as_json:
         return document(reports).json().decode()
-    return "\n".join(map(key_line, reports)) or (
+    return "\n".join(map(_key_line, reports)) or (
         "no key is set beside those of the registry function: `config show` prints them"
         if any(word.startswith("--module") for word in overrides)
         else "no key is set: every value is the default"
@@ -78,8 +78,8 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
 
 def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
     """Return the keys whose resolved values differ between two files or two runs, as a table or as JSON text."""
-    with trainer_errors_as_ours():
-        before, after = (dict(settings({"config": resolved(source, overrides)})) for source in (a, b))
+    with _trainer_errors_as_ours():
+        before, after = (dict(settings({"config": _resolved(source, overrides)})) for source in (a, b))
     # Two files always differ in their own path.
     keys = [key for key in before | after if key != FILE_FLAG and before.get(key) != after.get(key)]
     rows = [(key, before.get(key), after.get(key)) for key in keys]
@@ -92,17 +92,17 @@ def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
     return "\n".join(f"{key:<{widths[0]}}   {x!s:<{widths[1]}} → {y}" for key, x, y in rows)
 
 
-def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
+def _resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
     """Return the resolved configuration at `source`, which is a TOML file or the folder of a run.
 
     `overrides` are trainer flags. They apply only to a file.
     """
     if source.is_dir():
-        return run_config(source)
+        return _run_config(source)
     return trainer_config.as_dict(trainer_config.load(source, overrides))
 
 
-def run_config(folder: Path) -> dict[str, object]:
+def _run_config(folder: Path) -> dict[str, object]:
     """Return the configuration of the run in a folder, from its run.json.
 
     Raises:
@@ -116,7 +116,7 @@ def run_config(folder: Path) -> dict[str, object]:
     return config
 
 
-def key_line(report: trainer_config.KeyReport) -> str:
+def _key_line(report: trainer_config.KeyReport) -> str:
     """Return a line of text about one key, such as `✓ honoured training.steps = 10 (line 3)`."""
     source = f" (from {report.source})" if report.source and report.source != report.key else ""
     line = f"   (line {report.line})" if report.line else ""

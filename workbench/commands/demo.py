@@ -16,8 +16,8 @@ from workbench.launch.plan import Request, plan
 from workbench.launch.run import launch
 from workbench.present import render
 
-SHORT_NAMES = {"hang": "stuck"}
-RECORDERS = (
+_SHORT_NAMES = {"hang": "stuck"}
+_RECORDERS = (
     "--profiling.enable_profiling",
     "--profiling.enable_memory_snapshot",
     "--profiling.profile_freq",
@@ -26,9 +26,9 @@ RECORDERS = (
     "15",
 )
 """Trainer flags that turn all recorders on, and set a timeout that is short enough to wait for."""
-ABOUT_MEMORY = ("oom", "leak")
-SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
-"""Trainer flags for incidents that are not `ABOUT_MEMORY`: only two steps per snapshot are recorded, to save time."""
+_ABOUT_MEMORY = ("oom", "leak")
+_SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
+"""Trainer flags for incidents that are not `_ABOUT_MEMORY`: only two steps per snapshot are recorded, to save time."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
@@ -36,7 +36,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
 
     The failure is intended, so the exit status is 0 unless the user interrupts the job.
     """
-    name = SHORT_NAMES.get(incident, incident)
+    name = _SHORT_NAMES.get(incident, incident)
     if name not in INCIDENTS:
         raise UsageProblem(f"no incident {incident}", f"choose hang, {', '.join(INCIDENTS)}")
     target = folder or Path("outputs") / f"demo-{incident}"
@@ -58,5 +58,5 @@ def request(name: str, nproc: int, folder: Path) -> Request:
         config="llama3_debugmodel",
         incident=name,
         nproc=nproc,
-        overrides=("--job.dump_folder", str(folder), *RECORDERS, *(() if name in ABOUT_MEMORY else SHORT_WINDOW)),
+        overrides=("--job.dump_folder", str(folder), *_RECORDERS, *(() if name in _ABOUT_MEMORY else _SHORT_WINDOW)),
     )

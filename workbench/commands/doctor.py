@@ -20,7 +20,7 @@ from workbench.launch.plan import gpu_count
 from workbench.launch.torchtitan.installed import conflicts, installed_torchtitan
 
 PACKAGES = ("torch", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")
-VARIABLES = (
+_VARIABLES = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
     "TORCH_FR_DUMP_TEMP_FILE",
@@ -58,18 +58,18 @@ class DoctorData(msgspec.Struct, frozen=True):
 
 def examine(*, as_json: bool) -> Exit:
     """Print the report on this machine; as for every analysis, the exit status is 0 even if the report has errors."""
-    report = diagnosis()
-    print(report.json().decode() if as_json else as_text(report))
+    report = _diagnosis()
+    print(report.json().decode() if as_json else _as_text(report))
     return Exit.OK
 
 
-def diagnosis() -> Report[DoctorData]:
+def _diagnosis() -> Report[DoctorData]:
     """Return the report on the versions, devices and settings of this machine."""
     data = DoctorData(
         python=platform.python_version(),
-        packages={name: installed_version(name) for name in PACKAGES} | other_trainers(),
+        packages={name: _installed_version(name) for name in PACKAGES} | other_trainers(),
         cuda_devices=gpu_count(),
-        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         tools={name: shutil.which(name) for name in ("py-spy", "nvidia-smi", "chromium", "g++")},
         cache=str(cache_folder() or "a temporary folder"),
         native_readers=native_state(),
@@ -88,7 +88,7 @@ def other_trainers() -> dict[str, str | None]:
     return {"torchtitan": found.version} if found else {}
 
 
-def installed_version(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
@@ -97,9 +97,9 @@ def installed_version(name: str) -> str | None:
 
 def problems(data: DoctorData) -> Iterator[Finding]:
     """Yield a finding for each wrong setting of the machine, and for each setting that limits what workbench can do."""
-    yield from training_problems(data)
-    yield from torchtitan_problems()
-    yield from recorder_problems(data.variables)
+    yield from _training_problems(data)
+    yield from _torchtitan_problems()
+    yield from _recorder_problems(data.variables)
     yield from clashes()
     if not writable(Path(data.cache)):
         yield finding(
@@ -111,7 +111,7 @@ def problems(data: DoctorData) -> Iterator[Finding]:
         )
 
 
-def training_problems(data: DoctorData) -> Iterator[Finding]:
+def _training_problems(data: DoctorData) -> Iterator[Finding]:
     torch = data.packages["torch"]
     if torch is None:
         yield finding(
@@ -139,18 +139,18 @@ def training_problems(data: DoctorData) -> Iterator[Finding]:
         )
 
 
-def torchtitan_problems() -> Iterator[Finding]:
+def _torchtitan_problems() -> Iterator[Finding]:
     """Yield a finding for each package that is incompatible with an installed torchtitan."""
     found = installed_torchtitan(sys.path)
     for conflict in conflicts(found) if found else ():
         yield finding("doctor.torchtitan", Severity.WARNING, conflict.title, conflict.why, f"run `{conflict.command}`")
 
 
-RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """The environment variables for the size of Flight Recorder's buffer, the newer name first."""
 
 
-def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
+def _recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
     if variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield finding(
             "doctor.detail",
@@ -159,7 +159,7 @@ def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
             "It wraps each process group: the wrapper's own collectives fill the buffer, and entries lose their group.",
             "unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO",
         )
-    ring = next((name for name in RING_SIZES if variables.get(name) == "0"), None)
+    ring = next((name for name in _RING_SIZES if variables.get(name) == "0"), None)
     if ring:
         yield finding(
             "doctor.no_ring",
@@ -198,7 +198,7 @@ def writable(folder: Path) -> bool:
     return os.access(existing, os.W_OK)
 
 
-def as_text(report: Report[DoctorData]) -> str:
+def _as_text(report: Report[DoctorData]) -> str:
     """Return the report as lines of text: the verdict, versions and devices, and each finding with its advice."""
     data = report.data
     items = [("python", data.python), *data.packages.items(), ("CUDA devices", str(data.cuda_devices))]

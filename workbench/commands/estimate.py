@@ -18,10 +18,10 @@ from workbench.present.step_windows import window_words
 from workbench.trainer_answers import Alternative, EstimateData, TrainerEstimate
 
 NEAR_LIMIT = 0.9
-NOT_COUNTED = (
+_NOT_COUNTED = (
     "memory that is in no tensor: the device's context, workspaces of libraries, fragmentation (often 1 to 3 GiB)"
 )
-NOT_COUNTED_ON_CPU = (
+_NOT_COUNTED_ON_CPU = (
     "memory that is in no tensor: Python, the code and workspaces of libraries, data in the host's memory"
 )
 
@@ -38,7 +38,7 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
     arguments = trainer_arguments(request)
     found = trainer_estimate(request, arguments)
     tight = limit is not None and found.peak_bytes >= NEAR_LIMIT * limit
-    changes = smaller_settings(configuration(arguments), found) if tight else ()
+    changes = _smaller_settings(configuration(arguments), found) if tight else ()
     alternatives = [
         Alternative(" ".join(change), trainer_estimate(request, (*arguments, *change)).peak_bytes) for change in changes
     ]
@@ -91,7 +91,7 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
         raise UsageProblem(error.message, error.hint) from error
 
 
-def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
+def _smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
     """Yield changes of the configuration, as trainer flags; each of them reduces memory.
 
     `found` is the estimate for the unchanged configuration.
@@ -121,7 +121,7 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
         severity=Severity.ERROR if over else Severity.WARNING,
         title=f"the estimated peak of {peak} {'does not fit into' if over else 'is close to the limit of'} {limit}",
         why=f"{share(held, data.peak_bytes)} of the peak is {in_words(category)}. It is reached in"
-        f" {place_of_peak(data)}.",
+        f" {_place_of_peak(data)}.",
         next=advice(data),
         ranks=[fullest.first_rank],
         evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],
@@ -129,7 +129,7 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
     )
 
 
-def place_of_peak(data: EstimateData) -> str:
+def _place_of_peak(data: EstimateData) -> str:
     """Return the part of the step in which the memory is highest, with the source line of a script if it is known."""
     fullest = max(data.ranks, key=lambda rank: rank.peak_bytes)
     words = window_words(fullest.peak_window)
@@ -139,7 +139,7 @@ def place_of_peak(data: EstimateData) -> str:
 def advice(data: EstimateData) -> str:
     """Return the advice to use the setting with the lowest peak, and whether the job fits with this setting."""
     if data.device:
-        return advice_on_script(data)
+        return _advice_on_script(data)
     if not data.options:
         return "Use a smaller batch, sequence or model, or shard over more ranks."
     best = data.options[0]
@@ -149,7 +149,7 @@ def advice(data: EstimateData) -> str:
     )
 
 
-def advice_on_script(data: EstimateData) -> str:
+def _advice_on_script(data: EstimateData) -> str:
     """Return advice for a script: how to reduce the category that takes most of the memory."""
     categories = data.ranks[0].categories
     if max(categories, key=lambda name: categories[name]) in ("parameters", "gradients", "optimizer_state"):
@@ -168,8 +168,8 @@ def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
         ranks=findings[0].ranks if findings else [],
         sentence=f"{data.model} on {ranks} ({mesh}) peaks at {size(data.peak_bytes)}{limit} per rank"
         if not data.device
-        else f"{data.model} peaks at {size(data.peak_bytes)}{limit} on {data.device}, in {place_of_peak(data)}",
+        else f"{data.model} peaks at {size(data.peak_bytes)}{limit} on {data.device}, in {_place_of_peak(data)}",
         confidence=0.7 if data.assumptions else 0.9,
-        missing=[NOT_COUNTED_ON_CPU if data.device == "cpu" else NOT_COUNTED, *data.assumptions]
+        missing=[_NOT_COUNTED_ON_CPU if data.device == "cpu" else _NOT_COUNTED, *data.assumptions]
         + ([] if data.limit_bytes else ["--limit, to say whether the run fits"]),
     )

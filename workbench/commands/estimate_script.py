@@ -24,9 +24,9 @@ from workbench.python_path import command, environment
 from workbench.trainer_answers import EstimateData, Refusal, TrainerEstimate
 
 SECONDS = 900
-ADDRESS_SPACE_OF_TORCH = 16 << 30
+_ADDRESS_SPACE_OF_TORCH = 16 << 30
 """The bytes of address space that the libraries of torch map, without using memory for all of them."""
-DEVICES = ("cuda", "cpu")
+_DEVICES = ("cuda", "cpu")
 
 
 def estimate_script(
@@ -40,8 +40,8 @@ def estimate_script(
     """
     if request.config or request.module:
         raise UsageProblem("--script and --config name two different trainings", "give one of them")
-    if device not in DEVICES:
-        raise UsageProblem(f"--device {device}: no such kind of device", f"give {' or '.join(DEVICES)}")
+    if device not in _DEVICES:
+        raise UsageProblem(f"--device {device}: no such kind of device", f"give {' or '.join(_DEVICES)}")
     job = python_command(("python", str(script)))
     ranks = (request.nproc or 1) * request.nnodes
     found = rehearsed(job, arguments, device, ranks)
@@ -55,7 +55,7 @@ def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int
     with tempfile.TemporaryDirectory() as folder:
         result, output = Path(folder, "result.json"), Path(folder, "output.txt")
         words = command("trainer.estimate.script", str(result), device, str(ranks), str(job.source), *arguments)
-        status = run(words, environment() | rank_variables(job, ranks), output)
+        status = run(words, environment() | _rank_variables(job, ranks), output)
         if result.exists() and (content := result.read_bytes()):
             if content.startswith(b'{"error"'):
                 return msgspec.json.decode(content, type=Refusal)
@@ -63,7 +63,7 @@ def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int
         return unanswered(job, status, output.read_text(errors="replace"))
 
 
-def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
+def _rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
     """Return the environment variables for a script, which hide all CUDA devices.
 
     If the script needs them, the variables that torchrun sets for rank 0 are included.
@@ -79,7 +79,7 @@ def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
 def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
     """Run a command under limits, and write its output to a file; return its exit status, or None after a timeout."""
     # The limit counts address space, of which the libraries of torch map much more than they use.
-    limits = partial(limit_self, memory_of_machine() + ADDRESS_SPACE_OF_TORCH, SECONDS)
+    limits = partial(limit_self, memory_of_machine() + _ADDRESS_SPACE_OF_TORCH, SECONDS)
     with output.open("wb") as file, subprocess.Popen(
         words, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
         # A group of its own, so that processes that the script leaves behind can be killed.
@@ -90,10 +90,10 @@ def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | 
         except subprocess.TimeoutExpired:
             return None
         finally:
-            kill_group(process.pid)
+            _kill_group(process.pid)
 
 
-def kill_group(group: int) -> None:
+def _kill_group(group: int) -> None:
     """Kill the processes of a process group that a script has not ended."""
     try:
         os.killpg(group, signal.SIGKILL)

@@ -11,8 +11,8 @@ from analyzers.report import Report, Severity
 from workbench.errors import UsageProblem
 
 MEASURES = tuple(Measure)
-ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
-DEFAULT_LIMIT = 0.1
+_ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
+_DEFAULT_LIMIT = 0.1
 
 
 @dataclass
@@ -49,18 +49,18 @@ def parse_gate(text: str | None) -> Gate:
     """
     gate = Gate()
     for item in (part.strip() for part in (text or "").split(",") if part.strip()):
-        name, limit, percent = parse_item(item)
+        name, limit, percent = _parse_item(item)
         if name in MEASURES:
-            usual = ALLOWED_CHANGES.get(name, DEFAULT_LIMIT)
+            usual = ALLOWED_CHANGES.get(name, _DEFAULT_LIMIT)
             gate.limits[name] = float(limit) / (100 if percent else 1) if limit else usual
         else:
             gate.severity = Severity(name)
     return gate
 
 
-def parse_item(item: str) -> tuple[str, str | None, str | None]:
+def _parse_item(item: str) -> tuple[str, str | None, str | None]:
     """Return (name, limit, percent sign) of an item such as `step_time>3%`; missing parts are None."""
-    match = ITEM.fullmatch(item)
+    match = _ITEM.fullmatch(item)
     if match and (match[1] in MEASURES or (match[1] in ("warning", "error") and not match[2])):
         return match[1], match[2], match[3]
     raise UsageProblem(

@@ -28,17 +28,17 @@ from workbench.present.table import Table
 
 REPORT_FILE = "report.json"
 """The name of the file with the report in a cache entry."""
-BYTES_AT_MOST = 16 << 20
+_BYTES_AT_MOST = 16 << 20
 """The size in bytes of the largest report that is kept.
 
 An analysis with a larger report takes long even if it reads its columns from the cache.
 """
-FOLDERS_ABOVE = 5
+_FOLDERS_ABOVE = 5
 """The number of folders above the given one that are searched for the run.json of the run.
 
 The analyzers search up to four.
 """
-OWN_CODE = Path(__file__).resolve().parents[2]
+_OWN_CODE = Path(__file__).resolve().parents[2]
 
 
 class KeptReport(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def key_of(room: str | None, paths: Sequence[Path], read: ReadOptions) -> str | 
     try:
         if not all(path.is_dir() for path in paths):
             return None
-        for state in (*states(read_files(paths, unreadable)), *states(own_code())):
+        for state in (*states(_read_files(paths, unreadable)), *states(own_code())):
             digest.update(state)
     except (OSError, WorkbenchError):
         # The analysis says what is wrong.
@@ -87,14 +87,14 @@ def states(files: Iterable[Path]) -> Iterator[bytes]:
 def own_code() -> Iterator[Path]:
     """Yield the files of this project's code, and the folder of the installed libraries, in a fixed order."""
     for name in ("analyzers", "workbench"):
-        for folder, folders, files in os.walk(OWN_CODE / name):
+        for folder, folders, files in os.walk(_OWN_CODE / name):
             folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
             yield from (Path(folder, file) for file in sorted(files) if file.endswith((".py", ".so")))
     # A library that is installed or upgraded changes the time of this folder.
     yield Path(msgspec.__file__).parents[1]
 
 
-def read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator[Path]:
+def _read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator[Path]:
     """Yield every file on which an answer about the folders `paths` depends, and the folders of these files.
 
     Problems are added to `unreadable`.
@@ -106,7 +106,7 @@ def read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator[
             if file.parent != folder:
                 yield (folder := file.parent)
             yield file
-        above = root.resolve().parents[:FOLDERS_ABOVE]
+        above = root.resolve().parents[:_FOLDERS_ABOVE]
         yield from (folder / "run.json" for folder in above)
         # The heartbeats of a run, where only its folder of dumps was given.
         yield from sorted((above[0] / "steps").glob("*") if above else ())
@@ -118,7 +118,7 @@ def find(key: str) -> KeptReport | None:
     if folder is None or not is_trusted(entry := folder / key):
         return None
     try:
-        check, _, body = read_whole(entry / REPORT_FILE, 2 * BYTES_AT_MOST).partition(b"\n")
+        check, _, body = read_whole(entry / REPORT_FILE, 2 * _BYTES_AT_MOST).partition(b"\n")
         kept = msgspec.json.decode(body, type=KeptReport) if check == b"%08x" % zlib.crc32(body) else None
     except (OSError, msgspec.MsgspecError):
         kept = None
@@ -133,7 +133,7 @@ def find(key: str) -> KeptReport | None:
 def keep(key: str, kept: KeptReport) -> None:
     """Store a report in the cache; a report that is too large, or cannot be written, is not stored."""
     folder, body = locations.cache_folder(), json_bytes(kept)
-    if folder is None or folder in locations.UNUSABLE or len(body) > BYTES_AT_MOST:
+    if folder is None or folder in locations.UNUSABLE or len(body) > _BYTES_AT_MOST:
         return
     try:
         scratch = make_scratch(folder)

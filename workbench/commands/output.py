@@ -54,9 +54,9 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
         InputError: The file cannot be written.
     """
     try:
-        if path.exists() and not force and not is_device(path):
+        if path.exists() and not force and not _is_device(path):
             raise UsageProblem(f"{path} exists", "choose another name, or add --force")
-        if inputs and is_one_of(path, inputs):
+        if inputs and _is_one_of(path, inputs):
             raise UsageProblem(f"{path} is a file of the run itself", "choose another name: it would be lost")
         yield
     except OSError as error:
@@ -64,12 +64,12 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
         raise InputError(why, "choose a folder that exists, can be written to, and has space") from error
 
 
-def is_device(path: Path) -> bool:
+def _is_device(path: Path) -> bool:
     """Return whether a path leads to a device or a pipe, which writing does not overwrite."""
     return path.is_char_device() or path.is_fifo()
 
 
-def is_one_of(path: Path, run: Run) -> bool:
+def _is_one_of(path: Path, run: Run) -> bool:
     """Return whether a path leads to a file of the run, possibly by another name such as a link."""
     try:
         target = path.stat()

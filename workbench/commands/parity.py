@@ -21,8 +21,8 @@ Start = Callable[[Plan], str]
 """A function that runs a job to its end and returns how it ended: completed, failed or interrupted."""
 SEED = 42
 STEPS = 5
-SEED_FOLDER = "seed"
-ALIKE = (
+_SEED_FOLDER = "seed"
+_ALIKE = (
     *("--debug.deterministic", "--metrics.log_freq", "1"),
     *("--profiling.no_enable_profiling", "--profiling.no_enable_memory_snapshot"),
 )
@@ -114,12 +114,12 @@ def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance
     runs = [
         NamedRun(one.text, comparison.folder / f"run_{number}") for number, one in enumerate(comparison.variants, 1)
     ]
-    jobs = [seed_job(comparison)] + [
-        plan(request_of(comparison, base, one, Path(run.folder)))
+    jobs = [_seed_job(comparison)] + [
+        plan(_request_of(comparison, base, one, Path(run.folder)))
         for one, run in zip(comparison.variants, runs, strict=True)
     ]
     # A seed checkpoint of an earlier comparison may be of another model.
-    shutil.rmtree(comparison.folder / SEED_FOLDER / "checkpoint", ignore_errors=True)
+    shutil.rmtree(comparison.folder / _SEED_FOLDER / "checkpoint", ignore_errors=True)
     for job, what in zip(jobs, ("the seed checkpoint", *(run.name for run in runs)), strict=True):
         note(f"{what} on {quantity(job.nproc, 'rank')}; output in {job.folder}")
         if (start or start_job)(job) != "completed":
@@ -152,25 +152,25 @@ def configuration(request: Request) -> JobConfig:
         raise UsageProblem(error.message, error.hint) from error
 
 
-def seed_job(comparison: Comparison) -> Plan:
+def _seed_job(comparison: Comparison) -> Plan:
     """Return the plan of a job with one rank that saves the initial weights, from which all runs start."""
     ones = (part for name in KEYS for part in (f"--parallelism.{KEYS[name]}", "1"))
     saving = ("--checkpoint.enable", "--checkpoint.create_seed_checkpoint", "--checkpoint.folder", "checkpoint")
-    folder = ("--job.dump_folder", str(comparison.folder / SEED_FOLDER))
-    return plan(with_overrides(comparison.request, 1, (*seed(comparison), *ones, *saving, *folder)))
+    folder = ("--job.dump_folder", str(comparison.folder / _SEED_FOLDER))
+    return plan(_with_overrides(comparison.request, 1, (*seed(comparison), *ones, *saving, *folder)))
 
 
-def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Path) -> Request:
+def _request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Path) -> Request:
     """Return the launch request of run `one`, which writes to `folder`; `base` is the shared configuration."""
     mesh = (part for name, degree in one.degrees.items() for part in (f"--parallelism.{KEYS[name]}", str(degree)))
-    start = comparison.folder / SEED_FOLDER / "checkpoint" / "step-0"
+    start = comparison.folder / _SEED_FOLDER / "checkpoint" / "step-0"
     loading = ("--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.initial_load_path", str(start))
     steps = comparison.steps or min(base.training.steps, STEPS)
     values = ("--debug.record_values",) if comparison.values else ()
-    batch = () if one.sets(BATCH) else (f"--{BATCH}", str(local_batch(comparison, base, one)))
-    own = (*seed(comparison), *ALIKE, *values, "--training.steps", str(steps), *mesh, *batch, *loading)
+    batch = () if one.sets(BATCH) else (f"--{BATCH}", str(_local_batch(comparison, base, one)))
+    own = (*seed(comparison), *_ALIKE, *values, "--training.steps", str(steps), *mesh, *batch, *loading)
     # The run's own flags come last, so that they replace those of all runs.
-    return with_overrides(comparison.request, one.ranks, (*own, "--job.dump_folder", str(folder), *one.flags))
+    return _with_overrides(comparison.request, one.ranks, (*own, "--job.dump_folder", str(folder), *one.flags))
 
 
 def seed(comparison: Comparison) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def seed(comparison: Comparison) -> tuple[str, ...]:
     return () if configuration(comparison.request).debug.seed is not None else ("--debug.seed", str(SEED))
 
 
-def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
+def _local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
     """Return the local batch size (sequences per rank) with which run `one` has the same global batch as the first run.
 
     So all runs train on the same sequences in each step.
@@ -198,7 +198,7 @@ def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
     return sequences // one.data_parallel
 
 
-def with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) -> Request:
+def _with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) -> Request:
     """Return a copy of the launch request with `ranks` ranks and additional trainer flags."""
     return Request(
         config=request.config,

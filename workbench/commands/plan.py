@@ -8,14 +8,14 @@ from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
 from workbench.trainer_answers import PlanData, PlannedSettings
 
-MODEL_OF_TIME = "the speed is that of a cost model, which ranks settings; its seconds are no promise"
-MARGIN_FOR = (
+_MODEL_OF_TIME = "the speed is that of a cost model, which ranks settings; its seconds are no promise"
+_MARGIN_FOR = (
     "the margin stands for memory that is in no tensor: the context, NCCL, fragmentation, and what an estimate is off"
 )
-TIME_UP = (
+_TIME_UP = (
     "the search ended when its time was up; faster settings may fit: plan again on free cores, or fix some settings"
 )
-NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
+_NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
 
 
 def plan(request: Request, limit: int, margin: float, device: str, count: int) -> Report[PlanData]:
@@ -41,7 +41,7 @@ def plan(request: Request, limit: int, margin: float, device: str, count: int) -
         version=tool_version(),
         inputs=[],
         verdict=verdict(data, findings),
-        findings=[*findings, computes_in_float32()] if is_slow else findings,
+        findings=[*findings, _computes_in_float32()] if is_slow else findings,
         data=data,
     )
 
@@ -61,18 +61,18 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
         kind="fits" if data.plans else "too_large" if findings else "unknown",
         ranks=[],
         sentence=sentence,
-        confidence=CONFIDENCE if data.plans else NO_PLAN_CONFIDENCE,
-        missing=[f"{MARGIN_FOR} ({percent(data.margin)})", order(data), *([] if data.complete else [TIME_UP])],
+        confidence=CONFIDENCE if data.plans else _NO_PLAN_CONFIDENCE,
+        missing=[f"{_MARGIN_FOR} ({percent(data.margin)})", order(data), *([] if data.complete else [_TIME_UP])],
     )
 
 
 def order(data: PlanData) -> str:
     """Return a sentence on the source of the speeds, and on how many plans may be the fastest."""
     if data.first_rank < 2:
-        return MODEL_OF_TIME
+        return _MODEL_OF_TIME
     within = percent(data.speed_margin)
     return (
-        f"{MODEL_OF_TIME}, and it cannot tell speeds within {within} apart: any of the {data.first_rank} plans of rank"
+        f"{_MODEL_OF_TIME}, and it cannot tell speeds within {within} apart: any of the {data.first_rank} plans of rank"
         " 1 may be the fastest; time a few steps of each"
     )
 
@@ -89,11 +89,11 @@ def too_large(data: PlanData) -> Finding:
         if (data.validation_bytes or 0) > data.usable_bytes
         else "Use more ranks, a shorter sequence (training.seq_len) or a smaller model.",
         evidence=[Evidence(text=f"limit {size(data.limit_bytes)}, margin {percent(data.margin)}")],
-        confidence=NO_PLAN_CONFIDENCE,
+        confidence=_NO_PLAN_CONFIDENCE,
     )
 
 
-def computes_in_float32() -> Finding:
+def _computes_in_float32() -> Finding:
     """Return the note that the planned job multiplies matrices in float32, which few jobs on GPUs do on purpose."""
     return Finding(
         id="plan.float32",
@@ -109,10 +109,10 @@ def computes_in_float32() -> Finding:
 
 def in_words(planned: PlannedSettings) -> str:
     """Return settings as a phrase such as `data_parallel_shard_degree 8, local_batch_size 4, mode full`."""
-    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if is_switched_on(key, value)}
+    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if _is_switched_on(key, value)}
     return ", ".join(f"{name} {str(value).lower() if value is True else value}" for name, value in shown.items())
 
 
-def is_switched_on(key: str, value: object) -> bool:
+def _is_switched_on(key: str, value: object) -> bool:
     """Return whether a setting is switched on: it is neither false nor a degree of parallelism of 1."""
     return value is not False and not (key.endswith("_degree") and value == 1)

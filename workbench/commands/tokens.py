@@ -22,24 +22,24 @@ def show_tokens(
     words: list[str], data: TokenOptions, model: ModelOptions, document: DocumentOptions, fail_on: FailOn | None
 ) -> Exit:
     """Print a report on tokens and labels: of the data sets in `words`, or else of the trainer's data."""
-    paths, overrides = paths_and_overrides(words)
+    paths, overrides = _paths_and_overrides(words)
     if paths:
         if overrides or model.config or model.module:
             hint = "give either files, or --config and --section.key value"
             raise UsageProblem("data sets and a configuration of the trainer do not go together", hint)
-        return deliver(data_set_report(paths, data), document, Run(paths[0], ()), fail_on)
+        return deliver(_data_set_report(paths, data), document, Run(paths[0], ()), fail_on)
     request = Request(config=model.config, module=model.module, overrides=tuple(overrides))
     name = Path(request.config or "the defaults")
-    return deliver(trainer_report(request, data.sequences), document, Run(name, ()), fail_on)
+    return deliver(_trainer_report(request, data.sequences), document, Run(name, ()), fail_on)
 
 
-def paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
+def _paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
     """Split the words of a command line into paths and the trainer flags after the paths (`--section.key value`)."""
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return [Path(word) for word in words[:first]], words[first:]
 
 
-def data_set_report(paths: list[Path], data: TokenOptions) -> Report[tokens.TokensData]:
+def _data_set_report(paths: list[Path], data: TokenOptions) -> Report[tokens.TokensData]:
     """Return the report on the data sets at these paths.
 
     Raises:
@@ -58,7 +58,7 @@ def data_set_report(paths: list[Path], data: TokenOptions) -> Report[tokens.Toke
         )
 
 
-def trainer_report(request: Request, count: int) -> Report[tokens.TokensData]:
+def _trainer_report(request: Request, count: int) -> Report[tokens.TokensData]:
     """Return a report on the tokens and labels of the first `count` training sequences.
 
     Raises:

@@ -15,7 +15,7 @@ from workbench.launch.guard import guarded_job
 from workbench.launch.plan import Plan
 from workbench.launch.processes import MARK, end_processes
 
-MONITOR_S = 0.5
+_MONITOR_S = 0.5
 """The seconds between two checks of the elastic agent for dead ranks.
 
 When the agent finds a dead rank, it stops all others, so the recorders must notice a dead rank earlier to take dumps.
@@ -41,12 +41,12 @@ class Outcome:
 def start(plan: Plan) -> Outcome:
     """Run the job of a plan to its end, and return how it ended."""
     job = uuid.uuid4().hex
-    with environment_set(plan.environment | {MARK: job}), guarded_job(plan.folder, job):
-        return run_under_agent(plan) if plan.starts_ranks else run_command(plan, job)
+    with _environment_set(plan.environment | {MARK: job}), guarded_job(plan.folder, job):
+        return _run_under_agent(plan) if plan.starts_ranks else _run_command(plan, job)
 
 
 @contextlib.contextmanager
-def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
+def _environment_set(settings: Mapping[str, str]) -> Iterator[None]:
     """Set the environment variables in `settings` inside this context, and restore their earlier values at its end."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
@@ -59,7 +59,7 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def run_command(plan: Plan, job: str) -> Outcome:
+def _run_command(plan: Plan, job: str) -> Outcome:
     """Run the user's command of `plan` once, and return how it ended.
 
     `job` is the id of the job; all its processes inherit the id in an environment variable. The exit status of the
@@ -72,7 +72,7 @@ def run_command(plan: Plan, job: str) -> Outcome:
     return Outcome("failed" if status else "completed", exit_code=status)
 
 
-def silence_loggers(prefix: str) -> None:
+def _silence_loggers(prefix: str) -> None:
     """Silence the loggers whose names start with `prefix`; the launcher reports the same events itself."""
     # Setting the parent's level is not enough: torch gives each of its loggers a level of its own.
     for name in [prefix, *logging.root.manager.loggerDict]:
@@ -80,7 +80,7 @@ def silence_loggers(prefix: str) -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def run_under_agent(plan: Plan) -> Outcome:
+def _run_under_agent(plan: Plan) -> Outcome:
     """Start the ranks of a plan under torchrun's elastic agent, wait for their end, and return how they ended.
 
     Each rank runs a Python module (our trainer or another) or the user's command.
@@ -94,8 +94,8 @@ def run_under_agent(plan: Plan) -> Outcome:
 
     from workbench.launch.rank_output import PipedLogs
 
-    silence_loggers("torch.distributed.elastic")
-    accept_cut_error_files()
+    _silence_loggers("torch.distributed.elastic")
+    _accept_cut_error_files()
     asked = plan.request
     # A user's program prints for its user; our trainer's lines are shown by the display.
     logs = PipedLogs(plan.logs, shown=plan.module is None, prefixed=plan.nproc * asked.nnodes > 1)
@@ -108,7 +108,7 @@ def run_under_agent(plan: Plan) -> Outcome:
         rdzv_backend="c10d",
         rdzv_endpoint=asked.rdzv_endpoint,
         max_restarts=asked.max_restarts,
-        monitor_interval=MONITOR_S,
+        monitor_interval=_MONITOR_S,
         logs_specs=logs,
     )
     try:
@@ -117,11 +117,11 @@ def run_under_agent(plan: Plan) -> Outcome:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         # Only a failure names both the global and the local rank of a worker; its log folder has the local rank.
         first = next((rank - failure.local_rank for rank, failure in error.failures.items()), None)
-        return Outcome("failed", codes, logs=launch_folder(logs), first_rank=first)
+        return Outcome("failed", codes, logs=_launch_folder(logs), first_rank=first)
     # The node that hosts the rendezvous has ended, or was never started.
     except (RendezvousError, DistError) as error:
         note(f"the launchers of the nodes cannot reach each other at {asked.rdzv_endpoint} ({type(error).__name__})")
-        return Outcome("failed", logs=launch_folder(logs))
+        return Outcome("failed", logs=_launch_folder(logs))
     # The agent's handlers of SIGTERM and SIGINT raise an exception of its own; before they are set, Ctrl-C is Python's.
     except (KeyboardInterrupt, SignalException):
         return Outcome("interrupted")
@@ -130,7 +130,7 @@ def run_under_agent(plan: Plan) -> Outcome:
     return Outcome("completed")
 
 
-def accept_cut_error_files() -> None:
+def _accept_cut_error_files() -> None:
     """Let torchrun's agent ignore an incomplete error file, which a rank leaves if it is killed while it writes.
 
     Otherwise the agent would end with an exception of its JSON parser, and the exit codes of the ranks would be lost.
@@ -153,7 +153,7 @@ def accept_cut_error_files() -> None:
     ProcessFailure.__post_init__ = read_whole_file  # type: ignore[method-assign]
 
 
-def launch_folder(logs: object) -> Path | None:
+def _launch_folder(logs: object) -> Path | None:
     """Return the log folder that torchrun has created for this launch; None before it exists.
 
     `logs` is torchrun's `LogsSpecs` object.

@@ -19,10 +19,10 @@ def breakdowns(job: Plan) -> list[str]:
     debug = loaded(trainer_arguments(job.request)).debug
     titles = [title for key, title in TITLES.items() if getattr(debug, key)]
     logs = sorted(job.logs.glob("*/attempt_*/0/stdout.log"), key=lambda log: log.stat().st_mtime)
-    return tables_of(logs[-1], titles) if titles and logs else []
+    return _tables_of(logs[-1], titles) if titles and logs else []
 
 
-def tables_of(log: Path, titles: list[str]) -> list[str]:
+def _tables_of(log: Path, titles: list[str]) -> list[str]:
     """Return the last message in a log that begins with each of `titles`, with all lines of the message."""
     with log.open(encoding="utf-8", errors="replace") as file:
         records = file.read(LONGEST).split(RECORD)

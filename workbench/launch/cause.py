@@ -62,7 +62,7 @@ def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
     A worker is torchrun's word for the process of a rank. Its log folder has the name of its local rank. `first_rank`,
     the global rank of this node's local rank 0, is added to get the global rank.
     """
-    causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := read_error(path, since))]
+    causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := _read_error(path, since))]
     cause = earliest(causes)
     if cause is not None:
         cause["rank"] += first_rank
@@ -74,7 +74,7 @@ def earliest(causes: Iterable[Cause]) -> Cause | None:
     return min(causes, key=lambda cause: cause["time_ns"], default=None)
 
 
-def read_error(path: Path, since: float) -> Cause | None:
+def _read_error(path: Path, since: float) -> Cause | None:
     """Return the error in the `error.json` at `path`; None if it is invalid or older than the Unix time `since`.
 
     The rank in the result is the local rank.
@@ -94,13 +94,13 @@ def read_error(path: Path, since: float) -> Cause | None:
         node=socket.gethostname(),
         error=error,
         message=rest.strip() or written.message,
-        file=innermost_frame(extra.py_callstack),
+        file=_innermost_frame(extra.py_callstack),
         log=str(path.with_name("stderr.log")),
-        time_ns=int(failure_time_s(str(extra.timestamp), changed_s) * 1e9),
+        time_ns=int(_failure_time_s(str(extra.timestamp), changed_s) * 1e9),
     )
 
 
-def failure_time_s(timestamp: str, changed_s: float) -> float:
+def _failure_time_s(timestamp: str, changed_s: float) -> float:
     """Return the Unix time at which a worker failed, in seconds.
 
     `timestamp` is the time in the worker's error file, in whole seconds; `changed_s` is the file's modification time.
@@ -110,7 +110,7 @@ def failure_time_s(timestamp: str, changed_s: float) -> float:
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 
 
-def innermost_frame(callstack: str) -> str:
+def _innermost_frame(callstack: str) -> str:
     """Return the last frame of a traceback as `file:line function`; empty if the text `callstack` has no frame."""
     frames = FRAME.findall(callstack)
     return "{}:{} {}".format(*frames[-1]) if frames else ""

@@ -16,10 +16,10 @@ from typing import BinaryIO
 
 from workbench.console import note
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PATIENCE_S = 40.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PATIENCE_S = 40.0
 """The seconds that the command has to end after a signal, before it is killed; launchers give their own ranks 30 s."""
-DRAIN_S = 2.0
+_DRAIN_S = 2.0
 """The seconds to wait for the rest of the output after the command's end; a daemon that it started may keep it open."""
 
 
@@ -30,11 +30,11 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
     command.
     """
     with contextlib.ExitStack() as stack:
-        files = [opened(stack, logs / name) for name in ("stdout.log", "stderr.log")]
+        files = [_opened(stack, logs / name) for name in ("stdout.log", "stderr.log")]
         sinks = (sys.stdout.buffer, sys.stderr.buffer)
         (out, out_end), (err, err_end) = (channel(sink) for sink in sinks)
         # A terminal sends Ctrl-C to its whole foreground group; elsewhere the command gets a group that we can signal.
-        group = None if in_foreground() else 0
+        group = None if _in_foreground() else 0
         process = stack.enter_context(subprocess.Popen(words, process_group=group, stdout=out_end, stderr=err_end))
         # While this process also holds the command's ends open, reading from ours never reaches an end.
         os.close(out_end)
@@ -45,14 +45,14 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
         ]
         for thread in copies:
             thread.start()
-        with passing_on(process, own_group=group == 0) as received:
+        with _passing_on(process, own_group=group == 0) as received:
             status = wait(process, received)
         for thread in copies:
-            thread.join(DRAIN_S)
+            thread.join(_DRAIN_S)
         return status, bool(received)
 
 
-def opened(stack: contextlib.ExitStack, path: Path) -> BinaryIO | None:
+def _opened(stack: contextlib.ExitStack, path: Path) -> BinaryIO | None:
     """Open a log file for the lifetime of `stack`; return None if it cannot be written."""
     try:
         # Without a buffer: what a full disk does not take would be written again when the file is closed, and fail.
@@ -62,7 +62,7 @@ def opened(stack: contextlib.ExitStack, path: Path) -> BinaryIO | None:
         return None
 
 
-def in_foreground() -> bool:
+def _in_foreground() -> bool:
     """Return whether this process is in the foreground of the terminal on stdin.
 
     If so, Ctrl-C in that terminal reaches both the command and this process.
@@ -90,7 +90,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
     return ours, theirs
 
 
-def read_chunk(source: int) -> bytes:
+def _read_chunk(source: int) -> bytes:
     """Return the next bytes of the file descriptor `source`; empty at its end.
 
     A pseudo-terminal reports its end as an error, which also gives an empty result.
@@ -107,7 +107,7 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
     If one of the two can no longer be written, continue with the other.
     """
     sinks = [sink] if file is None else [sink, file]
-    while chunk := read_chunk(source):
+    while chunk := _read_chunk(source):
         for each in list(sinks):
             try:
                 each.write(chunk)
@@ -117,7 +117,7 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
 
 
 @contextlib.contextmanager
-def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
+def _passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
     """Return a context in which SIGINT, SIGTERM and SIGHUP are passed on to the command.
 
     The context yields a list; the time of each signal is added to it, in seconds of the monotonic clock. `own_group`
@@ -134,7 +134,7 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
             elif number != signal.SIGINT:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
     try:
         yield received
     finally:
@@ -146,12 +146,12 @@ def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
     """Wait for the command and return its exit status.
 
     `received` has the times of the signals that were passed on to the command. If the command does not end, it is
-    killed `PATIENCE_S` seconds after the first signal, or soon after the third.
+    killed `_PATIENCE_S` seconds after the first signal, or soon after the third.
     """
     while True:
         try:
             # A wait without a timeout resumes after a signal (PEP 475), and would never see that patience has run out.
             return process.wait(0.5)
         except subprocess.TimeoutExpired:
-            if received and (len(received) > 2 or time.monotonic() - received[0] > PATIENCE_S):
+            if received and (len(received) > 2 or time.monotonic() - received[0] > _PATIENCE_S):
                 process.kill()

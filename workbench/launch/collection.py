@@ -18,8 +18,8 @@ from workbench.remote.urls import without_credentials
 
 WAIT_S = 60.0
 """The seconds for which the launcher of rank 0 waits for the files of other nodes at the end of the job."""
-SENDER_S = 90.0
-LOOK_S = 1.0
+_SENDER_S = 90.0
+_LOOK_S = 1.0
 
 
 class Collection:
@@ -42,7 +42,7 @@ class Collection:
         if self._sender.poll() is not None:
             return
         try:
-            self._sender.communicate(DONE, SENDER_S)
+            self._sender.communicate(DONE, _SENDER_S)
         except (OSError, subprocess.TimeoutExpired):
             self._sender.kill()
             self._sender.wait()
@@ -58,7 +58,7 @@ class Collection:
             if not is_said:
                 note(f"waiting for the files of {late}")
                 is_said = True
-            time.sleep(LOOK_S)
+            time.sleep(_LOOK_S)
         return local_path(self.url)
 
     def _late(self) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 from analyzers.steps.live import is_running
 from workbench.launch.run_manifest import Manifest, read_manifest
 
-OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "health", "nodes", "run.json")
+_OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "health", "nodes", "run.json")
 """The files and folders that the launcher and the recorders write; the user's own files in the folder stay."""
-OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
-SCHEMA = "workbench.run/1"
+_OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
+_SCHEMA = "workbench.run/1"
 
 
 def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
@@ -20,11 +20,11 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
     in progress, nothing is moved: then the launcher of another node has already started this job.
     """
     manifest = read_manifest(folder / "run.json")
-    if manifest.get("schema") != SCHEMA or is_running_elsewhere(manifest):
+    if manifest.get("schema") != _SCHEMA or _is_running_elsewhere(manifest):
         return
-    target = folder / "previous" / start_stamp(manifest)
-    found = [folder / name for name in (*OURS, *more)]
-    found += [path for pattern in OUR_LOGS for path in (folder / "logs").glob(pattern)]
+    target = folder / "previous" / _start_stamp(manifest)
+    found = [folder / name for name in (*_OURS, *more)]
+    found += [path for pattern in _OUR_LOGS for path in (folder / "logs").glob(pattern)]
     found += folder.glob(".collect_*")  # the name of that run at the receiver of its nodes' files
     for path in found:
         if path.exists():
@@ -33,7 +33,7 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
             shutil.move(path, place)
 
 
-def is_running_elsewhere(manifest: Manifest) -> bool:
+def _is_running_elsewhere(manifest: Manifest) -> bool:
     """Return whether the run of a manifest (`run.json`) is in progress, as far as this can be known.
 
     A launcher on another host cannot be checked, so it counts as running.
@@ -42,7 +42,7 @@ def is_running_elsewhere(manifest: Manifest) -> bool:
     return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False
 
 
-def start_stamp(manifest: Manifest) -> str:
+def _start_stamp(manifest: Manifest) -> str:
     """Return the start time in a manifest as a UTC timestamp that is valid as a folder name."""
     started = manifest.get("started_ns")
     seconds = started / 1e9 if isinstance(started, int) else time.time()

@@ -34,9 +34,9 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
     notes = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given]
     if "CONFIG" in given and "MODULE" not in given and not (request.config or "CONFIG_FILE" in given):
         notes.append(f"CONFIG={given['CONFIG']} has no effect without MODULE, the model whose registry has it")
-    found = with_config(request, given)
+    found = _with_config(request, given)
     if "NGPU" in given and request.nproc is None:
-        found = replace(found, nproc=rank_count(given["NGPU"]))
+        found = replace(found, nproc=_rank_count(given["NGPU"]))
     if "COMM_MODE" in given and request.trainer != OWN_TRAINER:
         notes.append(f"COMM_MODE has no effect on {request.trainer}: give it its own option")
         del given["COMM_MODE"]
@@ -71,7 +71,7 @@ def for_command(
     return request
 
 
-def with_config(request: Request, given: Mapping[str, str]) -> Request:
+def _with_config(request: Request, given: Mapping[str, str]) -> Request:
     """Return the request with the configuration that the environment variables in `given` name.
 
     If the command line gives a configuration, the request stays unchanged.
@@ -91,7 +91,7 @@ def with_config(request: Request, given: Mapping[str, str]) -> Request:
     return replace(request, config=given["CONFIG_FILE"]) if "CONFIG_FILE" in given else request
 
 
-def rank_count(text: str) -> int:
+def _rank_count(text: str) -> int:
     """Return the number of ranks in `text`, the value of NGPU.
 
     Raises:

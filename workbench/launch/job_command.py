@@ -16,32 +16,32 @@ from analyzers.errors import InputError
 from workbench.errors import UsageProblem
 
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?")
-LAUNCHERS = frozenset(
+_LAUNCHERS = frozenset(
     (
         *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "colossalai", "fabric", "lightning"),
         *("horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "tune", "axolotl", "xtuner"),
     )
 )
 """The programs that start ranks themselves."""
-WRAPPERS = frozenset(
+_WRAPPERS = frozenset(
     (
         *("env", "nohup", "time", "nice", "numactl", "taskset", "stdbuf", "timeout", "uv", "conda", "poetry", "pixi"),
         "hatch",
     )
 )
 """The programs that run the command in their own arguments, such as `env` and `nohup`."""
-LAUNCHER_MODULES = (
+_LAUNCHER_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher"),
     *("composer.cli", "lightning.fabric.cli", "horovod.runner", "torchx"),
 )
-OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-NEEDS_RANK = re.compile(r"\binit_process_group\b|\binit_device_mesh\b|environ.{0,6}[\"'](?:LOCAL_)?RANK[\"']")
-STARTS_RANKS = re.compile(
+_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_NEEDS_RANK = re.compile(r"\binit_process_group\b|\binit_device_mesh\b|environ.{0,6}[\"'](?:LOCAL_)?RANK[\"']")
+_STARTS_RANKS = re.compile(
     r"\bmp\.spawn\b|\bmultiprocessing\b|\bstart_processes\b|\belastic_launch\b|\b(?:notebook|debug)_launcher\b"
     r"|\bimport (?:pytorch_)?lightning\b|\bfrom (?:pytorch_)?lightning\b"
 )
 """Matches calls and imports in the source of a script that starts its ranks itself."""
-SCRIPT_BYTES = 1 << 20
+_SCRIPT_BYTES = 1 << 20
 
 
 class Form(StrEnum):
@@ -77,8 +77,8 @@ class JobCommand:
 
         The result is False if the source starts ranks itself, for example with `mp.spawn`.
         """
-        text = source_text(self.source)
-        return bool(NEEDS_RANK.search(text)) and not STARTS_RANKS.search(text)
+        text = _source_text(self.source)
+        return bool(_NEEDS_RANK.search(text)) and not _STARTS_RANKS.search(text)
 
 
 def job_command(words: Sequence[str]) -> JobCommand:
@@ -98,8 +98,8 @@ def job_command(words: Sequence[str]) -> JobCommand:
         return python_command(tuple(words))
     names = [Path(word).name for word in words]
     # Only a wrapper's arguments can be a program: in `grep -r ray .` the word is no launcher.
-    named = names if names[0] in WRAPPERS else names[:1]
-    return JobCommand(tuple(words), Form.LAUNCHER if LAUNCHERS.intersection(named) else Form.OTHER)
+    named = names if names[0] in _WRAPPERS else names[:1]
+    return JobCommand(tuple(words), Form.LAUNCHER if _LAUNCHERS.intersection(named) else Form.OTHER)
 
 
 def python_command(words: tuple[str, ...]) -> JobCommand:
@@ -110,13 +110,13 @@ def python_command(words: tuple[str, ...]) -> JobCommand:
     """
     option, program = program_of(words)
     if option == "-m":
-        is_launcher = program.startswith(LAUNCHER_MODULES)
-        return JobCommand(words, Form.LAUNCHER if is_launcher else Form.PYTHON, module_file(program))
+        is_launcher = program.startswith(_LAUNCHER_MODULES)
+        return JobCommand(words, Form.LAUNCHER if is_launcher else Form.PYTHON, _module_file(program))
     if option == "-c" or program in ("", "-"):
         return JobCommand(words, Form.OTHER if program in ("", "-") else Form.PYTHON)
     if not Path(program).exists():
         raise InputError(f"{program}: no such script", f"check the path; this folder is {Path.cwd()}")
-    if Path(program).name in LAUNCHERS:
+    if Path(program).name in _LAUNCHERS:
         return JobCommand(words, Form.LAUNCHER)
     return JobCommand(words, Form.PYTHON, Path(program))
 
@@ -136,19 +136,19 @@ def program_of(words: Sequence[str]) -> tuple[str, str]:
             return "", word
         if not word.startswith("--") and word[-1] in "mc":
             return f"-{word[-1]}", words[position + 1] if position + 1 < len(words) else ""
-        position += 2 if word in OPTIONS_WITH_VALUE else 1
+        position += 2 if word in _OPTIONS_WITH_VALUE else 1
     return "", ""
 
 
-def module_file(module: str) -> Path | None:
+def _module_file(module: str) -> Path | None:
     """Return the source file of a module, or of a package's `__main__`; None if it is not in the working folder."""
     home = Path(*module.split("."))
     return next((path for path in (home.with_suffix(".py"), home / "__main__.py") if path.is_file()), None)
 
 
-def source_text(path: Path | None) -> str:
+def _source_text(path: Path | None) -> str:
     """Return the first mebibyte of a source file as text; empty if there is no file or it cannot be read."""
     try:
-        return path.read_bytes()[:SCRIPT_BYTES].decode(errors="replace") if path and path.is_file() else ""
+        return path.read_bytes()[:_SCRIPT_BYTES].decode(errors="replace") if path and path.is_file() else ""
     except OSError:
         return ""

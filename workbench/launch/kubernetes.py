@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Plan, Request
 
-RENDEZVOUS_PORT = 29500
-LAST_FILES_S = 120
+_RENDEZVOUS_PORT = 29500
+_LAST_FILES_S = 120
 """The seconds that a pod has from SIGTERM to its end, in which its last files are sent."""
 
 
@@ -67,7 +67,7 @@ def workers(name: str, request: Request, arguments: Sequence[str]) -> str:
 
     `arguments` go to each launcher. This function adds the address of the rendezvous.
     """
-    options = ["--rdzv-endpoint", f"{name}-0.{name}:{RENDEZVOUS_PORT}"]
+    options = ["--rdzv-endpoint", f"{name}-0.{name}:{_RENDEZVOUS_PORT}"]
     # /dev/shm of a container has 64 MiB by default, too little for the workers of a data loader.
     return f"""\
 apiVersion: batch/v1
@@ -83,7 +83,7 @@ spec:
     spec:
       subdomain: {name}
       restartPolicy: Never
-      terminationGracePeriodSeconds: {LAST_FILES_S}
+      terminationGracePeriodSeconds: {_LAST_FILES_S}
       containers:
       - name: node
         image: {json.dumps(request.image)}

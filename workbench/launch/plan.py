@@ -24,21 +24,21 @@ from workbench.python_path import search_path, search_path_last
 OWN_TRAINER = "workbench"
 IN_ONE_PROCESS = ("fake_backend", "local_tensor")
 """The values of the configuration key `comm.mode` for which one process simulates all ranks."""
-TORCHTITAN = ("torchtitan", "torchtitan.train")
+_TORCHTITAN = ("torchtitan", "torchtitan.train")
 """The values of `--trainer` that mean the real torchtitan, whose launch is planned in `launch/torchtitan`."""
-PROCESSES_WITHOUT_GPU = 2
-KEYS_INSTEAD = {
+_PROCESSES_WITHOUT_GPU = 2
+_KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
     "--profile-step": "the trainer has --profiling.enable_profiling --profiling.profile_freq",
 }
 # torchtitan's default for comm.trace_buf_size.
-RING_ENTRIES = 20_000
-FR_NAMES_SINCE = (2, 8)
+_RING_ENTRIES = 20_000
+_FR_NAMES_SINCE = (2, 8)
 """The first version of torch that reads environment variables named TORCH_FR_...
 
 Older versions read only the names TORCH_NCCL_..., for which newer ones print a warning on each rank.
 """
-LAUNCHER_OPTIONS = {"torchrun": "--nproc-per-node N", "accelerate": "--num_processes N", "deepspeed": "--num_gpus N"}
+_LAUNCHER_OPTIONS = {"torchrun": "--nproc-per-node N", "accelerate": "--num_processes N", "deepspeed": "--num_gpus N"}
 """{launcher: its option for the number of ranks}."""
 OUTPUTS = Path("outputs")
 """The folder of the recorded files if another trainer's module is launched, relative to the working folder."""
@@ -74,7 +74,7 @@ class Request:
     @property
     def processes_per_node(self) -> int:
         """The number of processes on each node: the requested number; without one, one per GPU; without GPUs, two."""
-        return self.nproc or gpu_count() or PROCESSES_WITHOUT_GPU
+        return self.nproc or gpu_count() or _PROCESSES_WITHOUT_GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,19 +138,19 @@ def plan(request: Request) -> Plan:
         WorkbenchError: The configuration is wrong, or the packages for training are not installed.
     """
     if request.command is not None:
-        return plan_command(request, job_command(request.command))
-    refuse_options_of_commands(request)
+        return _plan_command(request, job_command(request.command))
+    _refuse_options_of_commands(request)
     # Looked up and not imported, because importing torch takes seconds.
     if find_spec("torch") is None:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
-    if request.trainer in TORCHTITAN:
+    if request.trainer in _TORCHTITAN:
         from workbench.launch.torchtitan.job import plan_torchtitan
 
         return plan_torchtitan(request)
-    return plan_own_trainer(request) if request.trainer == OWN_TRAINER else plan_module(request)
+    return _plan_own_trainer(request) if request.trainer == OWN_TRAINER else _plan_module(request)
 
 
-def refuse_options_of_commands(request: Request) -> None:
+def _refuse_options_of_commands(request: Request) -> None:
     """Raise an error if options need a command after `--`, but the request has none.
 
     Raises:
@@ -165,10 +165,10 @@ def refuse_options_of_commands(request: Request) -> None:
     given = {"--timeout": request.timeout, "--profile-step": request.profile_step}
     for name, value in given.items():
         if value is not None:
-            raise UsageProblem(f"{name} has no effect without a command after --", KEYS_INSTEAD[name])
+            raise UsageProblem(f"{name} has no effect without a command after --", _KEYS_INSTEAD[name])
 
 
-def plan_own_trainer(request: Request) -> Plan:
+def _plan_own_trainer(request: Request) -> Plan:
     """Return the plan for our trainer; its configuration names the folder of the run.
 
     Raises:
@@ -176,14 +176,14 @@ def plan_own_trainer(request: Request) -> Plan:
         InputError: The configured data are missing.
     """
     arguments = trainer_arguments(request)
-    request, size_notes = with_simulated_ranks(request, arguments)
+    request, size_notes = _with_simulated_ranks(request, arguments)
     world_size = request.processes_per_node * request.nnodes
-    config = training_config(arguments, world_size)
+    config = _training_config(arguments, world_size)
     if request.scheduler is Scheduler.LOCAL and not gpu_count():
         refuse_without_device(config)
     # The data of a dry run are made up, and those of a scheduler's nodes may lie there alone.
     if request.scheduler is Scheduler.LOCAL and config.comm.mode != "fake_backend":
-        refuse_missing_data(config)
+        _refuse_missing_data(config)
     folder, notes = Path(config.job.dump_folder), (*size_notes, *startup_notes(arguments, world_size))
     environment = own_environment(request)
     if config.comm.mode in IN_ONE_PROCESS:
@@ -203,7 +203,7 @@ def plan_own_trainer(request: Request) -> Plan:
     )
 
 
-def with_simulated_ranks(request: Request, arguments: tuple[str, ...]) -> tuple[Request, list[str]]:
+def _with_simulated_ranks(request: Request, arguments: tuple[str, ...]) -> tuple[Request, list[str]]:
     """Return the request with a number of ranks, if one process simulates all ranks and the user gave no number.
 
     The number is the smallest that the configured degrees of parallelism need. If it is not the usual number, also
@@ -217,21 +217,21 @@ def with_simulated_ranks(request: Request, arguments: tuple[str, ...]) -> tuple[
     return replace(request, nproc=ranks), note if ranks != request.processes_per_node else []
 
 
-def plan_command(request: Request, command: JobCommand) -> Plan:
+def _plan_command(request: Request, command: JobCommand) -> Plan:
     """Return the plan for a command after `--`: a Python program to run once per rank, or any program to run once.
 
     Raises:
         UsageProblem: An option has no effect on this command.
     """
     if request.nproc and command.form is Form.LAUNCHER:
-        hint = f"give it the number, such as: {command.name} {LAUNCHER_OPTIONS.get(command.name, '')}".rstrip(" :")
+        hint = f"give it the number, such as: {command.name} {_LAUNCHER_OPTIONS.get(command.name, '')}".rstrip(" :")
         raise UsageProblem(f"{command.name} starts the ranks itself: --nproc has no effect", hint)
     config = recording_config(request)
     folder = Path(config.job.dump_folder)
     starts_ranks = bool(request.nproc) or (request.nnodes > 1 and command.form is not Form.LAUNCHER)
     starts_ranks = starts_ranks or (command.form is Form.PYTHON and command.needs_ranks)
     # The ranks of a launcher share one stream: without a buffer they would mix within a line.
-    settings = rank_settings(request) if starts_ranks else {}
+    settings = _rank_settings(request) if starts_ranks else {}
     # The recorders write dumps of the same names to `dumps`.
     dumps = folder / "dumps" / "watchdog" if request.recorders else folder / "dumps"
     settings |= flight_recorder_settings(dumps, config.comm.trace_buf_size)
@@ -248,7 +248,7 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
     )
 
 
-def plan_module(request: Request) -> Plan:
+def _plan_module(request: Request) -> Plan:
     """Return the plan to run the Python module of another trainer on each rank; options are passed to it unchanged."""
     module = request.trainer
     # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
@@ -256,7 +256,7 @@ def plan_module(request: Request) -> Plan:
         raise MissingExtra(f"--trainer {request.trainer}: no module {module}", f"install it for {sys.executable}")
     arguments = ("--job.config_file", request.config, *request.overrides) if request.config else request.overrides
     settings = (
-        rank_environment(request) | search_path_last() | flight_recorder_settings(OUTPUTS / "dumps", RING_ENTRIES)
+        rank_environment(request) | search_path_last() | flight_recorder_settings(OUTPUTS / "dumps", _RING_ENTRIES)
     )
     return Plan(request=request, command=arguments, module=module, folder=OUTPUTS, environment=settings)
 
@@ -273,7 +273,7 @@ def trainer_arguments(request: Request) -> tuple[str, ...]:
     return (*configuration, *fault, *request.overrides)
 
 
-def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
+def _training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
     """Return the trainer's configuration for these arguments, checked for `world_size` ranks.
 
     Raises:
@@ -307,7 +307,7 @@ def refuse_without_device(config: JobConfig) -> None:
         raise UsageProblem(error.message, error.hint) from error
 
 
-def refuse_missing_data(config: JobConfig) -> None:
+def _refuse_missing_data(config: JobConfig) -> None:
     """Raise InputError if the configured data are missing, or need a package that is not installed."""
     try:
         check_local_data(config)
@@ -344,7 +344,7 @@ def own_environment(request: Request) -> dict[str, str]:
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 
-def rank_settings(request: Request) -> dict[str, str]:
+def _rank_settings(request: Request) -> dict[str, str]:
     """Return the environment variables that any rank needs; variables that the user has set are left out.
 
     They limit a rank's threads and turn off Python's output buffer.
@@ -361,13 +361,13 @@ def rank_settings(request: Request) -> dict[str, str]:
 def rank_environment(request: Request) -> dict[str, str]:
     """Return the environment variables for ranks that run a trainer's module; those set by the user are left out.
 
-    They are the variables of `rank_settings` and, on a machine with GPUs, a setting of PyTorch's allocator.
+    They are the variables of `_rank_settings` and, on a machine with GPUs, a setting of PyTorch's allocator.
     """
     wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
-    return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
+    return _rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
 
 
-def torch_version() -> tuple[int, ...]:
+def _torch_version() -> tuple[int, ...]:
     """Return (major, minor) of the installed torch; (0, 0) if there is none."""
     try:
         return tuple(int(part) for part in version("torch").split(".")[:2])
@@ -382,7 +382,7 @@ def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
     """
     prefix = str(dumps.resolve() / "rank_")
     wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}
-    if torch_version() < FR_NAMES_SINCE:
+    if _torch_version() < _FR_NAMES_SINCE:
         wanted |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": str(entries), "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix}
     wanted["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
     return {name: value for name, value in wanted.items() if name not in os.environ}

@@ -8,18 +8,18 @@ from pathlib import Path
 
 MARK = "WORKBENCH_JOB"
 """The environment variable with the id of the job; all processes of the job inherit it."""
-END_BY_THEMSELVES = {b"workbench.recorders.hang.collector", b"analyzers.reader_server", b"analyzers.child"}
+_END_BY_THEMSELVES = {b"workbench.recorders.hang.collector", b"analyzers.reader_server", b"analyzers.child"}
 """The modules whose processes inherit the job's id but are not ended with the job.
 
 Dump collectors end when they have taken the dumps of the ranks. Readers of files end with the launcher, which started
 them.
 """
-GRACE_S = 30.0
+_GRACE_S = 30.0
 POLL_S = 0.2
 
 
-def processes_of(job: str) -> Iterator[int]:
-    """Yield the ids of the processes of a job on this machine, except this process and those in `END_BY_THEMSELVES`.
+def _processes_of(job: str) -> Iterator[int]:
+    """Yield the ids of the processes of a job on this machine, except this process and those in `_END_BY_THEMSELVES`.
 
     `job` is the job's id, which the environment variable `MARK` of its processes contains. Linux only.
     """
@@ -28,19 +28,19 @@ def processes_of(job: str) -> Iterator[int]:
         pid = int(entry.name)
         if pid != os.getpid() and mark in read(entry / "environ").split(b"\0"):
             words = set(read(entry / "cmdline").split(b"\0")) - {b""}
-            if words and not words & END_BY_THEMSELVES:  # a zombie has no command line
+            if words and not words & _END_BY_THEMSELVES:  # a zombie has no command line
                 yield pid
 
 
-def end_processes(job: str, grace_s: float = GRACE_S) -> int:
+def end_processes(job: str, grace_s: float = _GRACE_S) -> int:
     """End the processes of a job with SIGTERM; after `grace_s` seconds, end the remaining ones with SIGKILL.
 
     Return the number of processes that were running at first.
     """
-    first = set(processes_of(job))
+    first = set(_processes_of(job))
     send(first, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    while (left := set(processes_of(job))) and time.monotonic() < deadline:
+    while (left := set(_processes_of(job))) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     send(left, signal.SIGKILL)
     return len(first)

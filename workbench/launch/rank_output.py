@@ -19,13 +19,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 
 from workbench.console import note
 
-PIPE_BYTES = 1 << 20
+_PIPE_BYTES = 1 << 20
 """The output that a rank may write while this process does not run, before it has to wait."""
-DRAIN_S = 2.0
+_DRAIN_S = 2.0
 """The seconds to wait for the rest of the output after the end of the ranks; a daemon of theirs may keep it open."""
 
 
-def usable_folder(folder: Path) -> Path:
+def _usable_folder(folder: Path) -> Path:
     """Return `folder` after creating it; where it cannot be written, a new temporary folder, which a note names.
 
     Without either, return the null device, with which torchrun's agent keeps no logs.
@@ -35,13 +35,13 @@ def usable_folder(folder: Path) -> Path:
         # Also a full disk may refuse a new folder.
         Path(tempfile.mkdtemp(prefix=".try_", dir=folder)).rmdir()
     except OSError as error:
-        other = temporary_folder("workbench_logs_") or Path(os.devnull)
+        other = _temporary_folder("workbench_logs_") or Path(os.devnull)
         note(f"logs are in {other}, because {folder} cannot be written: {error.strerror}")
         return other
     return folder
 
 
-def temporary_folder(prefix: str) -> Path | None:
+def _temporary_folder(prefix: str) -> Path | None:
     """Create and return a temporary folder; None if there is no place for one."""
     try:
         return Path(tempfile.mkdtemp(prefix=prefix))
@@ -57,8 +57,8 @@ class PipedLogs(DefaultLogsSpecs):
     """
 
     def __init__(self, folder: Path, *, shown: bool, prefixed: bool) -> None:
-        super().__init__(log_dir=str(usable_folder(folder)), redirects=Std.ALL)
-        self._pipes = temporary_folder("wb_")
+        super().__init__(log_dir=str(_usable_folder(folder)), redirects=Std.ALL)
+        self._pipes = _temporary_folder("wb_")
         self._sinks = (sys.stdout.buffer, sys.stderr.buffer) if shown else (None, None)
         self._prefixed = prefixed
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class PipedLogs(DefaultLogsSpecs):
             # A thread waits for a rank that was never started.
             with contextlib.suppress(OSError):
                 os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-        deadline = time.monotonic() + DRAIN_S
+        deadline = time.monotonic() + _DRAIN_S
         for copy in self._copies:
             copy.join(max(0.0, deadline - time.monotonic()))
         shutil.rmtree(self._pipes, ignore_errors=True)
@@ -97,7 +97,7 @@ class PipedLogs(DefaultLogsSpecs):
         # Both ends wait until the other one is opened.
         source = os.open(pipe, os.O_RDONLY)
         with contextlib.suppress(OSError):
-            fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, source)
             file: BinaryIO | None = None

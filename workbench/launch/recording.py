@@ -16,7 +16,7 @@ VARIABLE = "WORKBENCH_RECORD"
 """The environment variable that tells the start-up hook in each Python process what to record, as JSON."""
 START_UP = PACKAGE_ROOT / "workbench" / "recorders" / "startup"
 """The folder whose module `sitecustomize` attaches the recorders when Python imports it at start-up."""
-USED_KEYS = (
+_USED_KEYS = (
     *("job.dump_folder", "comm.train_timeout_seconds", "comm.trace_buf_size", "profiling.enable_profiling"),
     *("profiling.save_traces_folder", "profiling.profile_freq", "profiling.profiler_active"),
     "profiling.profiler_warmup",
@@ -25,25 +25,25 @@ USED_KEYS = (
 
 
 def recording_config(request: "Request") -> JobConfig:
-    """Return our trainer's configuration with the launcher's overrides; the recorders use only its keys `USED_KEYS`.
+    """Return our trainer's configuration with the launcher's overrides; the recorders use only its keys `_USED_KEYS`.
 
     Raises:
         UsageProblem: An option only applies to our trainer and has no effect on a command after `--`.
     """
     given = {"--config": request.config, "--module": request.module, "--incident": request.incident}
     if without_effect := [name for name, value in given.items() if value]:
-        raise no_effect(without_effect[0], "options of the command follow it: workbench launch -- python train.py ...")
+        raise _no_effect(without_effect[0], "options of the command follow it: workbench launch -- python train.py ...")
     try:
         reports, config = explain(None, request.overrides), load(None, request.overrides)
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
     for report in reports:
-        if report.key not in USED_KEYS:
-            raise no_effect(f"--{report.source or report.key}", f"these have: {', '.join(USED_KEYS)}")
+        if report.key not in _USED_KEYS:
+            raise _no_effect(f"--{report.source or report.key}", f"these have: {', '.join(_USED_KEYS)}")
     return config
 
 
-def no_effect(option: str, hint: str) -> UsageProblem:
+def _no_effect(option: str, hint: str) -> UsageProblem:
     return UsageProblem(f"{option} has no effect on a command after --", hint)
 
 

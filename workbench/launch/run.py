@@ -42,14 +42,14 @@ def run(request: Request) -> Exit:
     if request.scheduler != Scheduler.LOCAL:
         if job.is_dry_run:
             raise UsageProblem("a dry run in one process needs no scheduler", "leave out --scheduler")
-        return give_to_scheduler(job)
+        return _give_to_scheduler(job)
     if request.dry_run:
         print(job.shell())
         return Exit.OK
     if job.is_dry_run:
         return dry_run(job)
     refuse_missing_checkpoint(job)
-    warn_of_clashes()
+    _warn_of_clashes()
     with collecting(job) as collection:
         outcome = launch(job, collection)
     if outcome.status == "interrupted":
@@ -73,14 +73,14 @@ def dry_run(job: Plan) -> Exit:
     return Exit.FINDINGS if ended.returncode else Exit.OK
 
 
-def warn_of_clashes() -> None:
+def _warn_of_clashes() -> None:
     """Warn, before the job starts, if Python would import a module of the user instead of one of our packages."""
     for clash in clashes():
         if clash.severity is not Severity.INFO:
             note(f"warning: {clash.title}. {clash.why}\nnext: {clash.next}")
 
 
-def give_to_scheduler(job: Plan) -> Exit:
+def _give_to_scheduler(job: Plan) -> Exit:
     """Submit the job to a cluster's scheduler; in a dry run, only print what would be submitted."""
     if job.request.dry_run:
         print(scheduler.shell(job).rstrip())
@@ -96,19 +96,19 @@ def launch(job: Plan, collection: Collection | None = None) -> Outcome:
     """
     began = time.time()
     is_command = job.request.command is not None
-    with in_spite_of_disk("the start of the job"):
+    with _in_spite_of_disk("the start of the job"):
         if job.earlier_files is not None:
             set_aside_earlier_run(job.folder, job.earlier_files)
             words = job.command if is_command else job.words
             record_start(job.folder, words, job.nproc * job.request.nnodes if job.starts_ranks else None)
         job.logs.mkdir(parents=True, exist_ok=True)
-    note(announcement(job))
+    note(_announcement(job))
     # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.
     display = LiveDisplay(job.folder, began, trouble_only=is_command) if job.request.watch else nullcontext()
     with display:
         outcome = start(job)
     # Before the last files are written to the URL, among which is run.json.
-    with in_spite_of_disk("the end of the job"):
+    with _in_spite_of_disk("the end of the job"):
         record_outcome(job.folder, began, outcome)
     if collection:
         collection.finish()
@@ -116,7 +116,7 @@ def launch(job: Plan, collection: Collection | None = None) -> Outcome:
 
 
 @contextmanager
-def in_spite_of_disk(what: str) -> Iterator[None]:
+def _in_spite_of_disk(what: str) -> Iterator[None]:
     """Return a context for what is recorded about a job: if it cannot be written, a note says so."""
     try:
         yield
@@ -124,7 +124,7 @@ def in_spite_of_disk(what: str) -> Iterator[None]:
         note(f"{what} is not recorded: {error}")
 
 
-def announcement(job: Plan) -> str:
+def _announcement(job: Plan) -> str:
     """Return the line that is printed before the job starts: what is started, and the folder of its logs."""
     if not job.starts_ranks:
         return f"running {Path(job.words[0]).name} as it is; its output is also in {job.logs}"

@@ -95,10 +95,10 @@ def settling(folder: Path) -> Iterator[None]:
 def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
     """Record the outcome of a launch in the `run.json` in `folder`; the launch began at the Unix time `began`."""
     with settling(folder):
-        write_outcome(folder / "run.json", began, outcome)
+        _write_outcome(folder / "run.json", began, outcome)
 
 
-def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
+def _write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     """Add the outcome to the `run.json` at `path`, which the trainer and other launchers may already have written.
 
     A manifest that was last written before the Unix time `began` belongs to an earlier run, and is replaced.
@@ -108,7 +108,7 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     if not manifest or path.stat().st_mtime < began:
         manifest = {"schema": "workbench.run/1", "started_ns": int(began * 1e9)}
         manifest["argv"] = without_secrets(sys.argv)
-    before = launcher_part(manifest)
+    before = _launcher_part(manifest)
     manifest |= {
         "status": outcome.status,
         # The trainer, or the launcher of another node, may have written it.
@@ -117,7 +117,7 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     }
     if outcome.exit_code is not None:
         manifest["exit_code"] = outcome.exit_code
-    write_manifest(path, manifest | node_part(path.parent, began, outcome, before))
+    write_manifest(path, manifest | _node_part(path.parent, began, outcome, before))
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -127,7 +127,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         file.write(msgspec.json.format(json_bytes(manifest), indent=2))
 
 
-def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
+def _node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
     """Return two fields of the manifest: `launches`, with this node's launch, and `cause`, the earliest error so far.
 
     `folder` is the run's folder, `began` the Unix time at which the launch began, and `outcome` how it ended. `before`
@@ -142,7 +142,7 @@ def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPa
     return {"launches": launches, "cause": earliest(filter(None, (cause, before.cause)))}
 
 
-def launcher_part(manifest: Manifest) -> LauncherPart:
+def _launcher_part(manifest: Manifest) -> LauncherPart:
     """Return the fields of a manifest that launchers write; if one of them is malformed, all are empty."""
     known = {name: value for name in LauncherPart.__struct_fields__ if (value := manifest.get(name))}
     try:

@@ -21,8 +21,8 @@ from workbench.remote.urls import without_credentials
 def shell(job: Plan) -> str:
     """Return the text that is submitted to the scheduler: an sbatch script, a manifest, or a torchx command line."""
     if job.request.scheduler == Scheduler.KUBERNETES:
-        return kubernetes.manifest(job, [*options(job.request), *job_arguments(job.request)])
-    return sbatch_script(job) if job.request.scheduler == Scheduler.SLURM else torchx_command(job)
+        return kubernetes.manifest(job, [*options(job.request), *_job_arguments(job.request)])
+    return _sbatch_script(job) if job.request.scheduler == Scheduler.SLURM else _torchx_command(job)
 
 
 def submit(job: Plan) -> None:
@@ -33,16 +33,16 @@ def submit(job: Plan) -> None:
     """
     if job.request.scheduler == Scheduler.SLURM:
         job.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and the job would fail without a log
-        answer = run_submission(["sbatch", "--parsable"], sbatch_script(job))
+        answer = _run_submission(["sbatch", "--parsable"], _sbatch_script(job))
         note(f"submitted as job {answer.partition(';')[0]}; follow it with: workbench watch {job.folder}")
     elif job.request.scheduler == Scheduler.KUBERNETES:
-        note(run_submission(["kubectl", "apply", "-f", "-"], shell(job)))
+        note(_run_submission(["kubectl", "apply", "-f", "-"], shell(job)))
         note(f"the files of all nodes come to: workbench inspect {without_credentials(job.request.collect or '')}")
     else:
-        note(run_submission(shlex.split(torchx_command(job))))
+        note(_run_submission(shlex.split(_torchx_command(job))))
 
 
-def run_submission(command: Sequence[str], script: str | None = None) -> str:
+def _run_submission(command: Sequence[str], script: str | None = None) -> str:
     """Run the scheduler's command and return its output; `script` is passed to the command's standard input.
 
     Raises:
@@ -59,7 +59,7 @@ def run_submission(command: Sequence[str], script: str | None = None) -> str:
     return done.stdout.strip()
 
 
-def sbatch_script(job: Plan) -> str:
+def _sbatch_script(job: Plan) -> str:
     """Return a Slurm batch script that starts one launcher on each node; the first node hosts the rendezvous."""
     return f"""\
 #!/bin/bash
@@ -73,7 +73,7 @@ def sbatch_script(job: Plan) -> str:
 set -euo pipefail
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 rendezvous=$head:$((20000 + SLURM_JOB_ID % 10000))  # two jobs may share a head node
-srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.join(job_arguments(job.request))}
+srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.join(_job_arguments(job.request))}
 """
 
 
@@ -104,12 +104,12 @@ def options(request: Request) -> list[str]:
     return words + [name for name, is_set in switches.items() if is_set]
 
 
-def job_arguments(request: Request) -> list[str]:
+def _job_arguments(request: Request) -> list[str]:
     """Return the words after the launcher's options: configuration overrides, or `--` and the user's command."""
     return [*request.overrides, *(["--", *request.command] if request.command else [])]
 
 
-def torchx_command(job: Plan) -> str:
+def _torchx_command(job: Plan) -> str:
     """Return the command line that submits the job to TorchX as a `dist.ddp` component.
 
     The user's `.torchxconfig` names the cluster.

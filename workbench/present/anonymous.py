@@ -19,34 +19,34 @@ from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
 from workbench.recorders.secret_text import replace_secrets, without_secrets
 
-PUBLIC_BELOW = re.compile(r"(?:site|dist)-packages|python3(?:\.\d+)?|trainer|torch|aten|c10")
-ARTEFACT = re.compile(
+_PUBLIC_BELOW = re.compile(r"(?:site|dist)-packages|python3(?:\.\d+)?|trainer|torch|aten|c10")
+_ARTEFACT = re.compile(
     r"(?:rank|iteration|step|stacks|groups|exit|p2p|round|set|attempt)_?\d+\S*|collection\.json|run\.json|error\.json"
     r"|dumps|steps|logs|tb|previous|memory_snapshot|profile_traces?|comm_traces?|outputs?"
 )
 SUFFIXES = "py|pyx|c|cc|cpp|cu|cuh|h|hpp|so|json|jsonl|gz|toml|yaml|txt|log|bin|pickle|pkl|pt|html"
 # A field of paths may hold one without a folder or a known suffix, which PATH cannot recognise in a sentence.
-PATH_FIELDS = frozenset({"path", "source", "filename", "file"})
+_PATH_FIELDS = frozenset({"path", "source", "filename", "file"})
 PATH = re.compile(
     rf"(?<![\w.<])(?:~|[A-Za-z]:)?[\\/](?:[^\s:'\"()<>,;]+)|(?:[\w.@+-]+/)*[\w@+-][\w.@+-]*\.(?:{SUFFIXES})\b"
 )
-IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
-COLONS = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
-"""IPv6 addresses, node GUIDs, and what looks alike: a time such as `12:30:05` is none of these (see `is_address`)."""
-MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
-LOCAL = frozenset({"127.0.0.1", "0.0.0.0", "::1", "localhost", "255.255.255.255"})  # noqa: S104  # names, not a server
-MAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
-LOGIN = re.compile(r"(?<![\w.@/])(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z][\w.-]*\w)(?=[\s:]|\Z)")
-DOMAINS = (
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
+_COLONS = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+"""IPv6 addresses, node GUIDs, and what looks alike: a time such as `12:30:05` is none of these (see `_is_address`)."""
+_MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
+_LOCAL = frozenset({"127.0.0.1", "0.0.0.0", "::1", "localhost", "255.255.255.255"})  # noqa: S104  # names, not a server
+_MAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+_LOGIN = re.compile(r"(?<![\w.@/])(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z][\w.-]*\w)(?=[\s:]|\Z)")
+_DOMAINS = (
     "com|org|net|edu|gov|mil|io|ai|dev|app|cloud|internal|local"
     "|localdomain|corp|lan|intra|example|test|invalid|info|biz"
 )
-COUNTRIES = "de|fr|ch|at|uk|eu|nl|be|it|es|pt|se|fi|no|dk|pl|cz|ca|us|cn|jp|kr|tw|sg|au|nz|in|br|il|ru|ie|sa|ae"
-DOMAIN = re.compile(
-    rf"(?<![\w.@/-])(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.)+(?:{DOMAINS})(?![\w-]|\.\w|\()"
-    rf"|(?<![\w.@/-])(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.){{2,}}(?:{COUNTRIES})(?![\w-]|\.\w|\()"
+_COUNTRIES = "de|fr|ch|at|uk|eu|nl|be|it|es|pt|se|fi|no|dk|pl|cz|ca|us|cn|jp|kr|tw|sg|au|nz|in|br|il|ru|ie|sa|ae"
+_DOMAIN = re.compile(
+    rf"(?<![\w.@/-])(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.)+(?:{_DOMAINS})(?![\w-]|\.\w|\()"
+    rf"|(?<![\w.@/-])(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.){{2,}}(?:{_COUNTRIES})(?![\w-]|\.\w|\()"
 )
-PUBLIC_HOSTS = re.compile(
+_PUBLIC_HOSTS = re.compile(
     r"(?:[\w-]+\.)*(?:pytorch\.org|python\.org|github\.com|huggingface\.co|wandb\.ai|pypi\.org|nvidia\.com|readthedocs\.io"
     r"|w3\.org|amazonaws\.com|core\.windows\.net|microsoft\.com|llvm\.org|ietf\.org)"
 )
@@ -54,7 +54,7 @@ URL = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[^\s\"'<>|\\]+)", 
 KEY = r"(?<![\w./-])[\"']?"
 IS = r"[\"']?\s*[=:]\s*[\"']?"
 NAME = r"(?P<name>[A-Za-z0-9_][\w.\[\],-]*\w\]?)"
-CONTEXTS = tuple(
+_CONTEXTS = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
         (
@@ -97,16 +97,16 @@ CONTEXTS = tuple(
 )
 """(kind, what names stand after): a name is replaced where one of these says what it is, and then everywhere else."""
 HELD = re.compile("\ue100(\\d+)\ue101")
-HAS_LETTERS = re.compile(r"[A-Za-z]")
-COMMON_WORDS = (
+_HAS_LETTERS = re.compile(r"[A-Za-z]")
+_COMMON_WORDS = (
     "root user users admin ubuntu ec2-user nobody none null true false unknown self all any localhost cpu cuda gpu rank"
     " ranks host node worker master main train training trainer home data model test job run default torch"
 )
-COMMON = frozenset(COMMON_WORDS.split(" "))
+_COMMON = frozenset(_COMMON_WORDS.split(" "))
 """Words that name nobody; they are not replaced outside the place where they were found."""
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs", "r2", "oss", "cos", "hdfs"})
 HOME = re.compile(r"(?:/(?:home|Users|homes)/|\\\\?Users\\\\?|[A-Za-z]:\\Users\\)([A-Za-z][\w.-]{2,})(?=[/\\])")
-HIDDEN = ("inputs", "verdict", "findings", "data")
+_HIDDEN = ("inputs", "verdict", "findings", "data")
 """The fields of a report whose texts are anonymised."""
 
 
@@ -128,7 +128,7 @@ class StandIns:
 def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
     """Return the report and its run with paths, hosts and addresses replaced in all texts; numbers and ids stay."""
     anonymiser = Anonymiser(hosts(run), texts(msgspec.to_builtins(report)))
-    hidden: dict[str, Any] = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
+    hidden: dict[str, Any] = {name: replaced(getattr(report, name), anonymiser, name) for name in _HIDDEN}
     verdict = hidden["verdict"]
     hidden["verdict"] = msgspec.structs.replace(verdict, missing=[*verdict.missing, anonymiser.statement()])
     anonymous = msgspec.structs.replace(report, **hidden)
@@ -164,7 +164,7 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
     because they are names of this project.
     """
     if isinstance(value, str) and not isinstance(value, Enum):
-        return anonymiser.path(value) if field in PATH_FIELDS and value else anonymiser(value)
+        return anonymiser.path(value) if field in _PATH_FIELDS and value else anonymiser(value)
     if isinstance(value, msgspec.Struct):
         names = value.__struct_fields__
         return msgspec.structs.replace(
@@ -199,16 +199,16 @@ class Anonymiser:
         self._learn("host", hosts)
         for text in seen:
             self._learn("user", (match for match in HOME.findall(text)))
-            for kind, pattern in CONTEXTS:
+            for kind, pattern in _CONTEXTS:
                 if kind in ("host", "user", "account"):
                     self._learn(
-                        kind, (match["name"] for match in pattern.finditer(text) if names_somebody(match["name"]))
+                        kind, (match["name"] for match in pattern.finditer(text) if _names_somebody(match["name"]))
                     )
         # The longest first: `node1` must not replace the beginning of `node1.cluster`.
         longest_first = sorted(self._names, key=len, reverse=True)
         known = "|".join(map(re.escape, longest_first))
         self._known = re.compile(rf"(?<![\w-])(?:{known})(?![\w-])" if known else r"(?!)")
-        self._public = {short for text in seen for path in PATH.findall(text) for short in public_forms(path)}
+        self._public = {short for text in seen for path in PATH.findall(text) for short in _public_forms(path)}
 
     def _learn(self, kind: str, names: Iterable[str]) -> None:
         self._names |= {name: kind for name in names if name not in self._names}
@@ -216,14 +216,14 @@ class Anonymiser:
     def __call__(self, text: str) -> str:
         """Return a text with its secrets, addresses, names and paths replaced."""
         text = self._without_strong(text)
-        for kind, pattern in CONTEXTS:
+        for kind, pattern in _CONTEXTS:
             text = pattern.sub(lambda match, kind=kind: self._context(kind, match), text)  # type: ignore[misc]
         text = PATH.sub(lambda match: self._hold_text(self.path(match[0])), text)
         text = self._known.sub(lambda match: self._hold(self._names[match[0]], match[0]), text)
-        text = DOMAIN.sub(lambda match: self._domain(match[0]), text)
-        text = MAC.sub(lambda match: self._hold("address", match[0]), text)
-        text = COLONS.sub(lambda match: self._hold("address", match[0]) if is_address(match[0]) else match[0], text)
-        text = IPV4.sub(lambda match: match[0] if match[0] in LOCAL else self._hold("address", match[0]), text)
+        text = _DOMAIN.sub(lambda match: self._domain(match[0]), text)
+        text = _MAC.sub(lambda match: self._hold("address", match[0]), text)
+        text = _COLONS.sub(lambda match: self._hold("address", match[0]) if _is_address(match[0]) else match[0], text)
+        text = _IPV4.sub(lambda match: match[0] if match[0] in _LOCAL else self._hold("address", match[0]), text)
         return self._shown(text)
 
     def key(self, text: str) -> str:
@@ -243,8 +243,10 @@ class Anonymiser:
         """Return a text without secrets, e-mail addresses, logins and the private parts of URLs."""
         text = URL.sub(self._url, text)
         text = replace_secrets(text, lambda secret: secret if HELD.fullmatch(secret) else self._hold("secret", secret))
-        text = MAIL.sub(lambda match: self._hold("email", match[0]), text)
-        return LOGIN.sub(lambda match: f"{self._hold('user', match['user'])}@{self._hold('host', match['host'])}", text)
+        text = _MAIL.sub(lambda match: self._hold("email", match[0]), text)
+        return _LOGIN.sub(
+            lambda match: f"{self._hold('user', match['user'])}@{self._hold('host', match['host'])}", text
+        )
 
     def _url(self, match: "re.Match[str]") -> str:
         scheme, rest = match["scheme"], match["rest"]
@@ -255,8 +257,8 @@ class Anonymiser:
         login, at, server = authority.rpartition("@")
         login = ":".join(self._stand_ins("secret", part) if part else "" for part in login.split(":")) if at else ""
         host, colon, port = (server, "", "") if server.startswith("[") else server.partition(":")
-        is_public = bool(PUBLIC_HOSTS.fullmatch(host)) and not at
-        is_local = host.strip("[]") in LOCAL
+        is_public = bool(_PUBLIC_HOSTS.fullmatch(host)) and not at
+        is_local = host.strip("[]") in _LOCAL
         if host and not is_public and not is_local:
             host = self._shown(self._stand_ins("bucket" if scheme in BUCKETS else "host", host))
         if is_public and host == "wandb.ai":
@@ -275,16 +277,16 @@ class Anonymiser:
         name = match["name"]
         if (
             HELD.search(name)
-            or (not names_somebody(name) and kind != "account")
-            or name in LOCAL
-            or (is_number(name) and kind != "account")
+            or (not _names_somebody(name) and kind != "account")
+            or name in _LOCAL
+            or (_is_number(name) and kind != "account")
         ):
             return match[0]
         start, end = match.start("name") - match.start(), match.end("name") - match.start()
         return match[0][:start] + self._hold(kind, name) + match[0][end:]
 
     def _domain(self, name: str) -> str:
-        return name if PUBLIC_HOSTS.fullmatch(name) else self._hold("host", name)
+        return name if _PUBLIC_HOSTS.fullmatch(name) else self._hold("host", name)
 
     def _hold(self, kind: str, name: str) -> str:
         return self._hold_text(self._stand_ins(kind, name))
@@ -304,13 +306,13 @@ class Anonymiser:
         if path in self._public:
             return path
         parts = parts_of(path)
-        public = first_public(parts)
+        public = _first_public(parts)
         hidden = [self._part(part, last=i == len(parts) - 1) for i, part in enumerate(parts[:public])]
         return "/".join([*hidden, *parts[public:]])
 
     def _part(self, part: str, *, last: bool) -> str:
         # Names of artefacts tell rank and step, which the reader of the report needs, and nothing about its owner.
-        if ARTEFACT.fullmatch(part) or HELD.search(part):
+        if _ARTEFACT.fullmatch(part) or HELD.search(part):
             return part
         stem, dot, suffix = part.rpartition(".")
         if last and dot and stem:
@@ -318,18 +320,18 @@ class Anonymiser:
         return self._stand_ins("folder", part)
 
 
-def names_somebody(name: str) -> bool:
+def _names_somebody(name: str) -> bool:
     """Return whether a name that a rule found can be that of a host or person, and is no common word or number."""
-    return len(name) > 1 and bool(HAS_LETTERS.search(name)) and name.casefold() not in COMMON
+    return len(name) > 1 and bool(_HAS_LETTERS.search(name)) and name.casefold() not in _COMMON
 
 
-def is_number(text: str) -> bool:
-    return not HAS_LETTERS.search(text)
+def _is_number(text: str) -> bool:
+    return not _HAS_LETTERS.search(text)
 
 
-def is_address(text: str) -> bool:
+def _is_address(text: str) -> bool:
     """Return whether a text with colons is an IPv6 address or a GUID, and no time and no C++ name."""
-    if text in LOCAL or not any(character.isdecimal() for character in text) or len(text) < 6:
+    if text in _LOCAL or not any(character.isdecimal() for character in text) or len(text) < 6:
         return False
     if re.fullmatch(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", text, re.IGNORECASE):
         return True
@@ -345,18 +347,18 @@ def parts_of(path: str) -> list[str]:
     return [part for part in re.split(r"[\\/]", path) if part]
 
 
-def first_public(parts: list[str]) -> int:
+def _first_public(parts: list[str]) -> int:
     """Return the index in `parts` of the first folder that every machine has, such as site-packages.
 
     Return the length of `parts` if there is no such folder.
     """
-    return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
+    return next((i for i, part in enumerate(parts) if _PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 
-def public_forms(path: str) -> list[str]:
+def _public_forms(path: str) -> list[str]:
     """Return the short forms of a path that appear in messages: its last part, and its last two parts.
 
     The list is empty unless the path is below a folder that every machine has, such as site-packages.
     """
     parts = parts_of(path)
-    return ["/".join(parts[-count:]) for count in (1, 2)] if first_public(parts) < len(parts) else []
+    return ["/".join(parts[-count:]) for count in (1, 2)] if _first_public(parts) < len(parts) else []

@@ -10,22 +10,22 @@ from analyzers.parity.model import ValueKind
 from analyzers.words import relative
 from workbench.present.parity_lines import Lines, logarithm
 
-HIGHEST = 10.0
+_HIGHEST = 10.0
 """The relative difference at which infinite differences are drawn.
 
 A difference is infinite if a tensor is finite in only one of the runs, or if its sizes differ.
 """
-DIFFERENCE, ALLOWED = "difference", "allowed by rounding"
+_DIFFERENCE, _ALLOWED = "difference", "allowed by rounding"
 
 
 def operation_lines(table: pd.DataFrame, step: int) -> Lines:
     """Return the chart of a step's tensors in the order of computation: the difference, and the allowed difference."""
     rows = table[table["step"] == step]
-    values = {DIFFERENCE: rows["difference"], ALLOWED: rows["tolerance"]}
+    values = {_DIFFERENCE: rows["difference"], _ALLOWED: rows["tolerance"]}
     drawn = pd.DataFrame({name: column.map(height) for name, column in values.items()})
     drawn.index = pd.Index(rows["position"].to_numpy(), name="operation")
     title = f"Difference of B from A by operation of step {step} (log scale)"
-    return Lines(title, drawn, power=True, axis="operation", texts=operation_texts(rows))
+    return Lines(title, drawn, power=True, axis="operation", texts=_operation_texts(rows))
 
 
 def step_lines(table: pd.DataFrame) -> Lines:
@@ -41,10 +41,10 @@ def step_lines(table: pd.DataFrame) -> Lines:
 
 def height(difference: float) -> float:
     """Return the height at which a relative difference is drawn: its decimal logarithm; infinity is at the top."""
-    return logarithm(min(difference, HIGHEST)) if not math.isnan(difference) else difference
+    return logarithm(min(difference, _HIGHEST)) if not math.isnan(difference) else difference
 
 
-def operation_texts(rows: pd.DataFrame) -> list[str]:
+def _operation_texts(rows: pd.DataFrame) -> list[str]:
     """Return a text for each tensor: what it is, by how much it differs, and how much is allowed."""
     columns = (rows[name] for name in ("kind", "name", "difference", "tolerance"))
     return [operation_text(*cells) for cells in zip(*columns, strict=True)]

@@ -12,12 +12,12 @@ from analyzers.words import ranks_label
 from workbench.colours import COLLECTIVE_SIGNS, HUE_OF_STATE, css_state, css_state_text
 from workbench.present.figure import text
 
-COLLECTIVES, SINGLE_RANKS, MOST_ROWS = 60, 32, 64
+_COLLECTIVES, _SINGLE_RANKS, _MOST_ROWS = 60, 32, 64
 """The most collectives, the most ranks with a row each, and, if there are more ranks, the most rows for all."""
 FEW = 30
 """The most collectives side by side that leave room for a sign in each cell; with more, completed ones have none."""
-HALF = 0.5
-LABELS, LABEL_REM = 12, 7.5
+_HALF = 0.5
+_LABELS, _LABEL_REM = 12, 7.5
 STYLE = """
 /* Where there is no room, the last collectives, which hang, are in sight. */
 .matrix .wide { direction: rtl; }
@@ -41,7 +41,7 @@ def collective_states(data: HangData, run: Run) -> Iterator[str]:
     if not data.groups or not data.culprits:
         return
     group = group_in_view(data)
-    frame = rank_states(run, group, COLLECTIVES, SINGLE_RANKS)
+    frame = rank_states(run, group, _COLLECTIVES, _SINGLE_RANKS)
     if not frame.empty:
         yield matrix_figure(f"State of the last collectives of process group {group.label}, by rank", frame)
 
@@ -51,10 +51,10 @@ def matrix_figure(title: str, frame: pd.DataFrame) -> str:
 
     Rows of ranks in which something is not done come first if there are more rows than fit.
     """
-    if len(frame) > MOST_ROWS:
+    if len(frame) > _MOST_ROWS:
         # A stable sort keeps the ranks in order.
         frame = frame.iloc[(frame == "done").all(axis=1).argsort(kind="stable")]
-    shown, left = frame.head(MOST_ROWS), max(0, len(frame) - MOST_ROWS)
+    shown, left = frame.head(_MOST_ROWS), max(0, len(frame) - _MOST_ROWS)
     signs = COLLECTIVE_SIGNS if frame.shape[1] <= FEW else COLLECTIVE_SIGNS | {"done": ""}
     rows = "".join(
         f"<tr><th>{text(ranks_label(ranks))}</th>{''.join(cell(state, signs[state]) for state in states)}</tr>"
@@ -71,7 +71,7 @@ def matrix_figure(title: str, frame: pd.DataFrame) -> str:
 
 def wide(columns: int) -> str:
     """Return the CSS width of the table: as wide as the page, but no cell wider than 3rem or narrower than 1rem."""
-    least, most = (f"calc({LABEL_REM}rem + {columns * cell_rem}rem)" for cell_rem in (1, 3))
+    least, most = (f"calc({_LABEL_REM}rem + {columns * cell_rem}rem)" for cell_rem in (1, 3))
     return f"min-width: {least}; width: min(100%, {most})"
 
 
@@ -88,7 +88,7 @@ def key(state: str) -> str:
 
 def heading(numbers: Sequence[int]) -> str:
     """Return the cells above the columns: each names the last of as many columns as its label needs."""
-    every = -(-len(numbers) // LABELS)
+    every = -(-len(numbers) // _LABELS)
     # The odd columns are at the left, so that the last column, in which ranks hang, has a label.
     first = len(numbers) % every or every
     ends = range(first, len(numbers) + 1, every)
@@ -119,5 +119,5 @@ def from_most_ranks(frame: pd.DataFrame) -> pd.DataFrame:
 
     A rank that stopped early still has in its ring buffer what the others have overwritten.
     """
-    known = (frame != "").mean() >= HALF
+    known = (frame != "").mean() >= _HALF
     return frame.loc[:, known.idxmax() :] if known.any() else frame

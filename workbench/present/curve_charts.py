@@ -16,7 +16,7 @@ from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
 from workbench.present.parity_lines import Lines, all_lines
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
-MOST_STEPS = 6
+_MOST_STEPS = 6
 
 
 def parity_charts(data: ParityData) -> Iterator[str]:
@@ -68,6 +68,6 @@ def line_chart(lines: Lines) -> str:
 def step_ticks(steps: Sequence[int], axis: str) -> list[Tick]:
     """Return labels of steps at round numbers for an axis from the first of them to the last."""
     length = max(steps[-1] - steps[0], 1)
-    every = max(1, round(tick_distance(length, MOST_STEPS)))
+    every = max(1, round(tick_distance(length, _MOST_STEPS)))
     at = [number for number in range(steps[0], steps[-1] + 1) if number % every == 0] or [steps[0]]
     return [((n - steps[0]) / length, f"{axis} {n}" if n == at[0] else str(n)) for n in at]

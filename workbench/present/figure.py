@@ -9,7 +9,7 @@ from workbench.console import clean
 
 # Units of the drawing; the page stretches it to its own width.
 WIDTH, HEIGHT = 900, 220
-LAST = 0.9
+_LAST = 0.9
 """A label that is further right than this share of the width ends at its position, so that it is not cut."""
 
 
@@ -33,32 +33,32 @@ def figure(title: str, shapes: str, colours: Mapping[str, str], axes: Axes) -> s
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()
     )
-    lines = "".join(level_line(at) for at, _ in axes.up) + shapes + (failure_line(axes.failed) if axes.failed else "")
+    lines = "".join(_level_line(at) for at, _ in axes.up) + shapes + (_failure_line(axes.failed) if axes.failed else "")
     drawing = (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{text(title)}">'
         f"{lines}</svg>"
     )
     up = "".join(f'<span style="bottom:{100 * at:.1f}%">{text(label)}</span>' for at, label in axes.up)
-    failed = [across_label(axes.failed, "failed")] if axes.failed else []
-    across = "".join([*map(across_label, axes.across), *failed])
+    failed = [_across_label(axes.failed, "failed")] if axes.failed else []
+    across = "".join([*map(_across_label, axes.across), *failed])
     plot = f'<div class="plot"><div class="up">{up}</div>{drawing}<div class="across">{across}</div></div>'
     return f'<figure><figcaption>{text(title)}</figcaption>{plot}<p class="keys">{legend}</p></figure>'
 
 
-def across_label(tick: Tick, style: str = "") -> str:
+def _across_label(tick: Tick, style: str = "") -> str:
     """Return a label below the drawing; its position is a fraction of the width."""
     at, label = tick
-    classes = " ".join([*(["last"] if at > LAST else []), *([style] if style else [])])
+    classes = " ".join([*(["last"] if at > _LAST else []), *([style] if style else [])])
     return f'<span class="{classes}" style="left:{100 * at:.1f}%">{text(label)}</span>'
 
 
-def level_line(at: float) -> str:
+def _level_line(at: float) -> str:
     """Return the SVG of a horizontal line at the fraction `at` of the height."""
     y = (1 - at) * HEIGHT
     return f'<line x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--edge)"/>'
 
 
-def failure_line(failed: Tick) -> str:
+def _failure_line(failed: Tick) -> str:
     """Return the SVG of a vertical line at a failure."""
     x = failed[0] * WIDTH
     return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{HEIGHT}" stroke="var(--error)" stroke-width="2"/>'

@@ -40,7 +40,7 @@ line, polyline { vector-effect: non-scaling-stroke; }
 }
 """
 # Paper is light, whatever the theme of the screen.
-PRINTED = f"@media print {{ :root:not([data-theme='light']) {{ {LIGHT.css()} }} }}"
+_PRINTED = f"@media print {{ :root:not([data-theme='light']) {{ {LIGHT.css()} }} }}"
 
 # The policy forbids scripts and the network even if a text of an artefact should slip past the escaping.
 PAGE = """<!doctype html>
@@ -69,7 +69,7 @@ def document(report: Report[object], run: Run) -> str:
     return PAGE.format(
         title=f"{STATUS_SIGNS[verdict.status]} {text(verdict.kind.replace('_', ' '))}",
         root=text(run.root),
-        style=f"{css_themes()}{STYLE}{MATRIX_STYLE}{PRINTED}",
+        style=f"{css_themes()}{STYLE}{MATRIX_STYLE}{_PRINTED}",
         version=text(report.version),
         body="\n".join(body),
     )

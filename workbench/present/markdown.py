@@ -49,7 +49,7 @@ def grid(section: Table) -> list[str]:
     return [*lines, f"... and {section.left_out} more"] if section.left_out else lines
 
 
-LINKS = re.compile(r"(?<=@)(?=\w)|(?<=:)(?=//)|(?i:(?<=www)(?=\.))")
+_LINKS = re.compile(r"(?<=@)(?=\w)|(?<=:)(?=//)|(?i:(?<=www)(?=\.))")
 """Matches the places within a text where sites make a link of it by themselves: `@name`, `https://`, `www.`."""
 
 
@@ -61,7 +61,7 @@ def escape(text: object) -> str:
     """
     # A line break would end a table row or start a heading.
     flat = clean(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
-    return LINKS.sub("<!-- -->", re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat))
+    return _LINKS.sub("<!-- -->", re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat))
 
 
 def code(text: object) -> str:

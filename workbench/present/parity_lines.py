@@ -12,9 +12,9 @@ from analyzers.parity.model import Curve, ParityData
 from analyzers.words import figures, relative
 from workbench.colours import nth_colour
 
-SMALLEST = 1e-10
+_SMALLEST = 1e-10
 """The smallest relative difference on a chart's axis, which is logarithmic; smaller differences are drawn here."""
-MOST_FIGURES, MOST_DIGITS = 3, 8
+_MOST_FIGURES, _MOST_DIGITS = 3, 8
 """The usual number of digits of a label, and the largest number, if values differ only in further digits."""
 SIGNS = "●▲■◆✚✖▼★"
 """The signs of the runs in a chart, one for each run, because no chart relies on colour alone."""
@@ -63,14 +63,14 @@ class Lines:
             return figures(value)
         difference: float = 10**value
         # The power of a logarithm is the number itself but for rounding.
-        return f"<{relative(SMALLEST)}" if difference <= SMALLEST * 1.001 else relative(difference)
+        return f"<{relative(_SMALLEST)}" if difference <= _SMALLEST * 1.001 else relative(difference)
 
     def texts_of(self, values: Sequence[float]) -> list[str]:
         """Return the axis labels of several y values, whole where three digits would make some of them equal."""
         texts = [self.text(value) for value in values]
         if self.power or len({*texts}) == len({*values}):
             return texts
-        for digits in range(MOST_FIGURES + 1, MOST_DIGITS):
+        for digits in range(_MOST_FIGURES + 1, _MOST_DIGITS):
             texts = [f"{value:#.{digits}g}" for value in values]
             if all(math.isclose(float(text), value) for text, value in zip(texts, values, strict=True)):
                 break
@@ -107,6 +107,6 @@ def all_lines(data: ParityData) -> Sequence[Lines]:
 def logarithm(difference: float) -> float:
     """Return the decimal logarithm of a relative difference; infinity and NaN stay as they are.
 
-    Differences below `SMALLEST`, such as 0, count as `SMALLEST`.
+    Differences below `_SMALLEST`, such as 0, count as `_SMALLEST`.
     """
-    return math.log10(max(difference, SMALLEST)) if math.isfinite(difference) else difference
+    return math.log10(max(difference, _SMALLEST)) if math.isfinite(difference) else difference

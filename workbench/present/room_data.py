@@ -61,10 +61,10 @@ def room_data(report: Report[object]) -> RoomData:
         from analyzers.logs.model import LogsData
 
         return RoomData(logs=data if isinstance(data, LogsData) else None)
-    return joined_data(data)
+    return _joined_data(data)
 
 
-def joined_data(data: object) -> RoomData:
+def _joined_data(data: object) -> RoomData:
     """Return the data of a report that joins several analyzers or compares runs, separated by analyzer."""
     from analyzers.compare import CompareData
     from analyzers.incident import IncidentData

@@ -11,7 +11,7 @@ Tables = list[Table]
 def sections(report: Report[object]) -> Tables:
     """Return the tables of a report, most important first; empty tables are left out."""
     kind = report.schema.removeprefix("workbench.").partition("/")[0]
-    tables = TABLES[kind](report.data) if kind in TABLES else []
+    tables = _TABLES[kind](report.data) if kind in _TABLES else []
     return [table for table in tables if table.rows]
 
 
@@ -128,7 +128,7 @@ def rerun(data: object) -> Tables:
     return rerun_tables(data) if isinstance(data, RerunData) else []
 
 
-TABLES: Mapping[str, Callable[[object], Tables]] = {
+_TABLES: Mapping[str, Callable[[object], Tables]] = {
     "memory": memory,
     "hang": hang,
     "trace": trace,

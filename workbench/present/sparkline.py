@@ -16,10 +16,10 @@ def spark(values: Sequence[float], width: int) -> str:
     # A NaN among the values would make every level NaN.
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
-    return "".join(level(worst(part), low, high) for part in stretches(values, width))
+    return "".join(level(worst(part), low, high) for part in _stretches(values, width))
 
 
-def stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
+def _stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
     """Divide the values into at most `width` consecutive lists of nearly equal length."""
     parts = min(width, len(values))
     edges = [len(values) * i // parts for i in range(parts + 1)] if parts else []

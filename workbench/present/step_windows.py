@@ -11,8 +11,8 @@ NAMES = {
     "backward": "the backward pass",
     "optimizer": "the optimizer step",
 }
-PASSES = {"fwd": "the forward pass", "bwd": "the backward pass"}
-LAYERS = {
+_PASSES = {"fwd": "the forward pass", "bwd": "the backward pass"}
+_LAYERS = {
     "+0": "the first layer",
     "+1": "the second layer",
     "middle": "a layer between",
@@ -30,6 +30,8 @@ def window_words(window: str) -> str:
     """
     name, _, turn = window.partition(" #")
     kind, _, layer = name.partition(" ")
-    words = NAMES.get(name) or (f"{PASSES[kind]} of {LAYERS[layer]}" if kind in PASSES and layer in LAYERS else name)
+    words = NAMES.get(name) or (
+        f"{_PASSES[kind]} of {_LAYERS[layer]}" if kind in _PASSES and layer in _LAYERS else name
+    )
     part, _, count = turn.partition(".")
     return f"{words}, pass {count} of model part {part}" if count else words

@@ -30,12 +30,12 @@ from workbench.present.token_flow import token_figures
 from workbench.step_axis import StepMarks
 
 BUCKETS = 450
-STEPS_AT_MOST = 450
+_STEPS_AT_MOST = 450
 PHASES, LEVELS = 8, 5
-STEP_LABELS, STEPS_SHOWN = 6, 2
-LABEL = 0.14
+_STEP_LABELS, _STEPS_SHOWN = 6, 2
+_LABEL = 0.14
 """The least space between the labels of two steps, as a share of the width: on a phone it fits four digits."""
-ANGLES = (0, 45, 135)
+_ANGLES = (0, 45, 135)
 """The angles of the hatching of bands that are no phase of the training; these bands are all grey."""
 
 
@@ -63,7 +63,7 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
     rooms, lead = room_data(report), report.lead()
     hang = partial(collective_states, rooms.hang, run) if rooms.hang else None
     memory = partial(memory_chart, rooms.memory, report, run) if rooms.memory else None
-    phases = partial(phase_chart, rooms.steps, run, report.verdict.ranks) if rooms.steps else None
+    phases = partial(_phase_chart, rooms.steps, run, report.verdict.ranks) if rooms.steps else None
     hangs = lead is not None and lead.id.startswith("hang.")
     for chart in [hang, memory, phases] if hangs else [memory, hang, phases]:
         with suppress(WorkbenchError):  # the tables stand without it
@@ -76,20 +76,20 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
     It is the device that ran out of memory, or else the one with the highest peak.
     """
     device = worst_first(data.devices)[0]
-    artefact = file_behind(device.path, report, run)
+    artefact = _file_behind(device.path, report, run)
     if artefact is None or not device.entries:
         return
-    starts = step_starts(artefact, device.device, run)
+    starts = _step_starts(artefact, device.device, run)
     shown = last_steps(starts, device)
     frame = memory_views.timeline(artefact, device=device.device, buckets=BUCKETS, window=shown)
     rank = "" if device.rank is None else f", rank {device.rank}"
-    when = f"in the last {STEPS_SHOWN} steps" if shown else "over the trace"
+    when = f"in the last {_STEPS_SHOWN} steps" if shown else "over the trace"
     title = f"Memory by category {when}{rank}: {size(device.peak_allocated_bytes)} at the peak"
     layers = frame[[name for name in CATEGORIES if frame[name].any()]]
     top = int(layers.sum(axis=1).max()) if len(layers) else 0
     up = [(value / top, label) for value, label in byte_marks(top)] if top else []
-    axes = Axes(up, *memory_labels(starts, frame["entry"], device.oom))
-    yield stacked_chart(title, layers, {name: css_category(name) for name in CATEGORIES}, axes)
+    axes = Axes(up, *_memory_labels(starts, frame["entry"], device.oom))
+    yield _stacked_chart(title, layers, {name: css_category(name) for name in CATEGORIES}, axes)
 
 
 def last_steps(starts: Sequence[StepStart], device: Device) -> tuple[int, int] | None:
@@ -98,17 +98,17 @@ def last_steps(starts: Sequence[StepStart], device: Device) -> tuple[int, int] |
     Return None if none failed, or if no earlier steps were recorded.
     """
     before = [int(entry) for _, entry in starts if device.oom and entry <= device.oom.index]
-    return (before[-STEPS_SHOWN], device.entries) if len(before) > STEPS_SHOWN else None
+    return (before[-_STEPS_SHOWN], device.entries) if len(before) > _STEPS_SHOWN else None
 
 
-def step_starts(artefact: Artefact, device: int, run: Run) -> list[StepStart]:
+def _step_starts(artefact: Artefact, device: int, run: Run) -> list[StepStart]:
     """Return (step, trace entry) of each step that starts in a snapshot, by its own marks or those of the step logs."""
     logs = run.of(*ROOMS["steps"])
     logged = step_views.clock(logs, rank=artefact.rank) if logs else None
     return StepMarks.of(memory_views.clock(artefact, device=device, logged=logged)).starts()
 
 
-def memory_labels(
+def _memory_labels(
     starts: Sequence[StepStart], entries: "pd.Series[int]", failed: Oom | None
 ) -> tuple[list[Tick], Tick | None]:
     """Return the labels of steps below a chart whose columns end at these trace entries, and that of the failure.
@@ -117,19 +117,19 @@ def memory_labels(
     """
     at = entries.to_numpy()
     # The first column ends some entries after the start of the range.
-    within = [(step, entry) for step, entry in starts if at[0] - LABEL * (at[-1] - at[0]) <= entry <= at[-1]]
+    within = [(step, entry) for step, entry in starts if at[0] - _LABEL * (at[-1] - at[0]) <= entry <= at[-1]]
     shares = [int(np.searchsorted(at, entry)) / len(at) for _, entry in within]
     names = [f"step {step}" if i == 0 else str(step) for i, (step, _) in enumerate(within)]
-    labels = apart([*zip(shares, names, strict=True)], LABEL)
+    labels = apart([*zip(shares, names, strict=True)], _LABEL)
     if failed is None:
         return labels, None
     share = (int(np.searchsorted(at, failed.index)) + 0.5) / len(at)
     step = [step for step, entry in starts if entry <= failed.index][-1:]
     name = f"✗ step {step[0]}" if step else "✗ failed"
-    return [label for label in labels if share - label[0] >= LABEL], (share, name)
+    return [label for label in labels if share - label[0] >= _LABEL], (share, name)
 
 
-def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
+def _file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
     """Return the file of the run that the report lists as `path`; None if it does not exist.
 
     In an anonymised report `path` is a replacement, so the file is identified by its kind, rank, step and size.
@@ -141,7 +141,7 @@ def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
     return next((file for file in same if str(file.path) == path), same[0] if same else None)
 
 
-def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[str]:
+def _phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[str]:
     """Yield the HTML figure of the time in each phase of each step, for a single rank.
 
     It is the first rank in `culprits` that has a step log, else the first rank of the report.
@@ -151,22 +151,22 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
         return
     ranks = [rank.rank for rank in data.ranks]
     rank = next((rank for rank in culprits if rank in ranks), ranks[0])
-    phases = step_views.phases(logs, rank=rank).tail(STEPS_AT_MOST)
+    phases = step_views.phases(logs, rank=rank).tail(_STEPS_AT_MOST)
     longest = phases.sum().nlargest(PHASES).index
-    shown = one_of_each_colour(phases[sorted(longest, key=lambda name: name in step_views.NOT_TRAINING)])
+    shown = _one_of_each_colour(phases[sorted(longest, key=lambda name: name in step_views.NOT_TRAINING)])
     if not shown.to_numpy().any():
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
     colours = {phase_title(name): css_phase(name) for name in shown.columns}
-    hatched = {phase_title(name): angle for name, angle in zip(step_views.NOT_TRAINING, ANGLES, strict=False)}
+    hatched = {phase_title(name): angle for name, angle in zip(step_views.NOT_TRAINING, _ANGLES, strict=False)}
     top_ns = float(shown.sum(axis=1).max()) * 1e9
     up = [(value / top_ns, label) for value, label in duration_marks(top_ns, LEVELS)]
     steps = [int(step) for step in shown.index.get_level_values("step")]
     axes = Axes(up, step_labels(steps))
-    yield stacked_chart(title, shown.rename(columns=phase_title), colours, axes, hatched)
+    yield _stacked_chart(title, shown.rename(columns=phase_title), colours, axes, hatched)
 
 
-def one_of_each_colour(phases: pd.DataFrame) -> pd.DataFrame:
+def _one_of_each_colour(phases: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of `phases`, which begin with the longest, without those whose colour an earlier one has.
 
     The legend would have two names for a colour; with more phases than colours, the shortest ones are left out.
@@ -179,13 +179,13 @@ def one_of_each_colour(phases: pd.DataFrame) -> pd.DataFrame:
 
 def step_labels(steps: Sequence[int]) -> list[Tick]:
     """Return the labels of bars, one for each of these steps: at round numbers, below the middle of a bar."""
-    every = max(1, round(tick_distance(steps[-1] - steps[0], STEP_LABELS)))
+    every = max(1, round(tick_distance(steps[-1] - steps[0], _STEP_LABELS)))
     at = [(i, step) for i, step in enumerate(steps) if step % every == 0] or [(0, steps[0])]
     labels = [f"step {step}" if i == at[0][0] else str(step) for i, step in at]
-    return apart([((i + 0.5) / len(steps), label) for (i, _), label in zip(at, labels, strict=True)], LABEL)
+    return apart([((i + 0.5) / len(steps), label) for (i, _), label in zip(at, labels, strict=True)], _LABEL)
 
 
-def stacked_chart(
+def _stacked_chart(
     title: str, layers: pd.DataFrame, colours: Mapping[str, str], axes: Axes, hatched: Mapping[str, int] | None = None
 ) -> str:
     """Return an HTML figure of a stacked chart; `layers` has a column per band and a row per x position.
@@ -203,12 +203,12 @@ def stacked_chart(
         f'<path d="{outline((below[:, i] * scale).tolist(), (above[:, i] * scale).tolist())}" fill="{fills[name]}"/>'
         for i, name in enumerate(names)
     ]
-    patterns = [hatching(angle, colours[name]) for name, angle in angles.items()]
-    keys = {name: striped(angles[name], colours[name]) if name in angles else colours[name] for name in names}
+    patterns = [_hatching(angle, colours[name]) for name, angle in angles.items()]
+    keys = {name: _striped(angles[name], colours[name]) if name in angles else colours[name] for name in names}
     return figure(title, "".join([*patterns, *bands]), keys, axes)
 
 
-def hatching(angle: int, colour: str) -> str:
+def _hatching(angle: int, colour: str) -> str:
     """Return the SVG pattern of a band that is hatched at this angle."""
     return (
         f'<pattern id="hatch-{angle}" width="6" height="6" patternUnits="userSpaceOnUse"'
@@ -216,7 +216,7 @@ def hatching(angle: int, colour: str) -> str:
     )
 
 
-def striped(angle: int, colour: str) -> str:
+def _striped(angle: int, colour: str) -> str:
     """Return the CSS background of a band that is hatched at this angle."""
     return f"repeating-linear-gradient({angle + 90}deg, {colour} 0 2px, transparent 2px 5px)"
 

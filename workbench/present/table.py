@@ -6,10 +6,10 @@ from numbers import Integral
 
 from analyzers.words import UNKNOWN, number
 
-ROWS = 12
+_ROWS = 12
 """The number of rows of a table that a document shows; `--json` prints all data."""
-MORE = 5000
-COUNTS = frozenset(
+_MORE = 5000
+_COUNTS = frozenset(
     (
         "allocations",
         "blocks",
@@ -45,21 +45,21 @@ class Table:
     more: tuple[tuple[str, ...], ...] = field(default=(), compare=False, repr=False)
 
 
-def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int = ROWS) -> Table:
+def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int = _ROWS) -> Table:
     """Return a table of at most `limit` rows; `columns` are heads such as `rank> | phase`, where `>` marks numbers.
 
     A cell of None is shown as `unknown`; callers pass "" where a cell does not apply.
     """
     heads = [head.strip() for head in columns.split("|")]
-    counts = {i for i, head in enumerate(heads) if head.rstrip(">") in COUNTS}
-    cells = [tuple(cell_text(cell, is_count=i in counts) for i, cell in enumerate(row)) for row in rows]
+    counts = {i for i, head in enumerate(heads) if head.rstrip(">") in _COUNTS}
+    cells = [tuple(_cell_text(cell, is_count=i in counts) for i, cell in enumerate(row)) for row in rows]
     # All rows are built before they are cut: `left_out` says how many the reader does not see.
     numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
-    names, more = tuple(head.rstrip(">") for head in heads), tuple(cells[limit : limit + MORE])
+    names, more = tuple(head.rstrip(">") for head in heads), tuple(cells[limit : limit + _MORE])
     return Table(title, names, tuple(cells[:limit]), numeric, max(0, len(cells) - limit), more)
 
 
-def cell_text(cell: object, *, is_count: bool) -> str:
+def _cell_text(cell: object, *, is_count: bool) -> str:
     """Return the text of a cell; with `is_count`, a whole number has commas between thousands if it is long."""
     # The integers of NumPy are no `int`, but are registered as integers.
     if is_count and isinstance(cell, Integral):

@@ -20,8 +20,8 @@ from workbench.present.room_data import room_data
 from workbench.present.sections import sections
 from workbench.present.table import Table
 
-WIDEST = 140
-PIPED = 120
+_WIDEST = 140
+_PIPED = 120
 FINDINGS = 8
 
 
@@ -35,13 +35,13 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
     buffer = io.StringIO()
     # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    width = min(WIDEST, os.get_terminal_size().columns) if on_terminal else PIPED
+    width = min(_WIDEST, os.get_terminal_size().columns) if on_terminal else _PIPED
     console = Console(file=buffer, width=width, force_terminal=on_terminal, highlight=False, legacy_windows=False)
     console.print(head(report))
     for section in tables:
         console.print(grid(section))
     if on_terminal and report.schema.startswith("workbench.tokens/"):
-        console.print(coloured_sequences(report.data))
+        console.print(_coloured_sequences(report.data))
     # A single finding that leads is already told in full by Why and Next.
     if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
@@ -51,7 +51,7 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def coloured_sequences(data: object) -> Text:
+def _coloured_sequences(data: object) -> Text:
     """Return the sequences of a report on a data set as text with colours, token by token."""
     # Imported here: a report of another room need not wait for the room of tokens.
     from analyzers.tokens.model import TokensData
@@ -60,7 +60,7 @@ def coloured_sequences(data: object) -> Text:
     return coloured_tokens(data.rows) if isinstance(data, TokensData) and data.statistics else Text()
 
 
-def differs_from_verdict(report: Report[object]) -> bool:
+def _differs_from_verdict(report: Report[object]) -> bool:
     """Return whether the first finding differs from the verdict, such as a warning about a healthy run."""
     first = report.lead()
     return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
@@ -72,7 +72,7 @@ def head(report: Report[object]) -> Group:
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
-    if first and differs_from_verdict(report):
+    if first and _differs_from_verdict(report):
         rows += [("Finding", Text(clean(first.title)))]
     if first:
         rows += [

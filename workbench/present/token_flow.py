@@ -12,21 +12,21 @@ from workbench.present.figure import text
 if TYPE_CHECKING:
     from rich.text import Text
 
-LEARNED = {ROLE_NAMES[role] for role in (Role.ANSWER, Role.END)}
-GIVEN = {ROLE_NAMES[role] for role in (Role.USER, Role.SYSTEM, Role.TOOL, Role.PADDING, Role.OPENER, Role.TEMPLATE)}
-TRAINED, IGNORED, AGAINST = "trained", "ignored", "against its role"
-HUES = {TRAINED: "green", IGNORED: "soft", AGAINST: "error"}
-BORDER = "\u2503"
+_LEARNED = {ROLE_NAMES[role] for role in (Role.ANSWER, Role.END)}
+_GIVEN = {ROLE_NAMES[role] for role in (Role.USER, Role.SYSTEM, Role.TOOL, Role.PADDING, Role.OPENER, Role.TEMPLATE)}
+_TRAINED, _IGNORED, _AGAINST = "trained", "ignored", "against its role"
+HUES = {_TRAINED: "green", _IGNORED: "soft", _AGAINST: "error"}
+_BORDER = "\u2503"
 """The sign before the first token of a packed document."""
 SHOWN = 4096
-LINE_ENDS = str.maketrans({"\n": "\u23ce\n", "\t": "\u21e5", "\r": "\u240d"})
+_LINE_ENDS = str.maketrans({"\n": "\u23ce\n", "\t": "\u21e5", "\r": "\u240d"})
 
 
 def state(position: Position) -> str:
-    """Return the state of a token: trained, ignored, or the opposite of what is usual for its role (`AGAINST`)."""
-    if (position.trained and position.role in GIVEN) or (not position.trained and position.role in LEARNED):
-        return AGAINST
-    return TRAINED if position.trained else IGNORED
+    """Return the state of a token: trained, ignored, or the opposite of what is usual for its role (`_AGAINST`)."""
+    if (position.trained and position.role in _GIVEN) or (not position.trained and position.role in _LEARNED):
+        return _AGAINST
+    return _TRAINED if position.trained else _IGNORED
 
 
 def sequences(rows: list[Position]) -> Iterator[tuple[int, list[Position]]]:
@@ -35,7 +35,7 @@ def sequences(rows: list[Position]) -> Iterator[tuple[int, list[Position]]]:
         yield number, list(tokens)
 
 
-def begins_document(tokens: list[Position], i: int) -> bool:
+def _begins_document(tokens: list[Position], i: int) -> bool:
     """Return whether the token with index `i` begins a packed document; False for the first token of the sequence."""
     return i > 0 and tokens[i].document != tokens[i - 1].document
 
@@ -48,25 +48,25 @@ def coloured_tokens(rows: list[Position]) -> "Text":
     for number, tokens in sequences(rows):
         result.append(f"\nRow {number}  ", "bold")
         for name in HUES:
-            result.append(f"{name}", style_of(name)).append("  ")
+            result.append(f"{name}", _style_of(name)).append("  ")
         result.append("\n")
         for i, token in enumerate(tokens):
-            result.append(BORDER if begins_document(tokens, i) else "")
-            result.append(clean(token.text.translate(LINE_ENDS)), style_of(state(token)))
+            result.append(_BORDER if _begins_document(tokens, i) else "")
+            result.append(clean(token.text.translate(_LINE_ENDS)), _style_of(state(token)))
         result.append("\n")
     return result
 
 
-def style_of(name: str) -> str:
+def _style_of(name: str) -> str:
     """Return the terminal style of a state of tokens; states differ in more than colour."""
-    extra = {TRAINED: "bold", IGNORED: "dim", AGAINST: "reverse"}[name]
+    extra = {_TRAINED: "bold", _IGNORED: "dim", _AGAINST: "reverse"}[name]
     return f"{extra} {DARK.hues[HUES[name]]}"
 
 
 def token_figures(rows: list[Position]) -> Iterator[str]:
     """Yield an HTML figure for each sequence; each token names its position, role and label."""
     for number, tokens in sequences(rows):
-        body = "".join(token_html(token, begins_document(tokens, i)) for i, token in enumerate(tokens))
+        body = "".join(_token_html(token, _begins_document(tokens, i)) for i, token in enumerate(tokens))
         legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in HUES)
         yield (
             f"<figure><figcaption>Row {number}, token by token</figcaption>"
@@ -74,15 +74,15 @@ def token_figures(rows: list[Position]) -> Iterator[str]:
         )
 
 
-def token_html(token: Position, is_first: bool) -> str:
+def _token_html(token: Position, is_first: bool) -> str:
     """Return one token as HTML; before the first token of a packed document comes the sign of a border."""
     label = "no label" if not token.trained and token.label < 0 else f"label {token.label}"
     about = text(f"{token.position}: token {token.token}, {token.role}, {label}")
-    shown = text(token.text.translate(LINE_ENDS))
-    return f'{BORDER if is_first else ""}<span title="{about}" style="{css(state(token))}">{shown}</span>'
+    shown = text(token.text.translate(_LINE_ENDS))
+    return f'{_BORDER if is_first else ""}<span title="{about}" style="{css(state(token))}">{shown}</span>'
 
 
 def css(name: str) -> str:
     """Return the CSS style of a state of tokens; states differ in more than colour."""
-    extra = {TRAINED: "font-weight: 600", IGNORED: "opacity: .8", AGAINST: "text-decoration: underline wavy"}[name]
+    extra = {_TRAINED: "font-weight: 600", _IGNORED: "opacity: .8", _AGAINST: "text-decoration: underline wavy"}[name]
     return f"color: var(--{HUES[name]}); {extra}"

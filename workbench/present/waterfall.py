@@ -11,12 +11,12 @@ from workbench.colours import DARK
 from workbench.console import clean
 from workbench.present.tables.comparison import signed
 
-ROWS = 10
+_ROWS = 10
 """The most parts that have a line of their own; the other parts share one."""
-LEAST_SHARE = 0.002
+_LEAST_SHARE = 0.002
 """Parts below this share of the larger total have no line of their own: nobody would see their bar."""
-MORE, LESS, WHOLE = DARK.hues["violet"], DARK.hues["teal"], DARK.hues["grey"]
-NAME, SHORTEST_BAR = 18, 8
+_MORE, _LESS, _WHOLE = DARK.hues["violet"], DARK.hues["teal"], DARK.hues["grey"]
+NAME, _SHORTEST_BAR = 18, 8
 
 
 def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float], width: int) -> list[Text]:
@@ -25,8 +25,8 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
     `parts` are (name, seconds), and `ends` are the totals. The line of a part has its name, a bar that starts where the
     bar above ends, and the change with its sign.
     """
-    least = LEAST_SHARE * max(ends)
-    shown = [part for part in parts if abs(part[1]) >= least][:ROWS]
+    least = _LEAST_SHARE * max(ends)
+    shown = [part for part in parts if abs(part[1]) >= least][:_ROWS]
     rest = sum(change for _, change in parts) - sum(change for _, change in shown)
     shown += [("everything else", rest)] if abs(rest) >= least else []
     levels = [ends[0], *accumulate((change for _, change in shown), initial=ends[0])]
@@ -35,7 +35,7 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
     texts = [duration(ends[0]), *(signed(change, duration) for _, change in shown), duration(ends[1])]
     label, number = min(NAME, max(map(len, names))), max(map(len, texts))
     # Both totals may be 0.
-    scale = max(SHORTEST_BAR, width - label - number - 3) / max(*levels, ends[1], 1e-9)
+    scale = max(_SHORTEST_BAR, width - label - number - 3) / max(*levels, ends[1], 1e-9)
     return [
         Text.assemble((f"{name[:label]:>{label}} ", "dim"), *bar(low, high, scale), f" {text}", no_wrap=True)
         for name, (low, high), text in zip(names, bars, texts, strict=True)
@@ -45,7 +45,7 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
 def bar(start: float, end: float, scale: float) -> list[str | tuple[str, str]]:
     """Return the space before a bar, and the bar: at least one character, in the colour of an increase or decrease."""
     low, high = sorted((round(start * scale), round(end * scale)))
-    colour = WHOLE if start == 0 else MORE if end > start else LESS
+    colour = _WHOLE if start == 0 else _MORE if end > start else _LESS
     return [" " * low, ("█" * (high - low) or "▏", colour)]
 
 

@@ -32,9 +32,9 @@ from workbench.recorders.startup.hook import hide_our_frames, note_errors, safel
 from workbench.recorders.startup.settings import is_recorded_by_launcher
 from workbench.recorders.timing.step_log import StepRecorder
 
-CHECKS_PER_TIMEOUT = 40
-LONGEST_CHECK_INTERVAL_S = 1.0
-RING_ON_BY_DEFAULT_SINCE = (2, 11)
+_CHECKS_PER_TIMEOUT = 40
+_LONGEST_CHECK_INTERVAL_S = 1.0
+_RING_ON_BY_DEFAULT_SINCE = (2, 11)
 logger = logging.getLogger(__name__)
 
 
@@ -59,11 +59,11 @@ def start(
     methods of the returned object do nothing. If the script creates a group later, the dumps start at the next
     optimizer step. Recorders that cannot start print why, and the script continues.
     """
-    safely(lambda: start_recorders(Path(folder), timeout_s, profile_step, steps=steps))
+    safely(lambda: _start_recorders(Path(folder), timeout_s, profile_step, steps=steps))
     return Attached.now or NotAttached()
 
 
-def start_recorders(folder: Path, timeout_s: float | None, profile_step: int | None, *, steps: bool) -> None:
+def _start_recorders(folder: Path, timeout_s: float | None, profile_step: int | None, *, steps: bool) -> None:
     """Start the recorders that `start` describes; do nothing if they run already, or if the launcher starts its own."""
     from workbench.recorders.startup.recording import Recording
 
@@ -72,12 +72,12 @@ def start_recorders(folder: Path, timeout_s: float | None, profile_step: int | N
         return
     if steps or profile_step or not has_group or Recording.of_script:
         FlightRecorder.prepare(folder)  # for a group that the script creates later
-        record_steps(folder, timeout_s, profile_step)
+        _record_steps(folder, timeout_s, profile_step)
     else:
-        Attached.now = Attached(folder, default_timeout() if timeout_s is None else timeout_s)
+        Attached.now = Attached(folder, _default_timeout() if timeout_s is None else timeout_s)
 
 
-def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
+def _record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
     """Attach the recorders of steps, memory and traces, and of hangs if there is a process group.
 
     `folder` is the run's folder. `timeout_s` is the timeout of collectives; None means the timeout of the default
@@ -112,12 +112,12 @@ def attach(
     timeout afterwards; None means the timeout of the default process group. The hang recorders read the current step
     from `steps`. If an exception ends the script, `on_error` is called with it.
     """
-    init, train = (default_timeout() if timeout is None else timeout for timeout in timeouts_s)
+    init, train = (_default_timeout() if timeout is None else timeout for timeout in timeouts_s)
     Attached.now = Attached(folder, init, steps, on_error, train_timeout_s=train)
     return Attached.now
 
 
-def default_timeout() -> float:
+def _default_timeout() -> float:
     """Return the timeout of collectives in the default process group, in seconds."""
     group = dist.distributed_c10d._get_default_group()  # noqa: SLF001
     try:
@@ -144,7 +144,7 @@ class Attached:
         train_timeout_s: float | None = None,
     ) -> None:
         require_descriptors()
-        warn_without_ring()
+        _warn_without_ring()
         self._pid = os.getpid()
         FlightRecorder.prepare(folder)
         self._steps, self._on_error = steps, on_error
@@ -159,7 +159,7 @@ class Attached:
             self.flight.close()
             raise
         self._beat()  # starting takes seconds on a busy host, in which this rank does not stall
-        self._check_interval_s = min(LONGEST_CHECK_INTERVAL_S, min(timeout_s, train_s) / CHECKS_PER_TIMEOUT)
+        self._check_interval_s = min(_LONGEST_CHECK_INTERVAL_S, min(timeout_s, train_s) / _CHECKS_PER_TIMEOUT)
         self._ended = threading.Event()
         self._last_beat = threading.Lock()
         threading.Thread(target=self._watch, name="workbench-pulse", daemon=True).start()
@@ -315,7 +315,7 @@ class NotAttached(Attached):
         """Do nothing, because no hang recorder runs."""
 
 
-def warn_without_ring() -> None:
+def _warn_without_ring() -> None:
     """Warn if Flight Recorder, PyTorch's log of recent collectives, is off.
 
     It cannot be turned on now, because PyTorch has already read the size of its ring buffer.
@@ -323,6 +323,6 @@ def warn_without_ring() -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     # The second name is the older one, which torch still reads.
     sizes = (os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
-    size = next((size for size in sizes if size), "2000" if version >= RING_ON_BY_DEFAULT_SINCE else "0")
+    size = next((size for size in sizes if size), "2000" if version >= _RING_ON_BY_DEFAULT_SINCE else "0")
     if size == "0":
         logger.warning("Flight Recorder is off: set TORCH_FR_BUFFER_SIZE=20000 before init_process_group")

@@ -36,8 +36,8 @@ class Recorders:
         device = "cuda" if model is not None and on_cuda(model) else "cpu"
         timing = StepTable() if options.timing_breakdown and RankInfo.here().rank == 0 else None
         self.steps = StepRecorder(options.folder, device=device, timing=timing)
-        self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
-        self.traces = trace_recorder(options, device) if options.enable_profiling else None
+        self.flight = _start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
+        self.traces = _trace_recorder(options, device) if options.enable_profiling else None
         self.memory: MemoryRecorder | None = None
         if options.enable_memory_snapshot and model is not None:
             # On CPU the snapshots' profiler session makes the traces too, as only one session can be active.
@@ -145,7 +145,7 @@ class Recorders:
             self.memory.finish()
 
 
-def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
+def _trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
     """Return a recorder of profiler traces, configured by `options`, for the device type `device` (cpu or cuda)."""
     return TraceRecorder(
         Path(options.folder) / options.save_traces_folder,
@@ -156,7 +156,7 @@ def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
     )
 
 
-def start_flight(options: RecorderOptions) -> FlightRecorder:
+def _start_flight(options: RecorderOptions) -> FlightRecorder:
     """Start a `FlightRecorder` and return it; from now on, dumps of this rank can be requested."""
     flight = FlightRecorder(
         options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s

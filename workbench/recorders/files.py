@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SPARE_DESCRIPTORS = 32
+_SPARE_DESCRIPTORS = 32
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def require_descriptors() -> None:
         used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     except FileNotFoundError:  # no Linux
         used = 0
-    if limit - used < SPARE_DESCRIPTORS:
+    if limit - used < _SPARE_DESCRIPTORS:
         raise OSError(errno.EMFILE, f"only {limit - used} more open files are permitted")
 
 

@@ -28,11 +28,11 @@ from workbench.recorders.files import write_bytes
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
-HIGHEST_DESCRIPTOR = 1024
+_HIGHEST_DESCRIPTOR = 1024
 """The descriptors of recorders are below this number, because `select` accepts no others."""
-DESCRIPTORS = 128
+_DESCRIPTORS = 128
 """The number of descriptors below the highest one that recorders use."""
-CATCH_UP_S = 0.1
+_CATCH_UP_S = 0.1
 _noted: list[str] = []
 
 
@@ -203,9 +203,9 @@ class OwnFile:
 def high_descriptor(descriptor: int) -> int:
     """Give a descriptor a high number and return it; return the same number if there is no free one."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    highest = HIGHEST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(soft, HIGHEST_DESCRIPTOR)
+    highest = _HIGHEST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(soft, _HIGHEST_DESCRIPTOR)
     try:
-        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(highest - DESCRIPTORS, highest // 2))
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(highest - _DESCRIPTORS, highest // 2))
     except OSError:
         return descriptor
     os.close(descriptor)
@@ -271,7 +271,7 @@ def _watch(backlog: Backlog) -> bool:
 
 def _catch_up() -> None:
     while True:
-        time.sleep(CATCH_UP_S)
+        time.sleep(_CATCH_UP_S)
         for known in _backlogs:
             if backlog := known():
                 backlog.flush()

@@ -16,31 +16,31 @@ TOKEN = re.compile(
     r"|r8_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|dop_v1_[a-f0-9]{32,}|wandb_v\d_\w{20,}|lin_api_\w{20,}|dapi[a-f0-9]{32}"
     r"|eyJ[\w-]{6,}\.[\w-]+(?:\.[\w-]*)?)"
 )
-PRIVATE_KEY = re.compile(
+_PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.{0,20000}?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
-OF_TEXT = r"(?:bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop|next)[_-]?token"
+_OF_TEXT = r"(?:bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop|next)[_-]?token"
 """The names of tokens of text, which are no secrets."""
-PREFIX = rf"(?<![A-Za-z0-9_])(?!\w*{OF_TEXT})(?:[A-Za-z0-9]+[_.-])*"
+_PREFIX = rf"(?<![A-Za-z0-9_])(?!\w*{_OF_TEXT})(?:[A-Za-z0-9]+[_.-])*"
 WORD = (
     r"(?:[a-z0-9]*passw(?:or)?d|passphrase|pwd|[a-z0-9]*secret|credentials?|api[_-]?key|(?:secret[_-]?)?access[_-]?key(?:[_-]?id)?"
     r"|(?:secret|private|account|auth|wandb|hub|ssh|signing|encryption|license|shared)[_-]?key(?:[_-]?id)?"
     r"|[a-z0-9]*(?<!bos)(?<!eos)(?<!pad)(?<!unk)token|pat|sas|signature|authkey)"
 )
-VALUE = r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<bare>[^\s,;&\"'}\])]+))"
-NAMED = re.compile(rf"{PREFIX}{WORD}(?![\w-])[\"']?\s*[=:]\s*{VALUE}", re.IGNORECASE)
-OPTION = re.compile(rf"(?<![\w-])--?(?:[A-Za-z0-9]+[_.-])*{WORD}(?![\w-])(?:\s+|=){VALUE}", re.IGNORECASE)
-OPTION_NAME = re.compile(rf"--?(?:[A-Za-z0-9]+[_.-])*{WORD}", re.IGNORECASE)
-TEXT_TOKEN = re.compile(OF_TEXT, re.IGNORECASE)
-HEADER = re.compile(
+_VALUE = r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<bare>[^\s,;&\"'}\])]+))"
+NAMED = re.compile(rf"{_PREFIX}{WORD}(?![\w-])[\"']?\s*[=:]\s*{_VALUE}", re.IGNORECASE)
+_OPTION = re.compile(rf"(?<![\w-])--?(?:[A-Za-z0-9]+[_.-])*{WORD}(?![\w-])(?:\s+|=){_VALUE}", re.IGNORECASE)
+_OPTION_NAME = re.compile(rf"--?(?:[A-Za-z0-9]+[_.-])*{WORD}", re.IGNORECASE)
+_TEXT_TOKEN = re.compile(_OF_TEXT, re.IGNORECASE)
+_HEADER = re.compile(
     rf"(?:(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token|digest)\s+)?|x-[\w-]*(?:key|token)\s*:\s*"
-    rf"|\b(?:bearer|basic)\s+(?=[\w+/.=-]{{12,}})){VALUE}",
+    rf"|\b(?:bearer|basic)\s+(?=[\w+/.=-]{{12,}})){_VALUE}",
     re.IGNORECASE,
 )
 # Keys of Weights & Biases before 2025 are 40 hexadecimal digits, as the hashes of commits are: the name must be near.
-WANDB = re.compile(r"wandb\b[^\n]{0,80}?(?<![0-9a-f])(?P<bare>[0-9a-f]{40})(?![0-9a-f])", re.IGNORECASE)
-CREDENTIALS = re.compile(r"(?<=://)(?P<user>[^\s/:@\"']*)(?::(?P<bare>[^\s/@\"']*))?(?=@)")
-PLAIN = re.compile(r"[+-]?\d{1,15}(?:\.\d+)?|none|null|true|false|<s>|</s>", re.IGNORECASE)
+_WANDB = re.compile(r"wandb\b[^\n]{0,80}?(?<![0-9a-f])(?P<bare>[0-9a-f]{40})(?![0-9a-f])", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"(?<=://)(?P<user>[^\s/:@\"']*)(?::(?P<bare>[^\s/@\"']*))?(?=@)")
+_PLAIN = re.compile(r"[+-]?\d{1,15}(?:\.\d+)?|none|null|true|false|<s>|</s>", re.IGNORECASE)
 """Values that are no secret, whatever the name before them says."""
 
 
@@ -49,13 +49,13 @@ def replace_secrets(text: str, stand_in: Callable[[str], str]) -> str:
 
     def value(match: "re.Match[str]") -> str:
         group = next((name for name in ("double", "single", "bare") if match.groupdict().get(name)), None)
-        if group is None or PLAIN.fullmatch(match[group]):
+        if group is None or _PLAIN.fullmatch(match[group]):
             return match[0]
         start, end = match.start(group) - match.start(), match.end(group) - match.start()
         return match[0][:start] + stand_in(match[group]) + match[0][end:]
 
-    text = PRIVATE_KEY.sub(lambda match: stand_in(match[0]), text)
-    text = CREDENTIALS.sub(
+    text = _PRIVATE_KEY.sub(lambda match: stand_in(match[0]), text)
+    text = _CREDENTIALS.sub(
         lambda match: (
             (stand_in(match["user"]) if match["user"] else "")
             + (f":{stand_in(match['bare'])}" if match["bare"] else "")
@@ -63,7 +63,7 @@ def replace_secrets(text: str, stand_in: Callable[[str], str]) -> str:
         text,
     )
     text = TOKEN.sub(lambda match: stand_in(match[0]), text)
-    for pattern in (HEADER, WANDB, OPTION, NAMED):
+    for pattern in (_HEADER, _WANDB, _OPTION, NAMED):
         text = pattern.sub(value, text)
     return text
 
@@ -73,10 +73,10 @@ def without_secrets(words: Iterable[str]) -> list[str]:
     result: list[str] = []
     expects_secret = False
     for word in words:
-        if expects_secret and not word.startswith("--") and not PLAIN.fullmatch(word):
+        if expects_secret and not word.startswith("--") and not _PLAIN.fullmatch(word):
             result.append(REMOVED)
             expects_secret = False
             continue
         result.append(replace_secrets(word, lambda _: REMOVED))
-        expects_secret = bool(OPTION_NAME.fullmatch(word)) and not TEXT_TOKEN.search(word)
+        expects_secret = bool(_OPTION_NAME.fullmatch(word)) and not _TEXT_TOKEN.search(word)
     return result

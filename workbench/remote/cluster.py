@@ -8,10 +8,10 @@ from analyzers.worker_pool import Refusal, WorkerPool
 from workbench.console import note
 from workbench.remote.urls import scrubbed
 
-CONNECT_S = 10
-LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
+_CONNECT_S = 10
+_LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
 """The loggers with which Dask and its libraries write to stderr; each has a level of its own."""
-SIZE_AT_MOST = 256
+_SIZE_AT_MOST = 256
 """The most artefacts that are read at the same time; a thread of this process waits for each."""
 START = "start one with `dask scheduler`, its workers with `dask worker ADDRESS`, and give its address"
 
@@ -34,12 +34,12 @@ def connect(address: str, jobs: int) -> WorkerPool:
         hint = "run `pip install 'torch-workbench[cluster]'`"
         raise InputError(f"--cluster {address}: distributed is not installed", hint) from None
     # These libraries log each connection that is lost: that is no news for the user, and changes no answer.
-    for name in LOGGERS:
+    for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         scheduler = address if "://" in address else f"tcp://{address}"
         get_address_host_port(scheduler, strict=True)  # the client of a wrong address could not be closed
-        client = Client(scheduler, timeout=CONNECT_S, set_as_default=False)
+        client = Client(scheduler, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         reason = scrubbed(str(error)) or type(error).__name__
         raise InputError(f"--cluster {address}: no scheduler answers there ({reason})", START) from None
@@ -54,11 +54,11 @@ def connect(address: str, jobs: int) -> WorkerPool:
         return bool(client.scheduler_info().get("workers"))
 
     # Twice as many as there are threads: a worker need not wait for its next file.
-    size = max(jobs, min(2 * threads(), SIZE_AT_MOST))
-    return WorkerPool(client.get_executor(pure=False), size, jobs, has_workers, report_failure)
+    size = max(jobs, min(2 * threads(), _SIZE_AT_MOST))
+    return WorkerPool(client.get_executor(pure=False), size, jobs, has_workers, _report_failure)
 
 
-def report_failure(failure: Refusal | BaseException) -> None:
+def _report_failure(failure: Refusal | BaseException) -> None:
     """Print on stderr why files are read here and not by workers.
 
     Nothing is printed about an unreadable file, because the report mentions it anyway.

@@ -21,7 +21,7 @@ def copied(url: str, *, keep: bool) -> Path:
     """
     file_system, root = open_file_system(url)
     listing = asking(url, lambda: list_files(file_system, root))
-    report_refused(url, listing)
+    _report_refused(url, listing)
     if not listing.files:
         raise InputError(f"{without_credentials(url)}: no files there", "give the folder of a run, or a file of it")
     with opened_mirror(url, keep=keep) as mirror:
@@ -32,18 +32,18 @@ def copied(url: str, *, keep: bool) -> Path:
         missing = [file for file in listing.files if not mirror.holds(file)]
         download = Download(url, file_system, mirror, missing, limit)
         download.run()
-        report_copies(url, mirror, download, len(listing.files))
+        _report_copies(url, mirror, download, len(listing.files))
     return mirror.path_of(listing.files[0]) if listing.is_file else mirror.files
 
 
-def report_refused(url: str, listing: Listing) -> None:
+def _report_refused(url: str, listing: Listing) -> None:
     """Print on stderr how many listed files are left out: no file here can have their names, or they are not there."""
     if listing.refused:
         count = quantity(len(listing.refused), "name")
         note(f"note: {without_credentials(url)}: left out {count} that cannot be read from there: {listing.refused[0]}")
 
 
-def report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:
+def _report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:
     """Print on stderr what was downloaded, and the folder of the copies; paths in the report are in this folder."""
     done = f"downloaded {quantity(download.done_files, 'file')} of {count}, {size(download.done_bytes)}"
     note(f"{without_credentials(url)}: {done if download.done_files else 'unchanged'}; read from {mirror.files}")

@@ -16,7 +16,7 @@ from workbench.remote.listing import RemoteFile
 from workbench.remote.mirror import Mirror
 from workbench.remote.urls import without_credentials
 
-CONNECTIONS = 8
+_CONNECTIONS = 8
 CHUNK = 1 << 20
 
 
@@ -56,7 +56,7 @@ class Download:
         return f"downloading {self.done_files} of {count}, {size(self.done_bytes)} of {total}"
 
     def _run_threads(self) -> None:
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
             try:
                 for _ in pool.map(self._fetch, self.files):
                     pass

@@ -14,8 +14,8 @@ from workbench.remote.urls import scrubbed, without_credentials
 Value = TypeVar("Value")
 Details = Mapping[str, object]
 """The properties that a file system reports of a file: `name`, `size`, `type`, and more that depend on the protocol."""
-PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
-DISTRIBUTIONS = {"smbclient": "smbprotocol", "libarchive": "libarchive-c", "git": "gitpython"}
+_PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
+_DISTRIBUTIONS = {"smbclient": "smbprotocol", "libarchive": "libarchive-c", "git": "gitpython"}
 """{module: the name under which pip installs it}, for modules where the two differ."""
 
 
@@ -55,34 +55,34 @@ def open_file_system(url: str) -> tuple[FileSystem, str]:
     try:
         import fsspec
     except ImportError:
-        raise missing_package(url, "fsspec", "torch-workbench[remote]") from None
+        raise _missing_package(url, "fsspec", "torch-workbench[remote]") from None
     known = {*fsspec.available_protocols(), *fsspec.registry}
-    if unknown := [name for name in PROTOCOL.findall(url) if name.lower() not in known]:
+    if unknown := [name for name in _PROTOCOL.findall(url) if name.lower() not in known]:
         why = f"{without_credentials(url)}: {unknown[0]} is no known protocol"
         raise InputError(why, "known are file, s3, gs, abfs, https and others of fsspec")
     try:
-        file_system, path = asking(url, lambda: fsspec.url_to_fs(url, **web_options(url)))
+        file_system, path = asking(url, lambda: fsspec.url_to_fs(url, **_web_options(url)))
     except ImportError as error:
         module = str(getattr(error.__cause__ or error, "name", None) or "its library").partition(".")[0]
-        raise missing_package(url, module, DISTRIBUTIONS.get(module, module)) from None
+        raise _missing_package(url, module, _DISTRIBUTIONS.get(module, module)) from None
     # fsspec keeps listings as long as the process lives, and a running job writes more files.
     file_system.invalidate_cache()
     return file_system, path
 
 
-def web_options(url: str) -> dict[str, dict[str, Any]]:
+def _web_options(url: str) -> dict[str, dict[str, Any]]:
     """Return the options of fsspec for the web protocols in a URL: redirects to other hosts are not followed.
 
     A server could otherwise point at a host that only this machine reaches. One file that the person named may move to
     another host by https, as on sites that keep large files elsewhere.
     """
-    web = {name.lower() for name in PROTOCOL.findall(url)} & {"http", "https"}
+    web = {name.lower() for name in _PROTOCOL.findall(url)} & {"http", "https"}
     if not web:
         return {}
     told = set[str]()
 
     async def check(_session: object, _context: object, redirect: Any) -> None:
-        here, there = urlsplit(str(redirect.url)), urlsplit(redirect_target(redirect))
+        here, there = urlsplit(str(redirect.url)), urlsplit(_redirect_target(redirect))
         if is_same_host(here, there) or (there.scheme == "https" and not url.endswith("/")):
             return
         if there.netloc not in told:
@@ -100,7 +100,7 @@ def web_options(url: str) -> dict[str, dict[str, Any]]:
     return {name: {"get_client": client} for name in web}
 
 
-def redirect_target(redirect: Any) -> str:
+def _redirect_target(redirect: Any) -> str:
     """Return the URL to which a response of the web redirects."""
     headers = redirect.response.headers
     return urljoin(str(redirect.url), str(headers.get("Location") or headers.get("URI") or ""))
@@ -115,7 +115,7 @@ def is_same_host(here: SplitResult, there: SplitResult) -> bool:
     return upgraded or (here.port or ports[here.scheme]) == (there.port or ports[there.scheme])
 
 
-def missing_package(url: str, module: str, distribution: str) -> InputError:
+def _missing_package(url: str, module: str, distribution: str) -> InputError:
     """Return the error for a URL whose protocol needs `module`, which pip installs as `distribution`."""
     return InputError(f"{without_credentials(url)}: {module} is not installed", f"run `pip install '{distribution}'`")
 
@@ -133,10 +133,10 @@ def asking(url: str, question: Callable[[], Value]) -> Value:
         raise
     except Exception as error:  # noqa: BLE001  # each protocol's library has errors of its own
         # Not `from error`: its text may hold credentials, which --debug would print.
-        raise as_input_error(url, error) from None
+        raise _as_input_error(url, error) from None
 
 
-def as_input_error(url: str, error: Exception) -> InputError:
+def _as_input_error(url: str, error: Exception) -> InputError:
     """Return the error to show for a failed request to a URL; credentials are removed from its text."""
     place = without_credentials(url)
     if isinstance(error, FileNotFoundError | NotADirectoryError):

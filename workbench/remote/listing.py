@@ -18,13 +18,13 @@ from analyzers.run import DEEPEST, FILES_AT_MOST, SKIPPED_FOLDERS
 from workbench.remote.file_system import Details, FileSystem
 from workbench.remote.urls import without_credentials
 
-NAME_BYTES = 255
+_NAME_BYTES = 255
 """The most bytes in the name of a file on this machine."""
 WEIGHTS = frozenset({".bin", ".ckpt", ".distcp", ".pt", ".pth", ".safetensors"})
-TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "date_time")
+_TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "date_time")
 """The fields in which file systems give the time at which a file was written."""
 VERSIONS = (
-    *TIMES,
+    *_TIMES,
     *("ETag", "etag", "md5", "md5Hash", "Content-MD5", "content_md5", "crc32c", "CRC", "checksum", "Digest"),
     *("generation", "VersionId", "version_id", "sha", "sha256", "hex"),
 )
@@ -68,8 +68,8 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
     details, listing = file_system.info(root), Listing()
     # The web knows no folders: there, a URL that ends with a slash is a page that lists files.
     if details["type"] != "directory" and not root.endswith("/"):
-        name = last_part(str(details["name"]))
-        file = remote_file(file_system, details, PurePosixPath(name if is_safe(name) else "artefact"))
+        name = _last_part(str(details["name"]))
+        file = _remote_file(file_system, details, PurePosixPath(name if _is_safe(name) else "artefact"))
         return Listing([file], is_file=True)
     seen = set[PurePosixPath]()
     for found, copy in below(file_system, root, listing.refused):
@@ -78,9 +78,9 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
             listing.refused.append(str(copy))
             continue
         seen.add(copy)
-        if found["type"] != "directory" and is_wanted(copy):
+        if found["type"] != "directory" and _is_wanted(copy):
             try:
-                listing.files.append(remote_file(file_system, found, copy))
+                listing.files.append(_remote_file(file_system, found, copy))
             except FileNotFoundError:
                 # Listed, and not there: deleted since then, or it redirects to another host.
                 listing.refused.append(str(copy))
@@ -98,12 +98,12 @@ def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tu
     while folders:
         folder, place = folders.pop()
         for details in sorted(file_system.ls(folder, detail=True), key=lambda details: str(details["name"])):
-            path, name = str(details["name"]), last_part(str(details["name"]))
+            path, name = str(details["name"]), _last_part(str(details["name"]))
             # An object store lists a folder as an empty file in it.
             if path.rstrip("/") == folder.rstrip("/"):
                 continue
             # A page may list the pages above it: to follow these would never end.
-            if not is_safe(name) or parent_of(path) != parent_of(f"{folder}/x"):
+            if not _is_safe(name) or _parent_of(path) != _parent_of(f"{folder}/x"):
                 refused.append(path)
                 continue
             yield details, place / name
@@ -111,39 +111,39 @@ def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tu
                 folders.append((path, place / name))
 
 
-def last_part(name: str) -> str:
+def _last_part(name: str) -> str:
     """Return the last part of a path or URL in a listing."""
     return without_credentials(name).rstrip("/").rpartition("/")[2]
 
 
-def parent_of(name: str) -> str:
+def _parent_of(name: str) -> str:
     """Return a path or URL in a listing without the last part."""
     return without_credentials(name).rstrip("/").rpartition("/")[0].rstrip("/")
 
 
-def is_safe(name: str) -> bool:
+def _is_safe(name: str) -> bool:
     """Return whether a name is safe as the name of a single file in a folder, on every file system."""
-    return name not in ("", ".", "..") and "\0" not in name and len(name.encode(errors="replace")) <= NAME_BYTES
+    return name not in ("", ".", "..") and "\0" not in name and len(name.encode(errors="replace")) <= _NAME_BYTES
 
 
-def is_wanted(copy: PurePosixPath) -> bool:
+def _is_wanted(copy: PurePosixPath) -> bool:
     """Return whether a file may be an artefact: it is neither hidden nor a file of weights."""
     return not copy.name.startswith(".") and (copy.suffix not in WEIGHTS or kind_by_name(Path(copy)) is not None)
 
 
-def remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) -> RemoteFile:
+def _remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) -> RemoteFile:
     """Return the `RemoteFile` for the details of a file in a listing.
 
     If the details have no version, the file system is asked for the details of this single file.
     """
     path = str(details["name"])
-    if version_of(details) is None:
+    if _version_of(details) is None:
         details = {**details, **file_system.info(path)}
     size = details.get("size")
-    return RemoteFile(path, copy, version_of(details), size if isinstance(size, int) else None, modified(details))
+    return RemoteFile(path, copy, _version_of(details), size if isinstance(size, int) else None, modified(details))
 
 
-def version_of(details: Details) -> str | None:
+def _version_of(details: Details) -> str | None:
     """Return a checksum of all details that change with a file's content; None if only the size is known."""
     known = [f"{name}={details[name]}" for name in VERSIONS if details.get(name) is not None]
     if not known:
@@ -153,7 +153,7 @@ def version_of(details: Details) -> str | None:
 
 def modified(details: Details) -> float | None:
     """Return the Unix time, in seconds, at which a file was last written; None if unknown."""
-    value = next((details[name] for name in TIMES if details.get(name) is not None), None)
+    value = next((details[name] for name in _TIMES if details.get(name) is not None), None)
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value) if value[:4].isdigit() else parsedate_to_datetime(value)

@@ -23,7 +23,7 @@ from workbench.remote.listing import RemoteFile
 from workbench.remote.urls import without_credentials
 
 REMOTE_FOLDER = "remote"
-LIST_BYTES = 1 << 30
+_LIST_BYTES = 1 << 30
 
 
 class Copied(msgspec.Struct, array_like=True, frozen=True):
@@ -45,7 +45,7 @@ class Mirror:
     def _read_list(self) -> Iterator[Copied]:
         """Yield the lines of the list; incomplete lines, which a killed process may have left, are skipped."""
         try:
-            lines = read_whole(self._list, LIST_BYTES).splitlines()
+            lines = read_whole(self._list, _LIST_BYTES).splitlines()
         except OSError:
             return
         for line in lines:
@@ -100,7 +100,7 @@ def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
         CacheFailure: No folder can be written, not even a temporary one.
     """
     name = hashlib.sha256(without_credentials(url).encode(errors="surrogateescape")).hexdigest()[:32]
-    folder = usable_folder(name, keep=keep)
+    folder = _usable_folder(name, keep=keep)
     with (folder / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Mirror(folder)
@@ -108,7 +108,7 @@ def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
     pruning.prune(folder.parent, pruning.limit_bytes(folder.parents[1]))
 
 
-def usable_folder(name: str, *, keep: bool) -> Path:
+def _usable_folder(name: str, *, keep: bool) -> Path:
     """Create the folder of a mirror in the first cache folder that can be written, and return it.
 
     `name` is the name of the new folder. Without `keep`, only temporary folders are used.

@@ -3,15 +3,15 @@
 import re
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::.*://)")
-LOCAL = re.compile(r"(?:file|local)://")
+_LOCAL = re.compile(r"(?:file|local)://")
 """Matches URLs of files on this machine, which are read in place."""
-USER = re.compile(r"(?<=://)(?:[^/\s@:]*:(?!\d+/)[^\s@]*@|[^/\s]*@)")
+_USER = re.compile(r"(?<=://)(?:[^/\s@:]*:(?!\d+/)[^\s@]*@|[^/\s]*@)")
 """Matches user and password in a URL; a password may contain slashes, but `host:8080/` is neither."""
-CONTAINER = re.compile(r"(?:abfss?|wasbs?)://")
+_CONTAINER = re.compile(r"(?:abfss?|wasbs?)://")
 """Matches the protocols of Azure, in whose URLs the name of the container stands before the `@`."""
-QUERY = re.compile(r"\?[^\s'\")>]*")
+_QUERY = re.compile(r"\?[^\s'\")>]*")
 """Matches the query of a URL, which may contain signatures and tokens."""
-SECRET = re.compile(r"(?i)\b(\w*(?:secret|token|password|signature|credential|access_?key\w*)\w*['\"]?\s*[=:]\s*)\S+")
+_SECRET = re.compile(r"(?i)\b(\w*(?:secret|token|password|signature|credential|access_?key\w*)\w*['\"]?\s*[=:]\s*)\S+")
 LONGEST = 200
 
 
@@ -22,7 +22,7 @@ def is_url(text: str) -> bool:
 
 def local_part(url: str) -> str | None:
     """Return the path in a URL such as `file:///data/run`; None if the URL has another protocol."""
-    match = LOCAL.match(url)
+    match = _LOCAL.match(url)
     return url[match.end() :] if match else None
 
 
@@ -30,7 +30,7 @@ def without_credentials(url: str) -> str:
     """Return a URL without user, password and query; it can be printed, and identifies a folder of the cache."""
     if "://" not in url:
         return url
-    return QUERY.sub("", url if CONTAINER.match(url) else USER.sub("", url))
+    return _QUERY.sub("", url if _CONTAINER.match(url) else _USER.sub("", url))
 
 
 def scrubbed(text: str) -> str:
@@ -40,4 +40,4 @@ def scrubbed(text: str) -> str:
     '403: https://host/run?... token=...'
     """
     line = (text.strip().splitlines() or [""])[0]
-    return SECRET.sub(r"\1...", QUERY.sub("?...", USER.sub("", line)))[:LONGEST]
+    return _SECRET.sub(r"\1...", _QUERY.sub("?...", _USER.sub("", line)))[:LONGEST]

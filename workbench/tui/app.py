@@ -40,9 +40,9 @@ BROAD = 140
 TALL_LINES = 36
 """The screen height, in lines, from which on the home view shows a chart and a table below the findings."""
 
-TINY_LINES = 16
+_TINY_LINES = 16
 """The screen height, in lines, below which the home view cuts the verdict, so that the findings are on the screen."""
-TITLE_MARGINS = 30
+_TITLE_MARGINS = 30
 """The columns of the title line that the icon, the name of the program and the margins take."""
 
 
@@ -117,9 +117,9 @@ class WorkbenchApp(TerminalApp[None]):
 
     def on_resize(self, event: Resize) -> None:
         """Shorten the paths of the runs in the title so that their ends stay visible; mark a tiny screen for CSS."""
-        self.set_class(event.size.height < TINY_LINES, "-tiny")
+        self.set_class(event.size.height < _TINY_LINES, "-tiny")
         roots = [run.root for run in self._subject.runs]
-        self.sub_title = clean(fitted_title(roots, event.size.width - TITLE_MARGINS))
+        self.sub_title = clean(fitted_title(roots, event.size.width - _TITLE_MARGINS))
 
     def on_mount(self) -> None:
         self._show_progress()

@@ -13,7 +13,7 @@ from workbench.python_path import command, environment
 # With a blank after it, because the file may be read in the middle of a write.
 ADDRESS = re.compile(r"https?://\S+(?=\s)")
 POLL_S = 0.1
-OUTPUT_BYTES = 1 << 16
+_OUTPUT_BYTES = 1 << 16
 
 
 class Dashboard:
@@ -47,12 +47,12 @@ class Dashboard:
                 env=environment(),
             )
             while self._process.poll() is None:
-                if address := ADDRESS.search(text_of(output)):
+                if address := ADDRESS.search(_text_of(output)):
                     return f"the dashboard is at {address[0]} until you quit"
                 time.sleep(POLL_S)
-            return f"the dashboard did not start: {text_of(output).strip()}"
+            return f"the dashboard did not start: {_text_of(output).strip()}"
 
 
-def text_of(file: IO[bytes]) -> str:
+def _text_of(file: IO[bytes]) -> str:
     """Return all text written to a file so far; the writer's position in the file does not change."""
-    return os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")
+    return os.pread(file.fileno(), _OUTPUT_BYTES, 0).decode(errors="replace")

@@ -3,7 +3,7 @@
 import gc
 import time
 
-SELDOM = 1 << 30
+_SELDOM = 1 << 30
 """How often Python collects younger objects before a full search of its own: practically never."""
 IDLE_S = 3.0
 DUE = 10
@@ -14,7 +14,7 @@ def leave_searches_to_idle_times() -> None:
     """Let Python start no full search for garbage by itself, and never search what is loaded by now."""
     gc.freeze()
     young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, SELDOM)
+    gc.set_threshold(young, middle, _SELDOM)
 
 
 class IdleSearch:

@@ -16,16 +16,16 @@ from textual.widgets import Static
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SCROLL_KEYS, SEARCH_KEYS
 
 EVERYWHERE = "Everywhere"
-TWO_COLUMNS = 76
+_TWO_COLUMNS = 76
 """The screen width, in columns, from which on the keys of the view are beside those that work everywhere."""
-MARGINS = 5
+_MARGINS = 5
 """The columns of the frame around the keys, with its padding and a scroll bar."""
-VIEW_NUMBERS = "view."
+_VIEW_NUMBERS = "view."
 """The prefix of the ids of keys that show a view by its number."""
-MOVES = "Lists and text"
+_MOVES = "Lists and text"
 WORDS = {"app.focus_next": "Next pane", "app.focus_previous": "Previous pane", "command_palette": "Search all commands"}
 """{action of one of Textual's own keys: words for it in this program}; its other keys are left out."""
-MOVE_IDS = {key.id for key in (*CURSOR_KEYS, *SCROLL_KEYS, *SEARCH_KEYS) if isinstance(key, Binding)}
+_MOVE_IDS = {key.id for key in (*CURSOR_KEYS, *SCROLL_KEYS, *SEARCH_KEYS) if isinstance(key, Binding)}
 
 
 class Section(NamedTuple):
@@ -61,9 +61,9 @@ class KeySheet(ModalScreen[None]):
 
     def on_resize(self) -> None:
         """Arrange the list of keys for the width of the screen."""
-        keys = columns_of(self._sections, wide=self.app.size.width >= TWO_COLUMNS)
+        keys = columns_of(self._sections, wide=self.app.size.width >= _TWO_COLUMNS)
         sheet = self.query_one(VerticalScroll)
-        sheet.styles.width = Measurement.get(self.app.console, self.app.console.options, keys).maximum + MARGINS
+        sheet.styles.width = Measurement.get(self.app.console, self.app.console.options, keys).maximum + _MARGINS
         sheet.query_one(Static).update(keys)
 
 
@@ -95,26 +95,26 @@ def rows_of(sections: Iterable[Section]) -> Table:
 def key_sections(screen: Screen[object]) -> list[Section]:
     """Return the keys that work on a screen in three sections: in the current view, everywhere, and in lists."""
     view, everywhere, moves = dict[str, list[str]](), dict[str, list[str]](), dict[str, list[str]]()
-    texts = descriptions(screen.active_bindings)
+    texts = _descriptions(screen.active_bindings)
     for node, binding, enabled, _ in screen.active_bindings.values():
-        is_known = is_own(binding) or not is_general(node) or binding.action in WORDS
+        is_known = _is_own(binding) or not _is_general(node) or binding.action in WORDS
         if not enabled or binding.system or not is_known:
             continue
-        rows = everywhere if is_general(node) else view if is_of_view(node, binding) else moves
-        is_number = (binding.id or "").startswith(VIEW_NUMBERS)
+        rows = everywhere if _is_general(node) else view if _is_of_view(node, binding) else moves
+        is_number = (binding.id or "").startswith(_VIEW_NUMBERS)
         text = "View with this number" if is_number else texts[binding.action]
         rows.setdefault(text, []).append(screen.app.get_key_display(binding))
-    found = (("This view", view), (EVERYWHERE, everywhere), (MOVES, moves))
+    found = (("This view", view), (EVERYWHERE, everywhere), (_MOVES, moves))
     return [
         Section(title, {text: " ".join(short(keys)) for text, keys in rows.items()}) for title, rows in found if rows
     ]
 
 
-def descriptions(bindings: Mapping[str, ActiveBinding]) -> dict[str, str]:
+def _descriptions(bindings: Mapping[str, ActiveBinding]) -> dict[str, str]:
     """Return {action: what it does}; for keys of this program and of Textual with the same action, ours counts."""
     texts: dict[str, str] = {}
     for _, binding, _, _ in bindings.values():
-        if is_own(binding):
+        if _is_own(binding):
             texts[binding.action] = binding.description
         else:
             texts.setdefault(binding.action, WORDS.get(binding.action, binding.description))
@@ -127,16 +127,16 @@ def short(keys: Sequence[str]) -> Sequence[str]:
     return [once[0], "…", once[-1]] if len(once) > 2 and all(key.isdigit() for key in once) else once
 
 
-def is_general(node: DOMNode) -> bool:
+def _is_general(node: DOMNode) -> bool:
     """Return whether the keys of `node` work everywhere: `node` is the app or its screen."""
     return isinstance(node, Screen) or node.parent is None
 
 
-def is_own(binding: Binding) -> bool:
+def _is_own(binding: Binding) -> bool:
     """Return whether this program, and not Textual, defines a key; only our keys have an id."""
     return binding.id is not None
 
 
-def is_of_view(node: DOMNode, binding: Binding) -> bool:
+def _is_of_view(node: DOMNode, binding: Binding) -> bool:
     """Return whether a key is special to a view; keys that only move in a list are not."""
-    return is_own(binding) and not is_general(node) and binding.id not in MOVE_IDS
+    return _is_own(binding) and not _is_general(node) and binding.id not in _MOVE_IDS

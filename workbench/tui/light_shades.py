@@ -27,16 +27,16 @@ class LightShades(LineFilter):
 
     def apply(self, segments: list[Segment], background: Background) -> list[Segment]:  # noqa: ARG002 - of the base
         """Return the segments of a line with the colours of the light theme."""
-        return [segment if segment.style is None else shaded(segment, segment.style) for segment in segments]
+        return [segment if segment.style is None else _shaded(segment, segment.style) for segment in segments]
 
 
-def shaded(segment: Segment, style: Style) -> Segment:
+def _shaded(segment: Segment, style: Style) -> Segment:
     """Return the segment with the colours of `style` replaced by those of the light theme."""
-    return Segment(segment.text, light_style(style), segment.control)
+    return Segment(segment.text, _light_style(style), segment.control)
 
 
 @lru_cache(2048)
-def light_style(style: Style) -> Style:
+def _light_style(style: Style) -> Style:
     """Return a style with the colours of the light theme; text on a coloured background becomes black or white."""
     front, back = light(style.color), light(style.bgcolor)
     if back and style.color and hex_of(style.color) in ON_COLOUR:

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from workbench.console import clean
 
-FRAME_LINES = 3
+_FRAME_LINES = 3
 """The number of lines of the frame around the choices, and of the input above them."""
 CHOICES_AT_MOST = 2000
 """The most choices that are listed; typing finds the others."""
@@ -49,7 +49,7 @@ class Picker(ModalScreen[int | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as frame:
             frame.border_title, frame.border_subtitle = self._title, "enter: show   esc: back"
-            frame.styles.height = len(self._texts) + FRAME_LINES
+            frame.styles.height = len(self._texts) + _FRAME_LINES
             yield Input(placeholder="type to find")
             yield OptionList()
 

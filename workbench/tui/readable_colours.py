@@ -29,19 +29,19 @@ from workbench.tui.light_shades import ON_COLOUR, hex_of
 
 TEXT, SWATCH = 4.5, 3.0
 """The lowest contrast of signs and text, and of coloured areas and lines (WCAG 2.2, 1.4.3 and 1.4.11)."""
-GREYS = {theme.hues["grey"]: 5.0 for theme in (LIGHT, DARK)}
+_GREYS = {theme.hues["grey"]: 5.0 for theme in (LIGHT, DARK)}
 """The lowest contrast of areas of the hue `grey`; with less, they would look like those of the hue `pale`."""
-MEANINGS = (*SERVES, "pale", "empty", "error", "warning")
+_MEANINGS = (*SERVES, "pale", "empty", "error", "warning")
 """The hues that have a meaning; the others belong to the pages."""
 SHADES = frozenset(
-    {theme.hues[hue] for theme in (LIGHT, DARK) for hue in MEANINGS}
+    {theme.hues[hue] for theme in (LIGHT, DARK) for hue in _MEANINGS}
     | {colour for table in (COLLECTIVE_STATES, LIVE_STATES, SEVERITIES, STATUSES) for colour in table.values()}
     | set(ON_LIGHT.values())
 )
 """The colours of signs and data in both themes."""
-DRAWN = "\u2500", "\u259f"
+_DRAWN = "\u2500", "\u259f"
 """The first and the last of the characters that draw lines and areas."""
-BRAILLE = "\u2800", "\u28ff"
+_BRAILLE = "\u2800", "\u28ff"
 STEPS = 100
 
 
@@ -68,35 +68,36 @@ def readable(segment: Segment, page: str) -> Style | None:
     front, back = style and style.color, style and style.bgcolor
     if style is None or not {hex_of(colour) for colour in (front, back) if colour} & SHADES:
         return style
-    return readable_style(style, page, is_text(segment.text))
+    return _readable_style(style, page, is_text(segment.text))
 
 
 @lru_cache(4096)
-def readable_style(style: Style, page: str, with_text: bool) -> Style:
+def _readable_style(style: Style, page: str, with_text: bool) -> Style:
     """Return a style with enough contrast to its background; `with_text` asks for the contrast that text needs."""
     front, back = (hex_of(colour) if colour else "" for colour in (style.color, style.bgcolor))
     if back in SHADES:
-        area = area_colour(back, page)
-        other = area_colour(front, page) if front in SHADES else front
+        area = _area_colour(back, page)
+        other = _area_colour(front, page) if front in SHADES else front
         return style + Style(bgcolor=area, color=text_colour(area) if front in ON_COLOUR else other or None)
     page = back or page
-    return style + Style(color=with_contrast(front, page, TEXT) if with_text else area_colour(front, page))
+    return style + Style(color=_with_contrast(front, page, TEXT) if with_text else _area_colour(front, page))
 
 
-def area_colour(colour: str, page: str) -> str:
+def _area_colour(colour: str, page: str) -> str:
     """Return a shade of `colour` that can be seen as an area or a line on the background `page`."""
-    return with_contrast(colour, page, GREYS.get(colour, SWATCH))
+    return _with_contrast(colour, page, _GREYS.get(colour, SWATCH))
 
 
 def is_text(text: str) -> bool:
     """Return whether a text has characters to read, and not only characters that draw areas and lines."""
     return any(
-        not (character == " " or any(low <= character <= high for low, high in (DRAWN, BRAILLE))) for character in text
+        not (character == " " or any(low <= character <= high for low, high in (_DRAWN, _BRAILLE)))
+        for character in text
     )
 
 
 @lru_cache(4096)
-def with_contrast(colour: str, page: str, least: float) -> str:
+def _with_contrast(colour: str, page: str, least: float) -> str:
     """Return the shade of `colour` that has the contrast `least` with `page`, as close in lightness as possible.
 
     The hue stays the same.
@@ -106,7 +107,7 @@ def with_contrast(colour: str, page: str, least: float) -> str:
     lightness, *chroma = oklab(colour)
     towards = 1.0 if text_colour(page) == "#ffffff" else 0.0
     shades = (
-        in_gamut(lightness + (towards - lightness) * step / STEPS, chroma[0], chroma[1]) for step in range(1, STEPS)
+        _in_gamut(lightness + (towards - lightness) * step / STEPS, chroma[0], chroma[1]) for step in range(1, STEPS)
     )
     return next((shade for shade in shades if contrast(shade, page) >= least), text_colour(page))
 
@@ -124,16 +125,16 @@ def oklab(colour: str) -> tuple[float, float, float]:
     )
 
 
-def in_gamut(lightness: float, a: float, b: float) -> str:
+def _in_gamut(lightness: float, a: float, b: float) -> str:
     """Return as `#rrggbb` the colour with this lightness and hue, made less saturated if a screen cannot show it."""
     for share in range(20, -1, -1):
-        linear = linear_of_oklab(lightness, a * share / 20, b * share / 20)
+        linear = _linear_of_oklab(lightness, a * share / 20, b * share / 20)
         if all(-0.001 <= part <= 1.001 for part in linear):
             break
     return "#" + "".join(f"{round(255 * gamma(min(max(part, 0.0), 1.0))):02x}" for part in linear)
 
 
-def linear_of_oklab(lightness: float, a: float, b: float) -> tuple[float, float, float]:
+def _linear_of_oklab(lightness: float, a: float, b: float) -> tuple[float, float, float]:
     """Return linear (red, green, blue) of an OKLab colour; a value outside 0 to 1 cannot be shown on a screen."""
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3

@@ -14,7 +14,7 @@ from workbench.tui.readable_colours import ReadableColours
 from workbench.tui.themes import BLACK, HIGH_CONTRAST, THEMES, WHITE, NoFaintText, neutral
 
 Result = TypeVar("Result")
-SEARCH_EVERY_S = 1.0
+_SEARCH_EVERY_S = 1.0
 ON_DARK = (ReadableColours(BLACK),)
 ON_LIGHT = (LightShades(), ReadableColours(WHITE))
 """The colour filters for themes with a dark background and with a light one; Textual caches lines by filter."""
@@ -35,7 +35,7 @@ class TerminalApp(App[Result]):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def on_mount(self) -> None:
-        self.set_interval(SEARCH_EVERY_S, self._idle_search.search_if_idle)
+        self.set_interval(_SEARCH_EVERY_S, self._idle_search.search_if_idle)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, InputEvent):

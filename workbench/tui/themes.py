@@ -13,7 +13,7 @@ HIGH_CONTRAST = "high-contrast"
 """The prefix of the names of themes with high contrast."""
 
 
-def high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
+def _high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
     """Return a theme that draws text in the colour `ink` on `page`, without other colours and without faint text."""
     variables = {"text-muted": ink, "text-disabled": ink, "footer-background": page, "footer-foreground": ink}
     return Theme(
@@ -32,8 +32,8 @@ def high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
 
 
 THEMES = (
-    high_contrast(HIGH_CONTRAST, WHITE, BLACK, dark=True),
-    high_contrast(f"{HIGH_CONTRAST}-light", BLACK, WHITE, dark=False),
+    _high_contrast(HIGH_CONTRAST, WHITE, BLACK, dark=True),
+    _high_contrast(f"{HIGH_CONTRAST}-light", BLACK, WHITE, dark=False),
 )
 
 

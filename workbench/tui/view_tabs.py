@@ -9,7 +9,7 @@ from textual.widgets import Static, TabbedContent, TabPane
 
 from workbench.tui.protocols import Searchable
 
-HOW_TO_RECORD = {
+_HOW_TO_RECORD = {
     "home": "",
     "memory": "set profiling.enable_memory_snapshot = true to record it",
     "hang": "a timeout writes dumps, and `workbench hang --run FOLDER` asks a job that hangs right now for them",
@@ -52,7 +52,7 @@ class ViewTabs(Vertical):
         tabs.active = name
         tab = tabs.get_pane(name)
         if not tab.children:
-            absent = Static(f"no {name} data in this run: {HOW_TO_RECORD[name]}", classes="absent", markup=False)
+            absent = Static(f"no {name} data in this run: {_HOW_TO_RECORD[name]}", classes="absent", markup=False)
             await tab.mount(self._panes.get(name) or absent)
         self.give_keys()
 
@@ -75,7 +75,7 @@ class ViewTabs(Vertical):
     def shown_widgets(self) -> list[Widget]:
         """The visible widgets of the current view."""
         tabs = self.query_one(TabbedContent)
-        return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if is_shown(widget)]
+        return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if _is_shown(widget)]
 
     def search(self, text: str) -> bool:
         """Search in the focused widget, or else in the first searchable widget; return False if none is searchable."""
@@ -88,6 +88,6 @@ class ViewTabs(Vertical):
         return False
 
 
-def is_shown(widget: Widget) -> bool:
+def _is_shown(widget: Widget) -> bool:
     """Return whether the widget and all its parents are visible."""
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))

@@ -19,7 +19,7 @@ from workbench.watch.status_text import status_text
 from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.25
-QUIET_S = 60.0
+_QUIET_S = 60.0
 """The seconds without new files after which a job on another machine counts as ended; its processes cannot be seen."""
 
 
@@ -41,7 +41,7 @@ def has_ended(job: WatchedJob) -> bool:
     if job.analysing:
         return False
     quiet_s = min((rank.quiet_s for rank in job.now.ranks), default=0.0)
-    return job.now.ended or (job.now.status == "unknown" and quiet_s > QUIET_S)
+    return job.now.ended or (job.now.status == "unknown" and quiet_s > _QUIET_S)
 
 
 class LiveDisplay:

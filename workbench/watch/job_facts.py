@@ -12,7 +12,7 @@ from workbench.watch.watched_job import WatchedJob
 
 SMALLEST_SHARE = 0.05
 """The share of the time (0 to 1) from which on a phase, or the work of our recorders, is shown."""
-LOST_STATES = ("gone", "failed")
+_LOST_STATES = ("gone", "failed")
 
 
 class Alert(NamedTuple):
@@ -46,7 +46,7 @@ def rank_row(rank: RankState) -> RankRow:
         state=str(rank.state),
         step=str(rank.step),
         phase=rank.phase,
-        seconds=time_in_phase(rank),
+        seconds=_time_in_phase(rank),
         memory=size(rank.memory_bytes),
         room="no limit" if rank.headroom_bytes is None else size(rank.headroom_bytes),
         full_at=f"step {rank.oom_step}" if rank.oom_step else "",
@@ -91,7 +91,7 @@ def lost_ranks(now: JobState) -> list[int]:
 
     For a job that has ended, the list is empty, because the verdict names these ranks.
     """
-    return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
+    return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in _LOST_STATES]
 
 
 LAUNCHER_LOST = "launcher lost: it was killed, and its guard ends the ranks"
@@ -123,7 +123,7 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
     Lost ranks come first, then stalled ranks, then ranks that are expected to run out of memory. Among equals, the rank
     that uses the largest fraction of its memory comes first.
     """
-    grave = (*LOST_STATES, "stalled")
+    grave = (*_LOST_STATES, "stalled")
     return sorted(
         ranks,
         key=lambda rank: (
@@ -135,6 +135,6 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
     )
 
 
-def time_in_phase(rank: RankState) -> str:
+def _time_in_phase(rank: RankState) -> str:
     """Return as text how long a rank has been in its present phase; empty if the rank has ended."""
     return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -27,15 +27,15 @@ from workbench.web.components.step_charts import duration_axis, phase_colour, th
 from workbench.web.components.text import verdict
 from workbench.web.gestures import ALL, zoomed_range
 
-EVERY_MS = 1000
-YOUNG_S = 0.4
+_EVERY_MS = 1000
+_YOUNG_S = 0.4
 """The seconds for which all browsers get the same state of the job, so that it is not read for each of them."""
-RANKS = 64
+_RANKS = 64
 """The most ranks in the table; those with problems come first."""
-SMALLEST_BAR = 0.005
+_SMALLEST_BAR = 0.005
 """The share of the time from which on a phase has a bar of its own; smaller ones are shown as "other"."""
-LABEL = "Memory, step time and loss of the last steps"
-SIGN_OF_STATUS = {
+_LABEL = "Memory, step time and loss of the last steps"
+_SIGN_OF_STATUS = {
     JobStatus.FAILED: "error",
     JobStatus.LOSING_RANKS: "error",
     JobStatus.STALLED: "warning",
@@ -63,10 +63,10 @@ class LiveJob:
         self._looked_s = 0.0
 
     def now(self) -> WatchedJob:
-        """Return the state of the job, at most `YOUNG_S` seconds old."""
+        """Return the state of the job, at most `_YOUNG_S` seconds old."""
         # Requests come on several threads, and two looks at once would change the same state of the watcher.
         with self._lock:
-            if self._job is None or time.monotonic() - self._looked_s > YOUNG_S:
+            if self._job is None or time.monotonic() - self._looked_s > _YOUNG_S:
                 self._job, self._looked_s = self._watcher.look(), time.monotonic()
             return self._job
 
@@ -85,13 +85,13 @@ def layout(job: LiveJob) -> html.Div:
         html.Div(id="live-status"),
         # Not the status: a screen reader would read it out every second.
         html.Div(id="live-alerts", **spoken),
-        html.Div(drawn("live-steps", {}, LABEL, zooms=True), id="live-charts", hidden=True),
+        html.Div(drawn("live-steps", {}, _LABEL, zooms=True), id="live-charts", hidden=True),
         html.Div(id="live-phases"),
         html.Div(id="live-ranks"),
     ]
     return html.Div(
         [
-            dcc.Interval(id="tick", interval=EVERY_MS),
+            dcc.Interval(id="tick", interval=_EVERY_MS),
             dcc.Store(id="shown-parts"),
             dcc.Store(id="themed"),
             # The script of all pages stores the address here when the theme changes.
@@ -117,7 +117,7 @@ def install(app: Dash, job: LiveJob) -> None:
     )
     def renew(_ticks: object, themed: object, shown: object, zoom: object) -> object:
         known = shown if isinstance(shown, list) and len(shown) == len(PARTS) else [None] * len(PARTS)
-        parts = page_parts(job.now(), shown_steps(zoom))
+        parts = _page_parts(job.now(), _shown_steps(zoom))
         # Charts have the colours of the theme, so that they are drawn again when it changes.
         keys = [f"{themed} {key}" for key, _ in parts]
         changed = [key != before for key, before in zip(keys, known, strict=True)]
@@ -127,7 +127,7 @@ def install(app: Dash, job: LiveJob) -> None:
         return (*new, keys)
 
 
-def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]:
+def _page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]:
     """Return (key, content) for each of `PARTS`; the key is a text that changes when the content changes.
 
     `zoomed` is the range of steps that the charts show; None means all steps.
@@ -138,7 +138,7 @@ def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]
     attention, report = [*alerts(job)], job.report
     failed = failed_step(report) if report else None
     # A line needs two points.
-    charts = [chart for chart in step_charts(now.recent) if len(chart.by_step) > 1]
+    charts = [chart for chart in _step_charts(now.recent) if len(chart.by_step) > 1]
     return [
         (f"{now.status} {progress(now)}", [status(now)]),
         (f"{attention} {job.analysing} {report.verdict.sentence if report else ''}", news(job)),
@@ -146,13 +146,13 @@ def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]
         (f"{not charts}", not charts),
         # Rounded, because the share of the recorders changes a little with every step.
         (f"{now.phases} {now.recorders:.2f}", phases(now)),
-        (f"{rows}", ranks_table(rows)),
+        (f"{rows}", _ranks_table(rows)),
     ]
 
 
 def status(now: JobState) -> html.Section:
     """Return the part of the page with the job's status, step, loss, speed and time left."""
-    sign = html.Span(LIVE_STATE_SIGNS.get(now.status, "?"), className=f"sign {SIGN_OF_STATUS.get(now.status, '')}")
+    sign = html.Span(LIVE_STATE_SIGNS.get(now.status, "?"), className=f"sign {_SIGN_OF_STATUS.get(now.status, '')}")
     facts = [html.Span(clean(fact)) for fact in progress(now)] if now.recent or now.ranks else []
     waiting = [] if facts else [html.Span("the job has not written a step yet")]
     return html.Section([html.H2([sign, str(now.status)]), html.P([*facts, *waiting], className="facts")])
@@ -168,7 +168,7 @@ def news(job: WatchedJob) -> list[Component]:
     return [*lines, *waiting, *([verdict(job.report)] if job.report else [])]
 
 
-def shown_steps(zoom: object) -> Span | None:
+def _shown_steps(zoom: object) -> Span | None:
     """Return the range of steps to which the charts are zoomed; None if they show all steps.
 
     `zoom` is what the browser has stored at the last zoom.
@@ -177,7 +177,7 @@ def shown_steps(zoom: object) -> Span | None:
     return None if steps == ALL else steps
 
 
-def step_charts(recent: Sequence[FinishedStep]) -> list[SmallChart]:
+def _step_charts(recent: Sequence[FinishedStep]) -> list[SmallChart]:
     """Return the charts of peak memory, step time and loss over the last steps."""
     table = pd.DataFrame(
         [(step.step, float(step.memory_bytes), step.dur_s, step.loss) for step in recent],
@@ -195,7 +195,7 @@ def phases(now: JobState) -> list[Component]:
     """Return the time and share of each phase in the last steps, and a folded text on the time of our recorders."""
     if not now.phases:
         return []
-    shares = {name: share for name, share in now.phases.items() if share >= SMALLEST_BAR}
+    shares = {name: share for name, share in now.phases.items() if share >= _SMALLEST_BAR}
     # A sum of floats may exceed 1 by a rounding error.
     shares["other"] = shares.get("other", 0.0) + max(0.0, 1 - sum(shares.values()))
     colours = {name: phase_colour(name) for name in shares}
@@ -216,7 +216,7 @@ def recorders(taken: float) -> html.Details:
     return html.Details([html.Summary("Recorders"), html.P(text)])
 
 
-def ranks_table(rows: Sequence[RankRow]) -> list[Component]:
+def _ranks_table(rows: Sequence[RankRow]) -> list[Component]:
     """Return a table with a row for each rank; ranks with problems come first.
 
     A column in which no rank has a value is left out.
@@ -225,9 +225,9 @@ def ranks_table(rows: Sequence[RankRow]) -> list[Component]:
         return []
     filled = [number for number in range(len(COLUMNS)) if any(row[number] for row in rows)]
     head = html.Thead(html.Tr([html.Th(COLUMNS[number]) for number in filled]))
-    lines = [html.Tr([html.Td(clean(row[number])) for number in filled], key=row.rank) for row in rows[:RANKS]]
+    lines = [html.Tr([html.Td(clean(row[number])) for number in filled], key=row.rank) for row in rows[:_RANKS]]
     body = html.Tbody(lines)
-    hidden = len(rows) - RANKS
+    hidden = len(rows) - _RANKS
     rest = [html.P(f"and {quantity(hidden, 'more rank')}", className="hint")] if hidden > 0 else []
     spoken: dict[str, Any] = {"role": "region", "aria-label": "Ranks"}
     # In a narrow window the table scrolls to the side, not the page.

@@ -41,11 +41,11 @@ def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> 
     app.layout = live_page.layout(job)
     live_page.install(app, job)
     finish(app)
-    recorded = Recorded(lambda: recorded_dashboard(folder, f"{door.prefix}open/{RECORDED}/"), job.version)
+    recorded = Recorded(lambda: _recorded_dashboard(folder, f"{door.prefix}open/{RECORDED}/"), job.version)
     return AccessControl(Uploads(app.server, sets, Options(), {RECORDED: recorded}, door.prefix), door, private)
 
 
-def recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
+def _recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
     """Return the dashboard of the files that a job has recorded so far, served under the URL path `prefix`."""
     return dashboard(discover(folder), prefix, Options())
 

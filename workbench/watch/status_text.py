@@ -19,10 +19,10 @@ from workbench.watch.job_facts import SMALLEST_SHARE, alerts, progress, rank_row
 from workbench.watch.watched_job import WatchedJob
 
 LABEL_WIDTH = 8
-NUMBER_WIDTH = 12
-MEMORY_BAR_WIDTH = 8
-VERDICT_LINES = 12
-SPARE_LINES = 3
+_NUMBER_WIDTH = 12
+_MEMORY_BAR_WIDTH = 8
+_VERDICT_LINES = 12
+_SPARE_LINES = 3
 """The lines reserved for the head of the rank table, the line about hidden ranks, and a second summary line."""
 RANK_HEADS = " rank state       step phase          for    memory          room left full at"
 ANALYSING = "analysing the files that were recorded ..."
@@ -35,7 +35,7 @@ def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
     """
     upper = [summary(job.now), *charts(job.now, width), *alert_lines(job)]
     verdict = [head(job.report)] if job.report else []
-    room = height - len(upper) - (VERDICT_LINES if verdict else 0) - SPARE_LINES
+    room = height - len(upper) - (_VERDICT_LINES if verdict else 0) - _SPARE_LINES
     ranks = troubled_first(job.now.ranks)[: max(2, room)]
     hidden = len(job.now.ranks) - len(ranks)
     rest = [Text(f"        and {hidden} more ranks", style="dim")] if hidden > 0 else []
@@ -53,12 +53,12 @@ def charts(now: JobState, width: int) -> list[Text]:
     """Return lines with a sparkline of the loss, a sparkline of the step time, and a bar of the phases of a step."""
     if not now.recent:
         return []
-    room = max(8, width - LABEL_WIDTH - 2 * NUMBER_WIDTH)
+    room = max(8, width - LABEL_WIDTH - 2 * _NUMBER_WIDTH)
     losses = [step.loss for step in now.recent if step.loss is not None]
     times = [step.dur_s for step in now.recent]
     lines = [sparkline("loss", losses, room, "{:.4f}".format)] if losses else []
     lines += [sparkline("step", times, room, duration)]
-    return [*lines, *([phase_bar(now.phases, width - LABEL_WIDTH)] if now.phases else [])]
+    return [*lines, *([_phase_bar(now.phases, width - LABEL_WIDTH)] if now.phases else [])]
 
 
 def sparkline(label: str, values: Sequence[float], room: int, written: Callable[[float], str]) -> Text:
@@ -66,12 +66,12 @@ def sparkline(label: str, values: Sequence[float], room: int, written: Callable[
 
     `room` is the width of the sparkline in characters; `written` converts a value to text.
     """
-    first, last = written(values[0]).rjust(NUMBER_WIDTH - 1), written(values[-1]).rjust(NUMBER_WIDTH - 2)
+    first, last = written(values[0]).rjust(_NUMBER_WIDTH - 1), written(values[-1]).rjust(_NUMBER_WIDTH - 2)
     line = (spark(values, room), STATUSES["ok"])
     return Text.assemble((label.ljust(LABEL_WIDTH), "dim"), first, " ", line, " ", last)
 
 
-def phase_bar(shares: dict[str, float], width: int) -> Text:
+def _phase_bar(shares: dict[str, float], width: int) -> Text:
     """Return a line such as `phases ███ fwd 31 % █████ bwd 55 %`; the length of each bar is the share of its phase.
 
     Small phases are left out.
@@ -98,13 +98,13 @@ def alert_lines(job: WatchedJob) -> list[Text]:
 def rank_line(rank: RankState) -> Text:
     """Return the row of a rank in the table of ranks as text; `RANK_HEADS` has the headings of the columns."""
     sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
-    meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
+    meter = bar(rank.memory_bytes, rank.limit_bytes, _MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
     row = rank_row(rank)
     return Text.assemble(
         f"{row.rank:>5} ",
         (f"{sign} {row.state:<7}", colour),
         f"{row.step:>7} {clean(row.phase)[:9]:<10}{row.seconds:>8} {row.memory:>9} ",
-        (meter.ljust(MEMORY_BAR_WIDTH), LIVE_STATES["stalled"] if rank.oom_step else STATUSES["ok"]),
+        (meter.ljust(_MEMORY_BAR_WIDTH), LIVE_STATES["stalled"] if rank.oom_step else STATUSES["ok"]),
         f" {row.room:>9} ",
         (row.full_at, SEVERITIES["warning"]),
     )

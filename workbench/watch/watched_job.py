@@ -13,9 +13,9 @@ from analyzers.steps.live.job_state import RankStatus
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 
-SETTLED_S = 0.7
+_SETTLED_S = 0.7
 """The seconds without a new dump after which dumps are analysed; the ranks write theirs one after the other."""
-EXIT_CODE_S = 8.0
+_EXIT_CODE_S = 8.0
 """The same time, if the process of a rank has disappeared while the job continues.
 
 The launcher records which signal ended the rank only after it has ended all other ranks.
@@ -23,7 +23,7 @@ The launcher records which signal ended the rank only after it has ended all oth
 
 Evidence = tuple[tuple[tuple[str, int], ...], bool]
 """The files on which a verdict is based, each as (path, size in bytes), and whether the job has failed."""
-NO_EVIDENCE: Evidence = ((), False)
+_NO_EVIDENCE: Evidence = ((), False)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class JobWatcher:
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder = folder
         self._follower = Follower(folder, since)
-        self._analysed = NO_EVIDENCE
-        self._newest = NO_EVIDENCE
+        self._analysed = _NO_EVIDENCE
+        self._newest = _NO_EVIDENCE
         self._newest_since = 0.0
         self._report: Report[object] | None = None
         self._problem = ""
@@ -60,7 +60,7 @@ class JobWatcher:
         """Return the present state of the job; if its dumps or logs are new and complete, start an analysis of them."""
         now = self._follower.look()
         vanished = any(rank.state is RankStatus.GONE for rank in now.ranks)
-        patience_s = EXIT_CODE_S if vanished and not now.ended else SETTLED_S
+        patience_s = _EXIT_CODE_S if vanished and not now.ended else _SETTLED_S
         self._analyse_if_settled((now.evidence, now.status == "failed"), patience_s)
         # Read before the report: a report that comes between the two reads must not be taken for the final one.
         analysing = self.analysing

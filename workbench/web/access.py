@@ -13,10 +13,10 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-TOKEN_BYTES = 18
-FOLDER_BYTES = 12
-HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_TOKEN_BYTES = 18
+_FOLDER_BYTES = 12
+_HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
 """The headers of answers that concern the token: browsers must not store these, nor tell other pages their address."""
 
 
@@ -30,8 +30,8 @@ class Door:
     also to servers of other users of the machine.
     """
 
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
-    folder: str = field(default_factory=lambda: secrets.token_urlsafe(FOLDER_BYTES))
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(_TOKEN_BYTES))
+    folder: str = field(default_factory=lambda: secrets.token_urlsafe(_FOLDER_BYTES))
 
     @property
     def prefix(self) -> str:
@@ -82,9 +82,9 @@ class AccessControl:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a WSGI request: pass it to the application `inside`, redirect it, or refuse it."""
-        if self.private and host_name(environ) not in LOOPBACK:
+        if self.private and host_name(environ) not in _LOOPBACK:
             return refuse(start_response, "unknown host")
-        if is_foreign(environ):
+        if _is_foreign(environ):
             return refuse(start_response, "sent by a page of another site")
         path = environ.get("PATH_INFO", "/")
         inner = self.door.inner_path(path)
@@ -95,7 +95,7 @@ class AccessControl:
         if inner is not None and self.door.admits(environ.get("HTTP_COOKIE", "")):
             if not path.startswith(self.door.prefix):
                 # Relative links of the page would lead out of the folder.
-                start_response("303 See Other", [("Location", self.door.prefix), *HEADERS])
+                start_response("303 See Other", [("Location", self.door.prefix), *_HEADERS])
                 return [b""]
             mounted = f"{environ.get('SCRIPT_NAME', '')}/{self.door.folder}"
             return self.inside(environ | {"SCRIPT_NAME": mounted, "PATH_INFO": inner}, start_response)
@@ -107,7 +107,7 @@ class AccessControl:
         location += f"?{urlencode(query)}" if query else ""
         # Not `Strict`: a link in a mail or chat, and the file that opens the browser, would come without the cookie.
         cookie = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Lax; Path=/{self.door.folder}"
-        start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie), *HEADERS])
+        start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie), *_HEADERS])
         return [b""]
 
 
@@ -117,7 +117,7 @@ def host_name(environ: WSGIEnvironment) -> str:
     return match[1] if match else ""
 
 
-def is_foreign(environ: WSGIEnvironment) -> bool:
+def _is_foreign(environ: WSGIEnvironment) -> bool:
     """Return whether the headers of a request say that a page of another site or port sent it.
 
     A link on such a page, which the user clicks, is allowed: the link may have been sent in a chat.
@@ -133,5 +133,5 @@ def is_foreign(environ: WSGIEnvironment) -> bool:
 
 def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:
     """Answer a WSGI request with status 403; the body says `why`."""
-    start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *HEADERS])
+    start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *_HEADERS])
     return [f"{why}\n".encode()]

@@ -30,7 +30,7 @@ from workbench.web.rail import header, rail
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import ALL_STEPS, Window, own_window, parse_steps, window_state, without_window
 
-PAGES = {
+_PAGES = {
     "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",
     "parity": "Parity", "bisect": "Bisect",
 }  # fmt: skip
@@ -77,14 +77,14 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     app.layout = frame(served)
     for module in (memory, trace, steps, hang, config):
         module.install(app, served)
-    install_pages(app, served)
+    _install_pages(app, served)
     # In the browser: a request for each zoom only to change the address would delay the chart.
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     # Dash itself would write the address that it read last, and so lose a zoom that the script put there.
     follow, asked = ClientsideFunction("workbench", "follow"), Input("asked", "data")
     app.clientside_callback(follow, asked, prevent_initial_call=True)  # type: ignore[no-untyped-call]
-    serve_documents(app, served)
+    _serve_documents(app, served)
     finish(app)
     return app
 
@@ -108,14 +108,14 @@ def new_app(name: str, prefix: str) -> Dash:
 def finish(app: Dash) -> None:
     """Add error handling and protective HTTP headers to an app, and let it answer a first request.
 
-    Call this after all pages were added. The first request completes Dash's set-up (see `set_up`).
+    Call this after all pages were added. The first request completes Dash's set-up (see `_set_up`).
     """
-    answer_errors(app)
-    protect(app)
-    set_up(app)
+    _answer_errors(app)
+    _protect(app)
+    _set_up(app)
 
 
-def set_up(app: Dash) -> None:
+def _set_up(app: Dash) -> None:
     """Let Dash finish its set-up: answer one request before the server accepts any.
 
     Dash finishes its set-up while it answers the first request. A second request at the same time would get a page
@@ -134,7 +134,7 @@ def frame(served: ServedRun) -> html.Div:
 
     Links are relative, because the app may be mounted under any path.
     """
-    names = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.rooms.names}}
+    names = {"": "Overview", **{name: title for name, title in _PAGES.items() if name in served.rooms.names}}
     names |= {"config": "Config"} if served.manifest else {}
     spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     return html.Div(
@@ -159,7 +159,7 @@ def frame(served: ServedRun) -> html.Div:
     )
 
 
-def install_pages(app: Dash, served: ServedRun) -> None:
+def _install_pages(app: Dash, served: ServedRun) -> None:
     """Register the callback that shows the page named in the address, and stores the range of steps that it shows."""
 
     @app.callback(
@@ -191,15 +191,15 @@ def install_pages(app: Dash, served: ServedRun) -> None:
             text = typed_text(typed).strip() if "typed" in causes else ""
             query = without_window(query) | {"steps": text or ALL_STEPS}
         forget_failure()
-        return *page_or_failure(served, name, query), current
+        return *_page_or_failure(served, name, query), current
 
 
-def page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Component, dict[str, object]]:
+def _page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Component, dict[str, object]]:
     """Return the content of a page and the range that it shows; if the page fails, return a message instead."""
     try:
         return page(served, name, query), {**window(served, name, query).state()}
     except Exception as error:  # noqa: BLE001  # whatever a page raises, the browser must not show an empty page
-        return failed_page(PAGES.get(name, name.capitalize() or "Overview"), error), {**Window().state()}
+        return failed_page(_PAGES.get(name, name.capitalize() or "Overview"), error), {**Window().state()}
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
@@ -214,10 +214,10 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
     """Return the content of the page named `name`; if there is no such page, return a message."""
-    return LAYOUTS[name](served, query) if name in LAYOUTS else no_page(name)
+    return LAYOUTS[name](served, query) if name in LAYOUTS else _no_page(name)
 
 
-def no_page(name: str) -> Component:
+def _no_page(name: str) -> Component:
     """Return the message for an address that has no page."""
     return html.Div(
         [html.H2(f"There is no page {clean(name)}."), html.P(link("Back to the overview", "./", fixed=True))]
@@ -235,7 +235,7 @@ def prepare(served: ServedRun, name: str) -> None:
         to_json_plotly(page(served, name, {}))
 
 
-def serve_documents(app: Dash, served: ServedRun) -> None:
+def _serve_documents(app: Dash, served: ServedRun) -> None:
     """Register the URLs from which the report can be downloaded, such as `report.json`."""
 
     @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
@@ -247,7 +247,7 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
         return Response(render(served.report, form, served.run), headers=headers, content_type=kind)
 
 
-def answer_errors(app: Dash) -> None:
+def _answer_errors(app: Dash) -> None:
     """Answer a failed request with status 500, and print two lines on the terminal instead of a traceback."""
 
     @app.server.errorhandler(Exception)  # type: ignore[untyped-decorator]
@@ -258,7 +258,7 @@ def answer_errors(app: Dash) -> None:
         return Response("this request failed; the terminal of the server says why\n", 500, content_type="text/plain")
 
 
-def protect(app: Dash) -> None:
+def _protect(app: Dash) -> None:
     """Add HTTP headers so that pages load nothing from other servers, and other sites cannot embed the pages."""
     # Dash writes inline scripts into its page; their digests allow these and no others.
     scripts = " ".join(f"'{digest.strip(chr(39))}'" for digest in app.csp_hashes())

@@ -6,7 +6,7 @@ from analyzers.errors import WorkbenchError
 from workbench.console import LONGEST, clean, explain
 from workbench.web.components.links import labelled, link
 
-DETAILS = "The terminal in which the dashboard was started has the details; with --debug, also a traceback."
+_DETAILS = "The terminal in which the dashboard was started has the details; with --debug, also a traceback."
 MESSAGE = "failure"
 """The id of the element that says that a callback failed."""
 
@@ -32,7 +32,7 @@ def failed_page(title: str, error: Exception) -> html.Div:
         [
             html.H2(f"The page {title} cannot be shown."),
             labelled("Why", [reason(error)]),
-            labelled("Next", [DETAILS]),
+            labelled("Next", [_DETAILS]),
             html.P(link("Back to the overview", "./", fixed=True)),
         ],
         id="failed",
@@ -42,7 +42,7 @@ def failed_page(title: str, error: Exception) -> html.Div:
 def say_failure(error: Exception) -> None:
     """Print the error of a callback on the terminal, and show it above the page; the page itself stays unchanged."""
     explain(error)
-    set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {DETAILS}"})
+    set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {_DETAILS}"})
 
 
 def forget_failure() -> None:

@@ -31,7 +31,7 @@ REQUEST_S = 20
 """The seconds in which a connection without the token must send a whole request, header and body."""
 SILENCE_S = 30
 """The seconds without a byte after which a connection is closed; a request that is being answered may take longer."""
-HEADER_BYTES = 64 << 10
+_HEADER_BYTES = 64 << 10
 STRANGER_BYTES = 4 << 10
 """The longest body of a request without the token, so that strangers cannot fill the disk of this machine."""
 
@@ -95,7 +95,7 @@ def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
     Raises:
         UsageProblem: Another server listens there, another file has this path, or the folder cannot be written.
     """
-    if is_listening(path):
+    if _is_listening(path):
         raise UsageProblem(f"{path}: a server listens there already", "choose another path for --socket")
     # Between `bind` and `chmod` the mode is that of the umask: nobody may connect in that moment.
     mask = os.umask(0o177)
@@ -112,7 +112,7 @@ def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
         path.unlink(missing_ok=True)
 
 
-def is_listening(path: Path) -> bool:
+def _is_listening(path: Path) -> bool:
     """Return whether a process accepts connections on the Unix socket at `path`.
 
     If a killed server has left its socket file behind, the result is False.
@@ -143,9 +143,9 @@ def started(app: AccessControl, **place: Any) -> Server:
             map=waited_for,
             **place,
             threads=THREADS,
-            connection_limit=most_connections() + 8,  # `make_room` keeps their number lower
+            connection_limit=most_connections() + 8,  # `_make_room` keeps their number lower
             channel_timeout=SILENCE_S,
-            max_request_header_size=HEADER_BYTES,
+            max_request_header_size=_HEADER_BYTES,
             max_request_body_size=MOST_BYTES,
             # `select` cannot watch descriptors from 1024 on.
             asyncore_use_poll=True,
@@ -156,7 +156,7 @@ def started(app: AccessControl, **place: Any) -> Server:
         raise
     server = Server(inner, waited_for)
     for listener in server.listeners:
-        listener.channel_class = channel_for(app.door.admits)
+        listener.channel_class = _channel_for(app.door.admits)
     return server
 
 
@@ -166,7 +166,7 @@ def most_connections() -> int:
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
 
-def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
+def _channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
     """Return a connection class for waitress that serves holders of the token first; `admits` knows their cookies.
 
     Long request bodies need the token. A connection that has not shown it must send each request within `REQUEST_S`,
@@ -195,7 +195,7 @@ def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
             self.began: float | None = None
             self.parser_class = partial(Parser, channel=self)  # type: ignore[assignment]  # waitress calls it
             super().__init__(server, *arguments, **named)
-            make_room(server, self)
+            _make_room(server, self)
 
         def received(self, data: bytes) -> Any:
             if self.began is None:
@@ -210,7 +210,7 @@ def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
     return Channel
 
 
-def make_room(server: Any, newest: HTTPChannel) -> None:
+def _make_room(server: Any, newest: HTTPChannel) -> None:
     """Close a connection if `newest` is one too many: of those without the token, the oldest of the busiest peer."""
     channels = list(server.active_channels.values())
     if len(channels) <= most_connections():

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs_version
 
-BUNDLE = Path(__file__).parent / "assets" / "plotly.js"
+_BUNDLE = Path(__file__).parent / "assets" / "plotly.js"
 TRACES = ("bar", "heatmap", "icicle", "scatter", "waterfall")
 """The kinds of traces in the bundle. plotly.js draws any other as a scatter chart, without an error."""
-ESBUILD = "0.28.2"
-HEADER = re.compile(r"/\* plotly\.js (\S+) with the traces (.*)\n")
+_ESBUILD = "0.28.2"
+_HEADER = re.compile(r"/\* plotly\.js (\S+) with the traces (.*)\n")
 
 
 def bundled() -> tuple[str, tuple[str, ...]]:
     """Return the version of plotly.js in the bundle and its trace types, read from the first line of the bundle."""
-    with BUNDLE.open(encoding="utf-8") as lines:
-        header = HEADER.match(lines.readline())
+    with _BUNDLE.open(encoding="utf-8") as lines:
+        header = _HEADER.match(lines.readline())
     if header is None:
-        raise ValueError(f"{BUNDLE} does not begin with what it holds")
+        raise ValueError(f"{_BUNDLE} does not begin with what it holds")
     return header[1], tuple(header[2].split(", "))
 
 
@@ -44,7 +44,7 @@ def build(folder: Path, version: str) -> str:
         CalledProcessError: npm or esbuild failed; it has printed the reason.
     """
     (folder / "program.js").write_text(source())
-    packages = [f"plotly.js@{version}", f"esbuild@{ESBUILD}"]
+    packages = [f"plotly.js@{version}", f"esbuild@{_ESBUILD}"]
     npm = ["npm", "install", "--prefix", ".", "--ignore-scripts", "--no-audit", "--no-fund", *packages]
     subprocess.run(npm, cwd=folder, check=True)
     options = ["--bundle", "--minify", "--global-name=Plotly", "--define:global=window", "--define:define.amd=false"]
@@ -60,8 +60,8 @@ def main() -> None:
     if shutil.which("npm") is None:
         raise SystemExit("npm is not installed")
     with tempfile.TemporaryDirectory() as folder:
-        BUNDLE.write_text(build(Path(folder), get_plotlyjs_version()), encoding="utf-8")
-    print(BUNDLE, f"{BUNDLE.stat().st_size:,} bytes")
+        _BUNDLE.write_text(build(Path(folder), get_plotlyjs_version()), encoding="utf-8")
+    print(_BUNDLE, f"{_BUNDLE.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Query = dict[str, str]
 
 NO_NODE = -1
 GROUPINGS = ("module", "line", "stack", "category")
-AXES = ("time", "entry")
+_AXES = ("time", "entry")
 """The units of the memory timeline's axis: the time since the first trace entry, or trace entries."""
 COLOURS = ("category", "pool", "stream", "phase", "rank")
 ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
@@ -23,7 +23,7 @@ DIGITS = 19
 
 Times in ns since 1970 have 19 digits, and int() is slow for long texts.
 """
-SEARCH_CHARACTERS = 100
+_SEARCH_CHARACTERS = 100
 NODES = 1 << 40
 
 
@@ -47,7 +47,7 @@ def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> in
 
 def search_text(query: Mapping[str, str], name: str = "find") -> str:
     """Return the text to search for, which is the query parameter `name`."""
-    return query.get(name, "")[:SEARCH_CHARACTERS]
+    return query.get(name, "")[:_SEARCH_CHARACTERS]
 
 
 def window(query: Mapping[str, str], beyond: int) -> tuple[int, int] | None:
@@ -90,7 +90,7 @@ def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
         number(query, "under", NODES, NO_NODE),
         search_text(query),
         colour if colour in COLOURS else COLOURS[0],
-        query.get("axis", "") if query.get("axis") in AXES else AXES[0],
+        query.get("axis", "") if query.get("axis") in _AXES else _AXES[0],
         number(query, "since", device.entries, 0) if "since" in query else None,
         int(query["block"], 16) if ADDRESS.fullmatch(query.get("block", "")) else None,
         query.get("library") == "1",

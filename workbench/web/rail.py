@@ -16,7 +16,7 @@ from workbench.web.key_sheet import keys_button
 from workbench.web.query import address
 from workbench.web.served_run import ServedRun
 
-FINDINGS, RANK_LINES = 12, 16
+FINDINGS, _RANK_LINES = 12, 16
 """The most findings and lines on ranks in the sidebar; the first page lists all."""
 SEVERITIES = ("info", "warning", "error")
 
@@ -30,9 +30,9 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in documents]
     return html.Header(
         [
-            html.H1(run_name(served), title=clean(served.name)),
+            html.H1(_run_name(served), title=clean(served.name)),
             chip,
-            steps_field(hidden=not with_steps),
+            _steps_field(hidden=not with_steps),
             html.Button("Copy link", id="copy"),
             html.Details([html.Summary("Save report"), html.Div(saved, className="menu")], className="save-report"),
             html.Button("Light / dark", id="theme"),
@@ -41,7 +41,7 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
     )
 
 
-def run_name(served: ServedRun) -> list[html.Span]:
+def _run_name(served: ServedRun) -> list[html.Span]:
     """Return the heading of the page: the program's name and the path of the run.
 
     The end of the path is an element of its own, because a narrow window shows only this end.
@@ -51,7 +51,7 @@ def run_name(served: ServedRun) -> list[html.Span]:
     return [html.Span("workbench", className="brand"), *([html.Span(path)] if path else []), html.Span(short)]
 
 
-def steps_field(*, hidden: bool) -> html.Section:
+def _steps_field(*, hidden: bool) -> html.Section:
     """Return the input field for the range of steps, which applies to all pages.
 
     With `hidden`, the field exists but is invisible, because the callback that shows pages reads it.
@@ -80,18 +80,18 @@ def findings(served: ServedRun) -> Iterator[Component]:
     found = served.report.findings
     if not found:
         return
-    rows = [rail_link(one.severity, clean(one.title), finding_address(served, one)) for one in found[:FINDINGS]]
+    rows = [_rail_link(one.severity, clean(one.title), _finding_address(served, one)) for one in found[:FINDINGS]]
     rest = [link(quantity(len(found) - FINDINGS, "more finding"), "./")] if len(found) > FINDINGS else []
     yield html.H2("Findings")
     yield navigation([*rows, *rest], "findings", "listed")
 
 
-def finding_address(served: ServedRun, finding: Finding) -> str:
+def _finding_address(served: ServedRun, finding: Finding) -> str:
     """Return the address of the page with the evidence of a finding, or of the first page if no page has it."""
     return evidence_address(served, finding) or "./"
 
 
-def rail_link(severity: str, text: str, to: str, hint: str = "") -> html.A:
+def _rail_link(severity: str, text: str, to: str, hint: str = "") -> html.A:
     """Return a link to the address `to`, with the sign of a severity before its text.
 
     `hint` is the hover text. By default it is the whole `text`, because the link shows only its first lines.
@@ -112,8 +112,8 @@ def ranks(served: ServedRun) -> Iterator[Component]:
     known = {file.rank for file in served.report.inputs if file.rank is not None}
     named = ranks_by_finding(served.report.findings)
     rows: list[Component] = [
-        rail_link(finding.severity, about_ranks(ranks, finding), rank_address(served, ranks[0]), clean(finding.title))
-        for ranks, finding in named[:RANK_LINES]
+        _rail_link(finding.severity, about_ranks(ranks, finding), _rank_address(served, ranks[0]), clean(finding.title))
+        for ranks, finding in named[:_RANK_LINES]
     ]
     others = sorted(known - {rank for ranks, _ in named for rank in ranks})
     rows += [html.Span(f"{rank_names(others)}: no finding")] if others else []
@@ -146,7 +146,7 @@ def ranks_by_finding(found: Sequence[Finding]) -> list[tuple[list[int], Finding]
     return [(ranks_of[place], ranked[place]) for place in sorted(ranks_of)]
 
 
-def rank_address(served: ServedRun, rank: int) -> str:
+def _rank_address(served: ServedRun, rank: int) -> str:
     """Return the address of the page with the most detail on a rank: hang, else steps, else the first page."""
     room = next((name for name in ("hang", "steps") if name in served.rooms.names), "")
     return f"{room}{address({'rank': str(rank)})}" if room else "./"

@@ -27,8 +27,8 @@ from workbench.web.http_server import listening, listening_on_socket
 from workbench.web.served_run import ServedRun, served_run
 from workbench.web.uploads import Uploads
 
-LOOPBACK = "127.0.0.1"
-FAR_PORT = 8050
+_LOOPBACK = "127.0.0.1"
+_FAR_PORT = 8050
 """The port on the machine with the browser that ssh forwards to a Unix socket, if no port is given."""
 
 
@@ -40,7 +40,7 @@ class Place:
     open. A browser on another machine then connects through ssh, which forwards its local port `port` to the socket.
     """
 
-    host: str = LOOPBACK
+    host: str = _LOOPBACK
     port: int = 0
     browse: bool = False
     socket: Path | None = None
@@ -48,7 +48,7 @@ class Place:
     @property
     def is_private(self) -> bool:
         """Whether only this machine can connect to the server."""
-        return self.host in (LOOPBACK, "localhost", "::1")
+        return self.host in (_LOOPBACK, "localhost", "::1")
 
     def address(self, port: int) -> str:
         """Return the URL for a browser; `port` is the port on which the server listens, known once it has started."""
@@ -99,17 +99,17 @@ def serve_app(
     browser starts.
     """
     place, door = place or Place(), Door()
-    if place.socket and (place.browse or place.host != LOOPBACK):
+    if place.socket and (place.browse or place.host != _LOOPBACK):
         raise UsageProblem("a Unix socket has no address that a browser opens", "leave out --host and --open")
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="workbench-", ignore_cleanup_errors=True) as own:
         sets = Path(own) / "dropped"
         sets.mkdir()
         app = make(sets, door, place)
         if place.socket:
-            run_on_socket(place.socket, app, folder, f"{page}?token={door.token}", place.port)
+            _run_on_socket(place.socket, app, folder, f"{page}?token={door.token}", place.port)
         server = listening(place.host, place.port, app)
         url = f"{place.address(server.port)}/{page}?token={door.token}"
-        announce(folder, url, server.port, place)
+        _announce(folder, url, server.port, place)
         if place.browse:
             open_browser(url, Path(own) / "open.html")
         # Requests wait in the socket: beside one, in a thread, modules would be imported twice at the same time.
@@ -119,18 +119,18 @@ def serve_app(
         raise KeyboardInterrupt
 
 
-def run_on_socket(path: Path, app: AccessControl, folder: Path, page: str, port: int) -> NoReturn:
+def _run_on_socket(path: Path, app: AccessControl, folder: Path, page: str, port: int) -> NoReturn:
     """Serve on a Unix socket until the user interrupts it; print how another machine connects through ssh.
 
     ssh is needed because browsers cannot open Unix sockets.
     """
-    port = port or FAR_PORT
+    port = port or _FAR_PORT
     with listening_on_socket(path, app) as server:
         note(f"serving {folder} on {path.resolve()}, which only you can open  (Ctrl+C stops it)")
         note(
             f"on the machine with your browser: ssh -N -L {port}:{path.resolve()} {getpass.getuser()}@{platform.node()}"
         )
-        note(f"then open: http://{LOOPBACK}:{port}/{page}")
+        note(f"then open: http://{_LOOPBACK}:{port}/{page}")
         server.run()
     raise KeyboardInterrupt
 
@@ -189,11 +189,11 @@ class Later:
         return self._made(environ, start_response)
 
 
-def announce(folder: Path, url: str, port: int, place: Place) -> None:
+def _announce(folder: Path, url: str, port: int, place: Place) -> None:
     """Print the address of the page, and how to reach it from other machines."""
     note(f"serving {folder} at {url}  (Ctrl+C stops it)")
     note("whoever has this address can read the run; it holds the access token, so do not pass it on")
-    tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{platform.node()}"
+    tunnel = f"ssh -L {port}:{_LOOPBACK}:{port} {getpass.getuser()}@{platform.node()}"
     if place.is_private:
         note(f"from another machine: {tunnel}")
     else:

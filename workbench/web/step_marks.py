@@ -19,12 +19,12 @@ KEPT = 256
 
 def memory_marks(served: ServedRun, device: Device) -> StepMarks:
     """Return the steps of a device's snapshot: the trace entries at which training steps start and end."""
-    return snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
+    return _snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
 def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
     """Return the steps of a trace: the times in ns at which training steps start and end."""
-    return trace_file_marks(artefact, served.options, step_logs(served))
+    return _trace_file_marks(artefact, served.options, step_logs(served))
 
 
 def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
@@ -33,17 +33,17 @@ def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
 
 
 @lru_cache(KEPT)
-def snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
+def _snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
     """Return the steps of a device in a snapshot; the result is cached."""
-    return StepMarks.of(memory.clock(artefact, options, device, logged_steps(logs, options, artefact.rank)))
+    return StepMarks.of(memory.clock(artefact, options, device, _logged_steps(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
-def trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
+def _trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
     """Return the steps of a trace file; the result is cached."""
-    return StepMarks.of(traces.clock(artefact, options, logged_steps(logs, options, artefact.rank)))
+    return StepMarks.of(traces.clock(artefact, options, _logged_steps(logs, options, artefact.rank)))
 
 
-def logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
+def _logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
     """Return a table of the times at which a rank's steps ran, from the step logs; None without step logs."""
     return steps.clock(logs, options, rank) if logs else None

@@ -16,7 +16,7 @@ from workbench.web.query import Query
 STEPS = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:\s*(?:-|to)\s*(\d{1,9}(?:\.\d{1,6})?))?")
 ALL_STEPS = "all"
 """The value of `steps` in an address that selects all steps, for pages that by default show only some."""
-WINDOW_NAMES = ("from", "to", "steps")
+_WINDOW_NAMES = ("from", "to", "steps")
 """The names of the query parameters that select a range."""
 
 
@@ -65,12 +65,12 @@ def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> W
 
 def without_window(query: Mapping[str, str]) -> Query:
     """Return a query without its parameters for a range: `from`, `to` and `steps`."""
-    return {name: value for name, value in query.items() if name not in WINDOW_NAMES}
+    return {name: value for name, value in query.items() if name not in _WINDOW_NAMES}
 
 
 def own_window(query: Mapping[str, str]) -> Query:
     """Return only the parameters of a query that select a range: `from`, `to` and `steps`."""
-    return {name: value for name, value in query.items() if name in WINDOW_NAMES}
+    return {name: value for name, value in query.items() if name in _WINDOW_NAMES}
 
 
 def with_window(query: Query, shown: WindowState) -> Query:

@@ -7,7 +7,7 @@ from flask import has_request_context, request
 
 from workbench.colours import LIGHT, THEMES, Theme
 
-COOKIE, NARROW_COOKIE = "workbench-theme", "workbench-narrow"
+COOKIE, _NARROW_COOKIE = "workbench-theme", "workbench-narrow"
 
 
 def theme() -> Theme:
@@ -18,4 +18,4 @@ def theme() -> Theme:
 
 def narrow() -> bool:
     """Return whether the browser's window is as narrow as a phone; outside a request, False."""
-    return has_request_context() and request.cookies.get(NARROW_COOKIE) == "yes"
+    return has_request_context() and request.cookies.get(_NARROW_COOKIE) == "yes"

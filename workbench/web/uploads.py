@@ -25,10 +25,10 @@ from workbench.web.served_run import served_run
 
 MOST_BYTES = 2 << 30
 """The largest size, in bytes, of all dropped files together."""
-MOST_SETS = 16
+_MOST_SETS = 16
 CHUNK = 1 << 20
-BY_PATH = "open it by its path: workbench serve PATH"
-HEADER = ("HTTP_X_WORKBENCH", "drop")
+_BY_PATH = "open it by its path: workbench serve PATH"
+_HEADER = ("HTTP_X_WORKBENCH", "drop")
 """The header, as (name, value), that uploads must have, which prevents uploads by pages of other sites.
 
 Before a browser sends such a header for another site's page, it asks this server for permission (a CORS preflight),
@@ -77,7 +77,7 @@ class Uploads:
         self, name: str, file: str | None, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         # A form on a foreign page could send files here, but not this header.
-        if environ.get(HEADER[0]) != HEADER[1]:
+        if environ.get(_HEADER[0]) != _HEADER[1]:
             return refuse(start_response, "not sent by the page")
         if not re.fullmatch("[0-9]{0,18}", environ.get("CONTENT_LENGTH", "")):
             return answer(start_response, {"error": "a wrong length", "hint": "send it again"}, "400 Bad Request")
@@ -106,17 +106,17 @@ class Uploads:
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
         """Store the body of a request as the file `file` of the set `name`, within the size limits."""
         if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
-            raise InputError(f"{file}: too large to drop", BY_PATH)
+            raise InputError(f"{file}: too large to drop", _BY_PATH)
         home = self._folder / name
         try:
-            if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
-                raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
+            if not home.exists() and len(list(self._folder.iterdir())) >= _MOST_SETS:
+                raise InputError(f"{_MOST_SETS} sets of files are open already", "start the server again")
             home.mkdir(exist_ok=True)
-            self._store(home / safe(file), environ)
+            self._store(home / _safe(file), environ)
         except OSError as error:
-            raise InputError(f"{file}: {error.strerror}", BY_PATH) from error
+            raise InputError(f"{file}: {error.strerror}", _BY_PATH) from error
         except (HTTPException, NoRoom) as error:
-            raise InputError(f"{file}: {error}", BY_PATH) from error
+            raise InputError(f"{file}: {error}", _BY_PATH) from error
 
     def _store(self, target: Path, environ: WSGIEnvironment) -> None:
         """Write the body of a request to `target`; if this fails midway, remove the incomplete file."""
@@ -126,7 +126,7 @@ class Uploads:
         free = MOST_BYTES - sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         try:
             with target.open("wb") as kept:
-                copy_at_most(free, environ, kept)
+                _copy_at_most(free, environ, kept)
         except (OSError, HTTPException, NoRoom):
             target.unlink(missing_ok=True)
             raise
@@ -136,7 +136,7 @@ class NoRoom(Exception):
     """Raised if a file does not fit into the size limit for all dropped files together."""
 
 
-def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
+def _copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
     """Copy the body of a request to `target`, at most `limit` bytes.
 
     The bytes are counted, because a body may be longer than its Content-Length header says.
@@ -152,7 +152,7 @@ def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> Non
         target.write(chunk)
 
 
-def safe(name: str) -> str:
+def _safe(name: str) -> str:
     """Return a file name without characters that could lead to another folder; its rank and kind stay readable."""
     return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
 

@@ -19,13 +19,13 @@ from analyzers.hangs.model import Frame, Job, Op, Reason, user_frame
 from analyzers.hangs.reading.exits import RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
-SCALAR_BYTES = 8
-INNERMOST_FRAMES = 3
-LAST_COLLECTIVES = 2
+_SCALAR_BYTES = 8
+_INNERMOST_FRAMES = 3
+_LAST_COLLECTIVES = 2
 """A difference between ranks may explain an abort if it is at most this many collectives before the last common one."""
-RATIO_TOLERANCE = 0.1
+_RATIO_TOLERANCE = 0.1
 """Two ratios of tensor sizes count as equal if they differ by at most this; gloo rounds the parts of a tensor."""
-ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
+_ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
 """Operations in which some ranks only send: these ranks may already be at a later line than the others."""
 
 
@@ -35,7 +35,7 @@ def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
     `end` describes the rank that gloo aborted. If most ranks are at its line, the ranks at other lines are blamed
     instead. If the lines do not decide, the aborted rank's neighbour in gloo's ring may be blamed, too.
     """
-    return with_ranks_elsewhere(context, cause, end) or with_neighbour(context, cause, end)
+    return _with_ranks_elsewhere(context, cause, end) or _with_neighbour(context, cause, end)
 
 
 def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
@@ -52,15 +52,15 @@ def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
             continue
         last = min(state.enqueued(number) for state in states)
         divergence = find_divergence(job, number, last + 1)
-        if divergence is None or divergence.seq < last - LAST_COLLECTIVES or end.rank in divergence.members:
+        if divergence is None or divergence.seq < last - _LAST_COLLECTIVES or end.rank in divergence.members:
             continue
-        decided = decide_by_line(job, divergence, user_frame(end.stack)) or divergence
+        decided = _decide_by_line(job, divergence, user_frame(end.stack)) or divergence
         if decided.culprits:
             return blame_divergence(context, decided, [end.rank])
     return None
 
 
-def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
+def _decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
     """Return a copy of `divergence` that blames the ranks at lines other than `line`, where gloo aborted a rank.
 
     A divergence describes the different operations that members of a group issued under one sequence number. The result
@@ -76,14 +76,14 @@ def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Dive
     return replace(divergence, culprits=culprits, reason=reason, issued=odd[0].op, expected=agreeing[0].op)
 
 
-def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:
+def _with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:
     """Return a copy of `cause` that blames ranks at other lines than the aborted rank, if most ranks are at its line.
 
     The blamed ranks were in another collective than the aborted rank (`end`). The result is None if all ranks were at
     one line, or if the aborted rank is not in the majority. It is also None for collectives such as a broadcast: some
     ranks leave them before others, so a rank at a later line may be right.
     """
-    if any(f.name in ONE_WAY for f in end.stack[:INNERMOST_FRAMES]):
+    if any(f.name in _ONE_WAY for f in end.stack[:_INNERMOST_FRAMES]):
         return None
     own = user_frame(end.stack)
     at: dict[Frame | None, list[int]] = defaultdict(list, {own: [end.rank]})
@@ -100,7 +100,7 @@ def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Ca
     return replace(cause, culprit=culprit, sides=tuple(sides))
 
 
-def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
+def _with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
     """Return a copy of `cause` that, besides an aborted rank, also blames its neighbour if the neighbour may be wrong.
 
     Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from this rank's neighbour in gloo's
@@ -114,19 +114,19 @@ def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
     # all_reduce receives from the next rank, all_gather from the one before.
     step = -1 if any("gather" in f.name for f in end.stack[:1]) else 1
     neighbour = (end.rank + step) % size
-    is_scalar = end.sizes is not None and end.sizes[1] <= SCALAR_BYTES
+    is_scalar = end.sizes is not None and end.sizes[1] <= _SCALAR_BYTES
     is_elsewhere = own.line is None or other is None or own.line != other.line
-    if other is None or (size > 2 and (is_elsewhere or is_scalar or is_confirmed(context.job, neighbour, end.rank))):
+    if other is None or (size > 2 and (is_elsewhere or is_scalar or _is_confirmed(context.job, neighbour, end.rank))):
         return cause
-    if size > 2 and is_alone(context.job, neighbour, end):
-        return with_only(context, cause, neighbour)
+    if size > 2 and _is_alone(context.job, neighbour, end):
+        return _with_only(context, cause, neighbour)
     ranks = sorted({end.rank, neighbour})
     victims = [rank for rank in range(size) if rank not in ranks]
     culprit = msgspec.structs.replace(cause.culprit, ranks=ranks, victims=victims)
     return replace(cause, culprit=culprit, sides=(own, replace(other, ranks=[neighbour])))
 
 
-def with_only(context: HangContext, cause: Cause, rank: int) -> Cause:
+def _with_only(context: HangContext, cause: Cause, rank: int) -> Cause:
     """Return a copy of `cause` that blames only `rank`, with the stack of its exception.
 
     All other ranks are its victims.
@@ -137,20 +137,20 @@ def with_only(context: HangContext, cause: Cause, rank: int) -> Cause:
     return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank], victims=victims, frames=frames))
 
 
-def last_collective(job: Job, rank: int) -> Op | None:
+def _last_collective(job: Job, rank: int) -> Op | None:
     """Return the last collective that a rank recorded; None if it left no dump, or recorded none."""
     state = job.ranks.get(rank)
     return max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
 
 
-def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
+def _is_alone(job: Job, rank: int, end: RankEnd) -> bool:
     """Return whether only `rank` passed a larger tensor: all third ranks recorded tensors of the aborted rank's size.
 
     A third rank is any rank except `rank` and the aborted one (`end`). The aborted rank left no dump, but gloo printed
     how many bytes of a part of the tensor it received (from `rank`) and how many it expected. The ratio of these
     numbers equals the ratio of the tensor sizes of the two ranks.
     """
-    last = last_collective(job, rank)
+    last = _last_collective(job, rank)
     if last is None or not end.sizes:
         return False
     issued = [job.ranks[r].collective(last.group, last.seq) for r in job.ranks if r not in (rank, end.rank)]
@@ -158,17 +158,17 @@ def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
     own = elements(job.signature(last).input_sizes)
     others = [elements(job.signature(op).input_sizes) for op in issued if op is not None]
     # Multiplied out, because a size may be 0.
-    is_like_aborted = [abs(other * received - own * expected) <= RATIO_TOLERANCE * own * expected for other in others]
+    is_like_aborted = [abs(other * received - own * expected) <= _RATIO_TOLERANCE * own * expected for other in others]
     return bool(others) and own > max(others) and all(is_like_aborted)
 
 
-def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
+def _is_confirmed(job: Job, rank: int, aborted: int) -> bool:
     """Return whether a third rank recorded the last collective of `rank` with the same sizes and types.
 
     If so, `rank` passed the right tensor, and the aborted rank a wrong one. A third rank is any rank except `rank` and
     `aborted`.
     """
-    last = last_collective(job, rank)
+    last = _last_collective(job, rank)
     if last is None:
         return False
     others = (job.ranks[r].collective(last.group, last.seq) for r in job.ranks if r not in (rank, aborted))

@@ -10,8 +10,8 @@ from analyzers.hangs.graph.program_order import Deviation
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import HangClass, Reason
 
-UNDECIDED_CONFIDENCE = 0.5
-LESS_PER_FURTHER_VARIANT = 0.1
+_UNDECIDED_CONFIDENCE = 0.5
+_LESS_PER_FURTHER_VARIANT = 0.1
 
 
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
@@ -36,10 +36,10 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
         issued=ranks_in_op(context, ranks, first.issued),
         expected=ranks_in_op(context, others, first.expected),
     )
-    return cause.in_group(job.groups[find_own_group(context, first)])
+    return cause.in_group(job.groups[_find_own_group(context, first)])
 
 
-def find_own_group(context: HangContext, deviation: Deviation) -> int:
+def _find_own_group(context: HangContext, deviation: Deviation) -> int:
     """Return the index in `Job.groups` of the process group in which a deviating rank should have issued an operation.
 
     The expected operation was recorded by another rank, which may be in another group of the same mesh dimension. The
@@ -66,7 +66,7 @@ def blame_divergence(context: HangContext, divergence: Divergence, involved: Ite
     if deviations and len(deviations) * 2 <= len(members):
         return blame_deviation(context, deviations, node, [*involved, *members])
     ranks = divergence.culprits or sorted(members)
-    confidence = DEFAULT_CONFIDENCE if divergence.culprits else UNDECIDED_CONFIDENCE
+    confidence = DEFAULT_CONFIDENCE if divergence.culprits else _UNDECIDED_CONFIDENCE
     cause = make_cause(
         context,
         HangClass.SKIPPED if divergence.skipped else HangClass.MISMATCH,
@@ -76,7 +76,7 @@ def blame_divergence(context: HangContext, divergence: Divergence, involved: Ite
         sorted({*involved, *members} - set(ranks)),
         frames=context.job.frames(divergence.issued),
         op=divergence.expected if divergence.skipped else divergence.issued,
-        confidence=confidence - LESS_PER_FURTHER_VARIANT * (len(divergence.variants) > 2),
+        confidence=confidence - _LESS_PER_FURTHER_VARIANT * (len(divergence.variants) > 2),
     )
     others = [m for m in members if m not in ranks]
     return replace(

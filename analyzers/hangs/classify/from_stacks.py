@@ -16,12 +16,12 @@ from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread, read_
 
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 NEW_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
-COLLECTIVE_FILE = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
-START_UP_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*)\.py$")
-WRAPPERS = re.compile(r"wrapper|<lambda>|^_|<locals>")
+_COLLECTIVE_FILE = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
+_START_UP_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*)\.py$")
+_WRAPPERS = re.compile(r"wrapper|<lambda>|^_|<locals>")
 """Matches functions in PyTorch's files of collectives that only pass a call on."""
 COMMUNICATION = re.compile(r"\bc10d::|\bgloo::|\bnccl[A-Z_]|\bncclu?\b")
-DEVICE_WAIT = re.compile(r"(?:cu|hip)(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|^synchronize$")
+_DEVICE_WAIT = re.compile(r"(?:cu|hip)(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|^synchronize$")
 BACKWARD = re.compile(r"^(?:Tensor\.)?backward$|^_engine_run_backward$")
 
 
@@ -81,21 +81,21 @@ def find_places(side: SideFiles) -> list[Place]:
     `side` has the stack files of the job. The first sample of a stack decides; later ones only show whether the rank
     moved.
     """
-    return [place for rank in sorted(side.stack_files) if (place := find_place(side.stack_files[rank], rank))]
+    return [place for rank in sorted(side.stack_files) if (place := _find_place(side.stack_files[rank], rank))]
 
 
-def find_place(path: Path, rank: int) -> Place | None:
+def _find_place(path: Path, rank: int) -> Place | None:
     """Return the `Place` of a rank from the stack of its main thread in the file at `path`; None without a stack."""
     frames = read_main_thread(path, rank)
     if not frames:
         return None
-    activity, operation = activity_of(frames)
-    later = [stack for file in later_files(path) if (stack := read_main_thread(file, rank))]
-    moved = any(python_frames(stack) != python_frames(frames) for stack in later) if later else None
+    activity, operation = _activity_of(frames)
+    later = [stack for file in _later_files(path) if (stack := read_main_thread(file, rank))]
+    moved = any(_python_frames(stack) != _python_frames(frames) for stack in later) if later else None
     return Place(rank, activity, operation, user_frame(frames), tuple(frames), moved, read_pid(path, rank))
 
 
-def later_files(path: Path) -> list[Path]:
+def _later_files(path: Path) -> list[Path]:
     """Return the files with later samples of a rank's stack; `path` is the file with the first sample.
 
     Several samples are taken of each rank, a few moments apart; `round_<n>` folders hold the later ones.
@@ -103,19 +103,19 @@ def later_files(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"round_*/{path.name}"))
 
 
-def python_frames(frames: Sequence[Frame]) -> list[Frame]:
+def _python_frames(frames: Sequence[Frame]) -> list[Frame]:
     """Return the frames of Python code; frames of C++ are left out, because not every sample of a stack has them."""
     return [frame for frame in frames if origin_of(frame.filename) is not Origin.NATIVE]
 
 
-def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
+def _activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
     """Return the activity of a rank and the operation that it waits in (empty: none), as its stack shows them."""
     own = next((index for index, f in enumerate(frames) if origin_of(f.filename) is Origin.USER), len(frames))
     inner = frames[:own]
-    if any(START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):
+    if any(_START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):
         return Activity.START_UP, "init_process_group"
     # The outermost is the one that the user's line has called.
-    called = [f.name for f in inner if COLLECTIVE_FILE.search(f.filename) and not WRAPPERS.search(f.name)]
+    called = [f.name for f in inner if _COLLECTIVE_FILE.search(f.filename) and not _WRAPPERS.search(f.name)]
     if called:
         return (Activity.MESSAGE if called[-1] in MESSAGES else Activity.COLLECTIVE), called[-1]
     communicates = any(COMMUNICATION.search(f.name) for f in inner)
@@ -123,7 +123,7 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
         return Activity.BACKWARD, "backward"
     if communicates:
         return Activity.COLLECTIVE, "a collective"
-    if any(DEVICE_WAIT.search(f.name) for f in inner):
+    if any(_DEVICE_WAIT.search(f.name) for f in inner):
         return Activity.DEVICE, "its device"
     return Activity.OWN_CODE, ""
 
@@ -132,29 +132,29 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
     """Return which ranks block the others, judged by the `places` of all ranks that have a stack.
 
     The ranks that wait for others are victims of the ranks that do not wait. If a waiting rank moved between two
-    samples of its stack, the class is healthy. If all ranks with a stack wait, `cause_of_waiting` decides; it uses
+    samples of its stack, the class is healthy. If all ranks with a stack wait, `_cause_of_waiting` decides; it uses
     `world_size`, the number of ranks in the job, to see whether stacks are missing. The result is None if fewer than
     two ranks have a stack, or if no rank waits.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
-    sides = same_place(places)
+    sides = _same_place(places)
     if not waiting or len(places) < 2:
         return None
     if any(place.moved for place in waiting):
         return StackCause(HangClass.HEALTHY, [], [], sides)
     if working:
         return StackCause(HangClass.HOST_STUCK, ranks_of(working), ranks_of(waiting), sides)
-    return cause_of_waiting(places, sides, world_size)
+    return _cause_of_waiting(places, sides, world_size)
 
 
-def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
+def _cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
     """Return a `StackCause` for a job in which every rank that has a stack waits.
 
     `sides` are the `places` grouped by operation and line, the largest group first. With a single group, all ranks have
     arrived (class unknown if fewer than `world_size` ranks have a stack). If more ranks are in one operation than in
     any other, the ranks elsewhere took a different branch and are the culprits. Without such a majority, all ranks are
     culprits. No culprit is named if a rank waits for its device or creates a process group, because its stack does not
-    show which other ranks it waits for. Sends and receives are judged by `blame_messages`.
+    show which other ranks it waits for. Sends and receives are judged by `_blame_messages`.
     """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
@@ -163,7 +163,7 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
         return StackCause(HangClass.UNKNOWN, [], [], sides)  # what the device waits for is in no stack
     in_message = [place for place in places if place.activity is Activity.MESSAGE]
     if in_message:
-        return StackCause(HangClass.UNMATCHED_P2P, *blame_messages(places, in_message), sides)
+        return StackCause(HangClass.UNMATCHED_P2P, *_blame_messages(places, in_message), sides)
     if making_group := [place for place in places if place.operation in NEW_GROUP]:
         # It waits for ranks that do not make the group, and these may be any of the others.
         return StackCause(HangClass.MISMATCH, [], ranks_of(making_group), sides)
@@ -172,7 +172,7 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
     return StackCause(HangClass.MISMATCH, ranks_of(culprits), ranks_of(sides[0]) if most else [], sides)
 
 
-def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
+def _blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
     """Return (culprits, victims) for a job in which all ranks (`places`) wait, some of them in sends and receives.
 
     `in_message` are the places of the ranks in sends and receives. If exactly one rank waits in a collective instead,
@@ -191,7 +191,7 @@ def ranks_of(places: Sequence[Place]) -> list[int]:
     return sorted(place.rank for place in places)
 
 
-def same_place(places: Sequence[Place]) -> list[list[Place]]:
+def _same_place(places: Sequence[Place]) -> list[list[Place]]:
     """Return `places` grouped by activity, operation and line, the group of most ranks first."""
     groups: dict[tuple[object, ...], list[Place]] = {}
     for place in places:

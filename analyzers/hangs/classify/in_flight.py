@@ -6,8 +6,8 @@ from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Job
 
-RANKS_SAMPLED = 64
-SHORTEST_HANG_NS = 1_000_000_000
+_RANKS_SAMPLED = 64
+_SHORTEST_HANG_NS = 1_000_000_000
 """The time in ns before the dumps within which an issued operation may be slow rather than hung."""
 
 
@@ -22,7 +22,7 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
     if not answered or any(op.retired for op in current_ops):
         return False
     skew = max(answered) - min(answered)
-    return min(answered) - max(op.created_ns for op in current_ops) <= max(skew, SHORTEST_HANG_NS)
+    return min(answered) - max(op.created_ns for op in current_ops) <= max(skew, _SHORTEST_HANG_NS)
 
 
 def is_in_flight(context: HangContext, node: OpNode) -> bool:
@@ -36,12 +36,12 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
     if not job.taken_ns or context.side.collection or not current_ops or any(op.retired for op in current_ops):
         return False
     # The ranks of one operation run alike, so a sample of them is enough.
-    usual = max(longest_pause_ns(job, op.rank) for op in current_ops[:RANKS_SAMPLED])
+    usual = max(_longest_pause_ns(job, op.rank) for op in current_ops[:_RANKS_SAMPLED])
     taken = job.taken_ns.values()
     return min(taken) - min(op.created_ns for op in current_ops) <= 2 * usual + max(taken) - min(taken)
 
 
-def longest_pause_ns(job: Job, rank: int) -> int:
+def _longest_pause_ns(job: Job, rank: int) -> int:
     """Return the longest time in nanoseconds in which a rank started no operation, as its dump shows it.
 
     That is the longest time from one start to the next, or the longest duration of a completed operation if that is

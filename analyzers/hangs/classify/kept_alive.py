@@ -19,20 +19,20 @@ def find_kept_alive(context: HangContext) -> list[Cause]:
     side = context.side
     running = [r for r in side.stack_files if side.end(r) is None and not side.ended_cleanly(r)]
     found = ((rank, read_threads(side.stack_files[rank], rank)) for rank in sorted(running))
-    return [blame_thread(rank, threads) for rank, threads in found if any(map(is_at_end, threads))]
+    return [_blame_thread(rank, threads) for rank, threads in found if any(map(_is_at_end, threads))]
 
 
-def is_at_end(stack: Sequence[Frame]) -> bool:
+def _is_at_end(stack: Sequence[Frame]) -> bool:
     """Return whether a thread with this stack is waiting at Python's exit for the other threads to end."""
     return any(f.name == "_shutdown" and f.filename.endswith("threading.py") for f in stack)
 
 
-def blame_thread(rank: int, threads: Sequence[list[Frame]]) -> Cause:
+def _blame_thread(rank: int, threads: Sequence[list[Frame]]) -> Cause:
     """Return a `Cause` for a rank that is kept alive by a thread; `threads` are the stacks of all its threads.
 
     The cause has the stack of the first thread that still runs and has a frame to name.
     """
-    others = (stack for stack in threads if not is_at_end(stack))
+    others = (stack for stack in threads if not _is_at_end(stack))
     frames = next((stack for stack in others if user_frame(stack)), [])
     culprit = Culprit(ranks=[rank], kind=HangClass.HOST_STUCK, frames=frames, confidence=CONFIDENCE)
     return Cause(culprit, Reason.KEPT_ALIVE)

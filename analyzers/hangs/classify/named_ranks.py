@@ -10,7 +10,7 @@ from analyzers.hangs.reading.side_formats import ExitFile
 
 ABSENT = re.compile(r"Ranks? ([\d, ]+?) failed to pass monitoredBarrier")
 PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
-NAMED_CONFIDENCE = 0.8
+_NAMED_CONFIDENCE = 0.8
 
 
 def find_absent_by_name(context: HangContext) -> list[Cause]:
@@ -19,12 +19,12 @@ def find_absent_by_name(context: HangContext) -> list[Cause]:
     The list is empty if no error names a rank.
     """
     exits = context.side.exits
-    named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in ranks_in(match)}
+    named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in _ranks_in(match)}
     ranks = sorted(named - exits.keys())
     return [blame(context, HangClass.HOST_STUCK, Reason.NAMED_ABSENT, ranks)] if ranks else []
 
 
-def ranks_in(match: re.Match[str]) -> list[str]:
+def _ranks_in(match: re.Match[str]) -> list[str]:
     """Return the rank numbers in the first group of a match, as texts; the group is a list such as `1, 3`."""
     return re.findall(r"\d+", match[1])
 
@@ -59,7 +59,7 @@ def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int
         kind=kind,
         frames=frames_of(ends.get(ranks[0])) or context.side.main_stack(ranks[0]),
         victims=[rank for rank in range(context.job.world_size) if rank not in ranks],
-        confidence=NAMED_CONFIDENCE,
+        confidence=_NAMED_CONFIDENCE,
     )
     return Cause(culprit, reason)
 

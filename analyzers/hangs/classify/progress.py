@@ -11,10 +11,10 @@ from analyzers.hangs.reading.job import load_job
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import CollectionReason, Heartbeat
 
-ADDED_CONFIDENCE = 0.05
+_ADDED_CONFIDENCE = 0.05
 """The confidence that is added if a second round of dumps shows no progress."""
-HIGHEST_CONFIDENCE = 0.99
-SLOW_CONFIDENCE = 0.8
+_HIGHEST_CONFIDENCE = 0.99
+_SLOW_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TwoRounds:
         """Return whether a rank issued operations or changed its phase between the two rounds; None if unknown."""
         before, after = self._beat(rank, 0), self._beat(rank, 1)
         has_both = self.second and rank in self.first.ranks and rank in self.second.ranks
-        issued = newest_ns(self.second, rank) > newest_ns(self.first, rank) if self.second and has_both else None
+        issued = _newest_ns(self.second, rank) > _newest_ns(self.first, rank) if self.second and has_both else None
         # Heartbeats of a rank that has ended stay where they are, so they count without a dump too.
         if before and after:
             return after.time_ns > before.time_ns or bool(issued)
@@ -50,14 +50,14 @@ def check_progress(
     """Return the causes of a hang, corrected by a second round of dumps; unchanged if there was no second round.
 
     If the ranks involved made no progress between the rounds, a cause becomes more certain. If they made progress, the
-    cause becomes that of a slow rank, or is dropped (see `check_cause`). `first` is the job as the first round shows
+    cause becomes that of a slow rank, or is dropped (see `_check_cause`). `first` is the job as the first round shows
     it; `dumps` has the files of both rounds.
     """
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
     second = load_job(dumps.rounds[1], side, options) if len(dumps.rounds) > 1 else None
     rounds = TwoRounds(first, second, side)
-    return [checked for cause in causes if (checked := check_cause(cause, rounds))]
+    return [checked for cause in causes if (checked := _check_cause(cause, rounds))]
 
 
 def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
@@ -66,10 +66,10 @@ def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
     Such ranks were slow rather than hung, so their cause is changed to class `SLOW`. The cause is dropped if a rank
     reported dead runs again after a restart, or if the dumps were not taken because of a stall.
     """
-    return [kept for cause in causes if (kept := check_last_word(cause, side))]
+    return [kept for cause in causes if (kept := _check_last_word(cause, side))]
 
 
-def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
+def _check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
     """Return `cause`, changed to class `SLOW` if all ranks involved went on after the dumps; None if it is disproved.
 
     If all of them went on, a cause is disproved in two cases: it says that a rank died or left no dump, or the dumps
@@ -86,10 +86,10 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
         return None
     if collection and collection.reason != CollectionReason.STALLED:
         return None
-    return cause.with_class(HangClass.SLOW, Reason.MOVED_ON, SLOW_CONFIDENCE)
+    return cause.with_class(HangClass.SLOW, Reason.MOVED_ON, _SLOW_CONFIDENCE)
 
 
-def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
+def _check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     """Return `cause`, corrected by a second round of dumps; None if nothing is wrong.
 
     The ranks involved are the culprits and victims. If none of them made progress between the rounds, the cause becomes
@@ -103,14 +103,14 @@ def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     if not moved or (any(moved) and not all(moved)):
         return cause
     if not any(moved):
-        confidence = cause.culprit.confidence + ADDED_CONFIDENCE
-        return cause.with_confidence(round(min(HIGHEST_CONFIDENCE, confidence), 2))
+        confidence = cause.culprit.confidence + _ADDED_CONFIDENCE
+        return cause.with_confidence(round(min(_HIGHEST_CONFIDENCE, confidence), 2))
     collection = rounds.side.collection
     if collection and collection.reason == CollectionReason.ASKED:
         return None
-    return cause.with_class(HangClass.SLOW, Reason.MADE_PROGRESS, SLOW_CONFIDENCE)
+    return cause.with_class(HangClass.SLOW, Reason.MADE_PROGRESS, _SLOW_CONFIDENCE)
 
 
-def newest_ns(job: Job, rank: int) -> int:
+def _newest_ns(job: Job, rank: int) -> int:
     """Return when a rank issued its newest operation, in nanoseconds since the epoch; 0 if it issued none."""
     return max((op.created_ns for op in job.ranks[rank].ops), default=0)

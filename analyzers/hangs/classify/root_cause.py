@@ -17,8 +17,8 @@ from analyzers.hangs.graph.wait_graph import Node, OpNode, find_victims, has_arr
 from analyzers.hangs.model import HangClass, Op, Reason, user_frame
 from analyzers.hangs.reading.p2p import all_in_messages, find_other_half, peer_of
 
-ALL_ARRIVED_CONFIDENCE = 0.8
-DIFFERENT_HALVES_CONFIDENCE = 0.7
+_ALL_ARRIVED_CONFIDENCE = 0.8
+_DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
 def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
@@ -31,14 +31,14 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
     nodes = [node for node in root if isinstance(node, OpNode)]
     waiting = find_victims(context.graph, root)
     if len(ranks) > 1:
-        return classify_ring(context, ranks, nodes, waiting)
+        return _classify_ring(context, ranks, nodes, waiting)
     if ranks:
         # A rank that no other waits for is idle or ahead, not a culprit.
         return classify_rank(context, ranks[0], waiting) if waiting else None
-    return classify_operation(context, nodes[0])
+    return _classify_operation(context, nodes[0])
 
 
-def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
+def _classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
     """Return a `Cause` for `ranks` that wait for each other in a cycle; None if the operations may still be in flight.
 
     `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. A skipped
@@ -51,9 +51,9 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
     deviations = [d for rank in ranks if (d := context.programs.deviation(rank))]
     # Another operation at the same point is a mismatch. The same one in another group is an order of groups: below.
     in_group = [d for d in deviations if d.kind is not HangClass.MISMATCH or d.issued.group == d.expected.group]
-    if clear := in_group or [d for d in deviations if is_alone_at_line(context, d)]:
+    if clear := in_group or [d for d in deviations if _is_alone_at_line(context, d)]:
         return blame_deviation(context, clear, min(nodes), [*ranks, *waiting])
-    if divergence := find_decided_divergence(context, nodes):
+    if divergence := _find_decided_divergence(context, nodes):
         return blame_divergence(context, divergence, [*ranks, *waiting])
     if all_in_messages(context.job, ranks):
         return make_cause(context, HangClass.UNMATCHED_P2P, Reason.BOTH_LACK_OTHER_HALF, ranks, min(nodes), waiting)
@@ -62,10 +62,10 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
         others = sorted({*ranks, *waiting} - set(absent))
         reason = Reason.NEVER_ISSUED_OTHER_HALF
         return make_cause(context, HangClass.UNMATCHED_P2P, reason, absent, min(messages), others)
-    return blame_order(context, ranks, nodes, waiting)
+    return _blame_order(context, ranks, nodes, waiting)
 
 
-def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
+def _is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
     """Return whether only the deviating rank has issued an operation at the line of its deviating operation.
 
     Such a rank is in a branch of its own. If ranks merely use their process groups in different orders, all of them
@@ -77,7 +77,7 @@ def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
     return line is not None and all(user_frame(job.stacks[stack]) != line for stack in others)
 
 
-def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
+def _find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
     """Return the first `Divergence` with known culprits among the collectives in `nodes`; None without one.
 
     A divergence describes the different operations that members of a group issued under one sequence number.
@@ -86,19 +86,19 @@ def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Diverg
     return next((divergence for divergence in found if divergence and divergence.culprits), None)
 
 
-def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
+def _blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
     """Return a `Cause` which says that ranks in a cycle used their process groups in different orders.
 
     `ranks` and `nodes` are the ranks and operations of the cycle. `waiting` are other ranks that wait for a rank in the
     cycle. The culprits are the minority of the cycle, or all of its ranks if no order has a majority.
     """
-    odd = find_minority(context, ranks, nodes)
+    odd = _find_minority(context, ranks, nodes)
     others = sorted({*ranks, *waiting} - set(odd)) if odd else waiting
     cause = make_cause(context, HangClass.ORDER_CYCLE, Reason.OTHER_ORDER, odd or ranks, min(nodes), others)
     return replace(cause, sides=tuple(ranks_at_node(context, node) for node in sorted(nodes)))
 
 
-def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
+def _find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
     """Return the ranks of a cycle that are not in the operation that most of its ranks are in; empty in case of a tie.
 
     `nodes` are the operations in the cycle. If the cycle itself has no majority, ranks outside the cycle that are in
@@ -108,10 +108,10 @@ def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -
     inside = set(ranks)
     arrived = sorted((set(context.graph.arrived(node)) for node in nodes), key=len)
     sides = sorted((inside & members for members in arrived), key=len)
-    return other_than_largest(sides) or sorted(inside.intersection(other_than_largest(arrived)))
+    return _other_than_largest(sides) or sorted(inside.intersection(_other_than_largest(arrived)))
 
 
-def other_than_largest(sides: Sequence[set[int]]) -> list[int]:
+def _other_than_largest(sides: Sequence[set[int]]) -> list[int]:
     """Return the ranks of all sets but the last, if the last set has more ranks than all others together; else none.
 
     `sides` are sorted by size, so that the largest set comes last.
@@ -121,7 +121,7 @@ def other_than_largest(sides: Sequence[set[int]]) -> list[int]:
     return sorted(odd - largest) if sum(map(len, smaller)) < len(largest) else []
 
 
-def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
+def _classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     """Return a `Cause` for an operation that all ranks have joined but that does not complete.
 
     The result is None if the operation may still be in flight.
@@ -130,7 +130,7 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     waiting = find_victims(context.graph, [node, *arrived])
     proves_nothing = is_in_flight(context, node) or node in context.graph.inconclusive
     if node.is_p2p:
-        return None if proves_nothing else classify_pair(context, node, waiting)
+        return None if proves_nothing else _classify_pair(context, node, waiting)
     # Differing signatures are proof at any time; all else needs an operation that should have completed.
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [*arrived, *waiting])
@@ -144,10 +144,10 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
         cause = make_cause(context, HangClass.LAGGING, Reason.OTHERS_COMPLETED, arrived, node, others)
         return replace(cause, completed=len(completed), members=len(members))
     kind, reason = HangClass.ALL_ARRIVED, Reason.ALL_JOINED
-    return make_cause(context, kind, reason, arrived, node, others, confidence=ALL_ARRIVED_CONFIDENCE)
+    return make_cause(context, kind, reason, arrived, node, others, confidence=_ALL_ARRIVED_CONFIDENCE)
 
 
-def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
+def _classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
     """Return a `Cause` for a send and its recv that were both issued but do not complete.
 
     `node` has the sends and receives that one of the two ranks launched together; `waiting` are other ranks that wait
@@ -165,15 +165,15 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
     if peer.rank < node.sender:
         return None
     other = find_other_half(context.job, current, peer)
-    if other and have_other_shapes(context, current, other):
-        return blame_halves(context, current, other, node, waiting)
-    if other and have_other_tags(context, current, other):
-        return blame_tags(context, current, other, node, waiting)
+    if other and _have_other_shapes(context, current, other):
+        return _blame_halves(context, current, other, node, waiting)
+    if other and _have_other_tags(context, current, other):
+        return _blame_tags(context, current, other, node, waiting)
     pair, reason = [node.sender, peer.rank], Reason.BOTH_HALVES_ISSUED
     return make_cause(context, HangClass.ALL_ARRIVED, reason, pair, node, waiting)
 
 
-def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
+def _have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
     """Return whether a send or recv (`current`) and its counterpart (`other`) have tensors of different shape or dtype.
 
     The result is False if shape or dtype is not recorded, as with gloo.
@@ -182,13 +182,13 @@ def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
     return shapes[0] != shapes[1] and all(shapes)
 
 
-def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
+def _have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
     """Return whether a send and a recv have different tags, so that they can never match; False if a tag is unknown."""
     tags = [context.job.signature(op).tag for op in (current, other)]
     return tags[0] != tags[1] and None not in tags
 
 
-def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
+def _blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return a `Cause` which says that a send and its recv do not match because their tags differ.
 
     `current` and `other` are the two operations, `node` is the graph's node of `current`, and `waiting` are other ranks
@@ -201,12 +201,14 @@ def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiti
     return replace(cause, sides=tuple(replace(s, shape=f"tag {context.job.signature(op).tag}") for op, s in sides))
 
 
-def blame_halves(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
+def _blame_halves(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return a `Cause` which says that a send and its recv differ in the size or dtype of their tensors.
 
     `current` and `other` are the two operations, `node` is the graph's node of `current`, and `waiting` are other
     ranks that wait for it.
     """
     pair, reason = [current.rank, other.rank], Reason.DIFFERENT_HALVES
-    cause = make_cause(context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=DIFFERENT_HALVES_CONFIDENCE)
+    cause = make_cause(
+        context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=_DIFFERENT_HALVES_CONFIDENCE
+    )
     return replace(cause, sides=tuple(ranks_in_op(context, [op.rank], op) for op in (current, other)))

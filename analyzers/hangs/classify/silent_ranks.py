@@ -27,7 +27,7 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
     Ranks without files share one classification if others wait for them in the same operations and they are in the same
     process groups. So thousands of them take no longer than one.
     """
-    places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
+    places, known = _places_of(context), _ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
     causes: list[Cause | None] = []
     for root in roots:
@@ -38,11 +38,11 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
         place = places[rank]
         if place not in representatives:
             representatives[place] = classify_root(context, root)
-        causes.append(of_rank(representatives[place], rank))
+        causes.append(_of_rank(representatives[place], rank))
     return [cause for cause in causes if cause]
 
 
-def places_of(context: HangContext) -> Mapping[int, Place]:
+def _places_of(context: HangContext) -> Mapping[int, Place]:
     """Return, for each rank that others wait for, its `Place`: (operations in which they wait, groups of the rank).
 
     Groups are given by their indexes in `Job.groups`.
@@ -58,7 +58,7 @@ def places_of(context: HangContext) -> Mapping[int, Place]:
     return {rank: (tuple(nodes), tuple(groups[rank])) for rank, nodes in waiting.items()}
 
 
-def ranks_with_files(side: SideFiles) -> set[int]:
+def _ranks_with_files(side: SideFiles) -> set[int]:
     """Return the ranks about which any file besides the dumps has information."""
     words = side.last_words
     named = [*side.groups, *side.exits, *side.stack_files, *side.exit_codes, *side.log_files]
@@ -66,7 +66,7 @@ def ranks_with_files(side: SideFiles) -> set[int]:
     return {*named, *answered, *words.beats, *words.signals, *words.thread_errors}
 
 
-def of_rank(cause: Cause | None, rank: int) -> Cause | None:
+def _of_rank(cause: Cause | None, rank: int) -> Cause | None:
     """Return a copy of `cause`, which blames a single rank, that blames `rank` instead; None if `cause` is None.
 
     Both ranks are in the same groups, and other ranks wait for them in the same operations.

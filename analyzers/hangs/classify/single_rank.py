@@ -24,10 +24,10 @@ from analyzers.nodes.health import DEAD, SILENT
 
 NO_PHASES = ("", "step", "between", "running")
 """The phases in a heartbeat which say that the rank is in no particular part of a step."""
-CONFIDENCE_WITHOUT_ANSWER = 0.7
-CONFIDENCE_WITHOUT_DUMP = 0.6
-CONFIDENCE_WITH_LOST_DUMP = 0.2
-CONFIDENCE_OF_ABORT = 0.8
+_CONFIDENCE_WITHOUT_ANSWER = 0.7
+_CONFIDENCE_WITHOUT_DUMP = 0.6
+_CONFIDENCE_WITH_LOST_DUMP = 0.2
+_CONFIDENCE_OF_ABORT = 0.8
 RAS = {DEAD: (Reason.RAS_DEAD, 0.85), SILENT: (Reason.RAS_SILENT, 0.65)}
 """{state that NCCL's RAS reports of a rank without a dump: (reason, confidence)}."""
 
@@ -40,30 +40,30 @@ def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause 
     nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
     if not nodes:
         return None
-    node = find_missed_operation(context, rank, nodes)
+    node = _find_missed_operation(context, rank, nodes)
     # The order matters: an end explains a divergence, and a divergence what came after it.
     if end := context.side.end(rank):
-        blame = blame_aborted_rank if end.is_size_abort and not node.is_p2p else blame_dead_rank
+        blame = _blame_aborted_rank if end.is_size_abort and not node.is_p2p else _blame_dead_rank
         return blame(context, end, node, victims)
     if not node.is_p2p and (divergence := find_divergence(context.job, node.group, node.seq)):
         return blame_divergence(context, divergence, [rank, *victims])
     if rank not in context.job.ranks:
-        return blame_rank_without_dump(context, rank, node, victims)
+        return _blame_rank_without_dump(context, rank, node, victims)
     if deviation := context.programs.deviation(rank):
         return blame_deviation(context, [deviation], node, victims)
-    return classify_running_rank(context, rank, node, victims)
+    return _classify_running_rank(context, rank, node, victims)
 
 
-def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
+def _find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
     """Return the operation in `nodes` that the rank should have issued first; others wait for it in all of them."""
     expected = context.programs.next_expected(rank)
     if expected is None and (first := find_first_missed(context.job, rank, nodes)):
         return first
     # A stage of a pipeline waits in its recv for most of a step, so without other evidence a collective comes first.
-    return min(nodes, key=lambda n: (not stands_for(context.job, expected, n), n.is_p2p, context.began_ns(n)))
+    return min(nodes, key=lambda n: (not _stands_for(context.job, expected, n), n.is_p2p, context.began_ns(n)))
 
 
-def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
+def _stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
     """Return whether `op`, an operation of another rank, is the same operation of the program as `node`.
 
     Two conditions must hold. Both are collectives with the same sequence number, or both are sends and receives. And
@@ -74,7 +74,7 @@ def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
     return op.p2p or op.seq == node.seq
 
 
-def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
+def _blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` which says that a rank ended while others waited for it in the operation `node`.
 
     The victims of the cause are the ranks `victims`, which wait, and all ranks that ended because they lost a
@@ -103,7 +103,7 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
     return replace(cause, culprit=culprit, end=end)
 
 
-def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
+def _blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` for a rank that gloo aborted because members of a group passed tensors of different sizes.
 
     The abort (`end`) is a consequence of an error, perhaps of another rank. If the dumps of the other ranks differ, the
@@ -113,7 +113,7 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
     kind, reason = HangClass.MISMATCH, Reason.ABORTED
-    cause = make_cause(context, kind, reason, [end.rank], node, victims, confidence=CONFIDENCE_OF_ABORT)
+    cause = make_cause(context, kind, reason, [end.rank], node, victims, confidence=_CONFIDENCE_OF_ABORT)
     culprit = msgspec.structs.replace(cause.culprit, frames=end.stack)
     cause = replace(cause, culprit=culprit, end=end, elements=end.sizes or (0, 0))
     if not context.operations_at(node) or not end.stack:
@@ -128,7 +128,7 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
     return replace(cause, issued=issued, expected=expected)
 
 
-def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
+def _blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` that blames `rank`, which left no dump, and whose end no file describes.
 
     The `victims` wait for it in operation `node`. The rank counts as stuck if it did not answer the request for its
@@ -138,7 +138,7 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
     answer = context.side.answer(rank)
     if rank in context.job.unreadable or (answer and answer.status == AnswerStatus.OK):
         kind, reason = HangClass.UNKNOWN, Reason.LOST_DUMP
-        return make_cause(context, kind, reason, [rank], node, victims, confidence=CONFIDENCE_WITH_LOST_DUMP)
+        return make_cause(context, kind, reason, [rank], node, victims, confidence=_CONFIDENCE_WITH_LOST_DUMP)
     if answer and answer.status == AnswerStatus.TIMEOUT:
         cause = make_cause(
             context,
@@ -147,46 +147,46 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
             [rank],
             node,
             victims,
-            confidence=CONFIDENCE_WITHOUT_ANSWER,
+            confidence=_CONFIDENCE_WITHOUT_ANSWER,
         )
-        return replace(cause, host=HostState(process=read_process_state(answer)))
+        return replace(cause, host=HostState(process=_read_process_state(answer)))
     if state := context.side.health.ras_state(rank):
         reason, confidence = RAS[state]
         return make_cause(context, HangClass.DEAD, reason, [rank], node, victims, confidence=confidence)
     return make_cause(
-        context, HangClass.DEAD, Reason.NO_DUMP, [rank], node, victims, confidence=CONFIDENCE_WITHOUT_DUMP
+        context, HangClass.DEAD, Reason.NO_DUMP, [rank], node, victims, confidence=_CONFIDENCE_WITHOUT_DUMP
     )
 
 
-def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
+def _classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` that blames `rank`, which still runs and whose dump shows no difference from other ranks.
 
     The `victims` wait for it in operation `node`. The class depends on the rank's stack, its step and its later
     operations.
     """
     frames = context.side.main_stack(rank)
-    went_on = has_gone_on(context, rank, node)
+    went_on = _has_gone_on(context, rank, node)
     if in_message(frames):
         kind, reason = HangClass.UNMATCHED_P2P, Reason.PARTNER_NEVER_ISSUED
     elif node.is_p2p and went_on:
         kind, reason = HangClass.UNMATCHED_P2P, Reason.NEVER_ISSUED_OTHER_HALF
     elif went_on:
         kind, reason = HangClass.SKIPPED, Reason.ISSUED_LATER_OPERATIONS
-    elif has_closed_group(context, rank):
+    elif _has_closed_group(context, rank):
         kind, reason = HangClass.SKIPPED, Reason.CLOSED_GROUP
     else:
         kind, reason = HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE
     cause = make_cause(context, kind, reason, [rank], node, victims, frames=frames)
-    return replace(cause, host=read_host_state(context.side, rank)) if kind is HangClass.HOST_STUCK else cause
+    return replace(cause, host=_read_host_state(context.side, rank)) if kind is HangClass.HOST_STUCK else cause
 
 
-def has_closed_group(context: HangContext, rank: int) -> bool:
+def _has_closed_group(context: HangContext, rank: int) -> bool:
     """Return whether, according to its heartbeat, a running rank had destroyed its process groups before its dump."""
     beat = context.side.heartbeat(rank)
     return beat is not None and beat.phase in (DONE_PHASE, NO_GROUP_PHASE)
 
 
-def read_host_state(side: SideFiles, rank: int) -> HostState:
+def _read_host_state(side: SideFiles, rank: int) -> HostState:
     """Return the state of a rank's process, from its heartbeat, its answers to requests and the operating system."""
     answer, thread_error = side.answer(rank), side.last_words.thread_errors.get(rank)
     if answer is None:
@@ -196,18 +196,18 @@ def read_host_state(side: SideFiles, rank: int) -> HostState:
     return HostState(
         step=in_phase.step if in_phase else None,
         phase=in_phase.phase if in_phase else "",
-        holds_gil=holds_gil(side, rank),
-        process=read_process_state(answer),
+        holds_gil=_holds_gil(side, rank),
+        process=_read_process_state(answer),
         thread_error=thread_error,
     )
 
 
-def read_process_state(answer: Answer) -> ProcessState | None:
+def _read_process_state(answer: Answer) -> ProcessState | None:
     """Return why a rank's process does not run (stopped, or waiting in the kernel); None if not recorded."""
     return next((state for state in ProcessState if state == answer.process), None)
 
 
-def holds_gil(side: SideFiles, rank: int) -> bool:
+def _holds_gil(side: SideFiles, rank: int) -> bool:
     """Return whether a rank's process seems to hold Python's global lock (GIL) all the time.
 
     The evidence: it answered some requests, but none whose answer needs the GIL.
@@ -217,7 +217,7 @@ def holds_gil(side: SideFiles, rank: int) -> bool:
     return bool(answers) and all(a.channel == "json" and a.stacks != "http" for a in answers)
 
 
-def has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
+def _has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
     """Return whether `rank` issued operations after others began to wait for it in `node`, or is in a later step.
 
     The operations count only if the rank's program cannot be compared with the program of another rank; otherwise the

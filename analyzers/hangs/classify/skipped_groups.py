@@ -21,7 +21,7 @@ from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.new_groups import NewGroup, NewGroups, is_making_group, read_new_groups
 
 CONFIDENCE = 0.9
-TIE_CONFIDENCE = 0.6
+_TIE_CONFIDENCE = 0.6
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ def find_skipped_groups(context: HangContext) -> list[Cause]:
     groups then did no harm.
     """
     side, world = context.side, range(context.job.world_size)
-    if any(has_failed(end) for end in context.ends()):
+    if any(_has_failed(end) for end in context.ends()):
         return []
-    if not context.graph.waits_in and not any(is_waiting(context, rank) for rank in world):
+    if not context.graph.waits_in and not any(_is_waiting(context, rank) for rank in world):
         return []
     if side.all_ended_cleanly(context.job.world_size):
         return []
     made = {rank: read_new_groups(path) for rank, path in side.new_group_files.items()}
-    departure = find_departure(made) or find_unmade(context, made)
+    departure = _find_departure(made) or _find_unmade(context, made)
     return [blame(context, departure)] if departure else []
 
 
-def has_failed(end: RankEnd) -> bool:
+def _has_failed(end: RankEnd) -> bool:
     """Return whether a rank ended by an error of its own.
 
     An abort by gloo does not count: gloo may have connected the rank to a wrong process group that has the same
@@ -68,7 +68,7 @@ def has_failed(end: RankEnd) -> bool:
     return not end.is_victim and end.ending is not Ending.NO_ERROR and not end.is_size_abort
 
 
-def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
+def _find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
     """Return a `Departure` for the first process-group number under which ranks created different groups; else None.
 
     PyTorch numbers the groups of each rank in the order of creation. If a rank skips a group, all of its later groups
@@ -79,11 +79,11 @@ def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
         present = {rank: groups[number] for rank, groups in made.items() if number in groups}
         votes = Counter(group.members for group in present.values())
         if len(votes) > 1:
-            return departure_at(made, present, votes)
+            return _departure_at(made, present, votes)
     return None
 
 
-def departure_at(
+def _departure_at(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
 ) -> Departure:
     """Return the `Departure` for one process-group number under which ranks created different groups.
@@ -95,13 +95,13 @@ def departure_at(
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count
-    if is_tie and comes_later(made, present, mine=usual, other=rarer):
+    if is_tie and _comes_later(made, present, mine=usual, other=rarer):
         usual, rarer, is_tie = rarer, usual, False
-    elif is_tie and comes_later(made, present, mine=rarer, other=usual):
+    elif is_tie and _comes_later(made, present, mine=rarer, other=usual):
         is_tie = False
     culprits = sorted(rank for rank, group in present.items() if group.members != usual)
     others = sorted(rank for rank, group in present.items() if group.members == usual)
-    is_skipped = comes_later(made, present, mine=present[culprits[0]].members, other=usual)
+    is_skipped = _comes_later(made, present, mine=present[culprits[0]].members, other=usual)
     return Departure(
         sorted(present) if is_tie else culprits,
         present[others[0]],
@@ -112,7 +112,7 @@ def departure_at(
     )
 
 
-def comes_later(
+def _comes_later(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], mine: tuple[int, ...], other: tuple[int, ...]
 ) -> bool:
     """Return whether a rank that created `other` under the examined number created `mine` under a later number.
@@ -127,12 +127,12 @@ def comes_later(
     )
 
 
-def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
+def _find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
     """Return a `Departure` that blames ranks which did not begin to create a group while other members wait in it.
 
     The result is None if there are no such ranks. `made` has the groups that each rank created, by number.
     """
-    waiting = [rank for rank in made if is_waiting(context, rank)]
+    waiting = [rank for rank in made if _is_waiting(context, rank)]
     newest = [(max(made[rank]), rank) for rank in waiting if made[rank]]
     if not newest:
         return None
@@ -147,7 +147,7 @@ def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departur
     return Departure(absent, group, others, None, is_skipped=bool(in_later)) if absent else None
 
 
-def is_waiting(context: HangContext, rank: int) -> bool:
+def _is_waiting(context: HangContext, rank: int) -> bool:
     """Return whether a rank waits in the creation of a process group, or has timed out there."""
     if is_making_group(context.side.main_stack(rank)):
         return True
@@ -170,13 +170,13 @@ def blame(context: HangContext, found: Departure) -> Cause:
         operation="new_group",
         frames=frames,
         victims=[rank for rank in range(context.job.world_size) if rank not in found.ranks],
-        confidence=TIE_CONFIDENCE if found.is_tie else CONFIDENCE,
+        confidence=_TIE_CONFIDENCE if found.is_tie else CONFIDENCE,
     )
-    cause = Cause(culprit, Reason.OTHER_GROUPS, expected=as_side(found.others, found.expected))
-    return replace(cause, issued=as_side(found.ranks, found.issued)) if found.issued else cause
+    cause = Cause(culprit, Reason.OTHER_GROUPS, expected=_as_side(found.others, found.expected))
+    return replace(cause, issued=_as_side(found.ranks, found.issued)) if found.issued else cause
 
 
-def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
+def _as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
     """Return a `RanksInOp` for `ranks` and the process group that they created; `shape` lists the group's members."""
     members = ", ".join(map(str, group.members))
     return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

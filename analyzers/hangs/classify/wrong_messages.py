@@ -22,7 +22,7 @@ from analyzers.hangs.reading.gloo_messages import (
     read_message_counts,
 )
 
-EXPLAINED = (HangClass.UNMATCHED_P2P, HangClass.HOST_STUCK, HangClass.ALL_ARRIVED)
+_EXPLAINED = (HangClass.UNMATCHED_P2P, HangClass.HOST_STUCK, HangClass.ALL_ARRIVED)
 """The classes of causes whose real reason may be a send or recv with a wrong peer."""
 CONFIDENCE = 0.8
 
@@ -52,38 +52,38 @@ def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[C
     """Return, in a list, a `Cause` that blames a rank for a send or recv with the wrong peer, or for one too many.
 
     `causes` are those that other rules have found. The list is empty if one of them already explains the hang (its
-    class is not in `EXPLAINED`), or if the counts do not show exactly one such rank.
+    class is not in `_EXPLAINED`), or if the counts do not show exactly one such rank.
     """
-    if not causes or any(cause.kind not in EXPLAINED for cause in causes):
+    if not causes or any(cause.kind not in _EXPLAINED for cause in causes):
         return []
     known = {rank: read_message_counts(path) for rank, path in context.side.message_files.items()}
-    strays = [stray for rank in sorted(known) for stray in find_strays(context, rank, known)]
+    strays = [stray for rank in sorted(known) for stray in _find_strays(context, rank, known)]
     if len({stray.rank for stray in strays}) == 1:
-        return blame_stray(context, strays[0])
-    excesses = [excess for cause in causes for excess in find_excesses(context, cause, known)]
-    return blame_excess(context, excesses[0]) if len({excess.rank for excess in excesses}) == 1 else []
+        return _blame_stray(context, strays[0])
+    excesses = [excess for cause in causes for excess in _find_excesses(context, cause, known)]
+    return _blame_excess(context, excesses[0]) if len({excess.rank for excess in excesses}) == 1 else []
 
 
-def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[Stray]:
+def _find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[Stray]:
     """Yield the sends and receives of a rank that went to a wrong peer, each with the operation expected instead.
 
     The wrong peer never issued the counterpart; it waits in an operation, so it is not just late. `known` has the
     counts of sends and receives of all ranks.
     """
-    lacking = find_lacking(context, rank, known)
+    lacking = _find_lacking(context, rank, known)
     for message in known[rank]:
         half = find_half(context.job, rank, message)
         if half is None or half.message in known.get(half.peer, {}) or half.peer not in context.graph.waits_in:
             continue
         # A receive from any rank may be the other half.
-        if receives_from_any(known.get(half.peer, {})):
+        if _receives_from_any(known.get(half.peer, {})):
             continue
         verb = message.name.partition(" ")[0]
         same = [other for other in lacking if other.group == message.group and other.name.startswith(verb)]
         yield from (Stray(rank, message, other) for other in same if other != message)
 
 
-def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[MessageName]:
+def _find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[MessageName]:
     """Return the sends and receives that a rank issued less often than its peers issued the matching operations.
 
     `known` has the counts of all ranks.
@@ -93,11 +93,11 @@ def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[Mess
         for peer, counts in known.items()
         for message, issued in counts.items()
         if (half := find_half(context.job, peer, message)) and half.peer == rank and peer != rank
-        if calls_of(known, half) < issued.calls
+        if _calls_of(known, half) < issued.calls
     ]
 
 
-def calls_of(known: AllCounts, half: OtherHalf) -> int:
+def _calls_of(known: AllCounts, half: OtherHalf) -> int:
     """Return how often a peer issued its half of a message; the other half of a send is a recv, and the reverse.
 
     `half` names the peer and its send or recv; `known` has the counts of all ranks.
@@ -106,12 +106,12 @@ def calls_of(known: AllCounts, half: OtherHalf) -> int:
     return counts.calls if counts else 0
 
 
-def receives_from_any(counts: MessageCounts) -> bool:
+def _receives_from_any(counts: MessageCounts) -> bool:
     """Return whether a rank has called recv without a source: its counts then do not show whose messages it took."""
     return any(message.name.endswith("<-any") for message in counts)
 
 
-def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
+def _find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
     """Yield each send or recv that a victim issued once more often than a culprit issued the matching recv or send.
 
     It is yielded only if all other pairs of ranks in the group issued theirs as often as this culprit. `cause` has the
@@ -120,14 +120,14 @@ def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Itera
     for rank in cause.victims:
         for message, issued in known.get(rank, {}).items():
             half = find_half(context.job, rank, message)
-            if half is None or half.peer not in cause.ranks or calls_of(known, half) != issued.calls - 1:
+            if half is None or half.peer not in cause.ranks or _calls_of(known, half) != issued.calls - 1:
                 continue
-            others = calls_of_other_pairs(context, known, {rank, half.peer}, message)
+            others = _calls_of_other_pairs(context, known, {rank, half.peer}, message)
             if others == {issued.calls - 1}:
                 yield Excess(rank, message)
 
 
-def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
+def _calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
     """Return the distinct numbers of sends (of recvs, if `message` is a recv) that other pairs of ranks issued.
 
     Other pairs are all pairs in the process group of `message` except `pair`. -1 stands for a pair whose numbers of
@@ -141,28 +141,28 @@ def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int],
         if name.group == message.group and name.name.startswith(verb)
         if (half := find_half(context.job, rank, name)) and not pair & {rank, half.peer}
     ]
-    return {calls if calls_of(known, half) == calls else -1 for calls, half in halves}
+    return {calls if _calls_of(known, half) == calls else -1 for calls, half in halves}
 
 
-def blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
+def _blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
     """Return, in a list, a `Cause` that blames a rank for a send or recv with the wrong peer.
 
     The list is empty if neither the rank nor the peer that was left out waits in a send or recv.
     """
     expected = find_half(context.job, stray.rank, stray.expected)
     waiting = [stray.rank, *([expected.peer] if expected else [])]
-    cause = make_message_cause(context, Reason.OTHER_PEER, stray.rank, waiting)
-    sides = (as_side(context, stray.rank, message) for message in (stray.issued, stray.expected))
+    cause = _make_message_cause(context, Reason.OTHER_PEER, stray.rank, waiting)
+    sides = (_as_side(context, stray.rank, message) for message in (stray.issued, stray.expected))
     return [replace(cause, issued=next(sides), expected=next(sides))] if cause else []
 
 
-def blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
+def _blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
     """Return, in a list, a `Cause` that blames a rank for one send or recv too many; empty if it waits in none."""
-    cause = make_message_cause(context, Reason.ONE_TOO_MANY, excess.rank, [excess.rank])
-    return [replace(cause, issued=as_side(context, excess.rank, excess.issued))] if cause else []
+    cause = _make_message_cause(context, Reason.ONE_TOO_MANY, excess.rank, [excess.rank])
+    return [replace(cause, issued=_as_side(context, excess.rank, excess.issued))] if cause else []
 
 
-def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting: Sequence[int]) -> Cause | None:
+def _make_message_cause(context: HangContext, reason: Reason, rank: int, waiting: Sequence[int]) -> Cause | None:
     """Return a `Cause` that blames `rank` for the send or recv in which one of the ranks `waiting` waits.
 
     The first of the ranks `waiting` that is in a send or recv decides; the result is None if none is. `reason` is the
@@ -176,7 +176,7 @@ def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting:
     return make_cause(context, HangClass.UNMATCHED_P2P, reason, [rank], node, victims, confidence=CONFIDENCE)
 
 
-def as_side(context: HangContext, rank: int, message: MessageName) -> RanksInOp:
+def _as_side(context: HangContext, rank: int, message: MessageName) -> RanksInOp:
     """Return a `RanksInOp` for a rank and its send or recv, at the current line of the rank's main thread."""
     line = user_frame(context.side.main_stack(rank))
     return RanksInOp([rank], message.name, "", line, message.group, 0, p2p=True)

@@ -16,10 +16,10 @@ from analyzers.hangs.reading.torchrun_workers import read_last_lines
 from analyzers.report import Evidence
 from analyzers.words import agree, duration, numbered, process_group, rank_names
 
-MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN, MOST_FAULTS = 4, 5, 5, 2, 5
-RECENT_STEPS = 3
+_MOST_LOCATIONS, _MOST_CALLERS, _MOST_PROCESSES, _MOST_CHILDREN, _MOST_FAULTS = 4, 5, 5, 2, 5
+_RECENT_STEPS = 3
 NAMES = {"stdout.log": "output"}
-SLOWER = 1.5
+_SLOWER = 1.5
 """Recent steps count as slow if they take at least this many times as long as earlier ones."""
 
 
@@ -27,17 +27,17 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     """Return the facts behind a cause that are not yet in the title and the explanation of its finding."""
     side = context.side
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause)
-    log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
+    log = _log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
     own = (
         stack(side, cause),
-        last_issued(context.job, cause),
+        _last_issued(context.job, cause),
         processes(side, cause),
-        child_processes(side, cause),
+        _child_processes(side, cause),
         times,
         log,
     )
-    facts = (recorded_operations(cause), *own, device_faults(side, cause), ras(side, cause))
-    return [*chain.from_iterable((*facts, victims_locations(context, cause.victims)))]
+    facts = (_recorded_operations(cause), *own, device_faults(side, cause), ras(side, cause))
+    return [*chain.from_iterable((*facts, _victims_locations(context, cause.victims)))]
 
 
 def device_faults(side: SideFiles, cause: Cause) -> list[Evidence]:
@@ -46,7 +46,7 @@ def device_faults(side: SideFiles, cause: Cause) -> list[Evidence]:
     faults = [(host, fault) for host in hosts for fault in side.health.faults.get(host, ())]
     return [
         Evidence(text=f"host {host} reported {fault.text}", source=str(fault.path))
-        for host, fault in faults[:MOST_FAULTS]
+        for host, fault in faults[:_MOST_FAULTS]
     ]
 
 
@@ -61,7 +61,7 @@ def ras(side: SideFiles, cause: Cause) -> list[Evidence]:
     ]
 
 
-def recorded_operations(cause: Cause) -> list[Evidence]:
+def _recorded_operations(cause: Cause) -> list[Evidence]:
     """Return evidence of the operations that members issued with different shapes or dtypes.
 
     The list is empty unless the cause is a mismatch.
@@ -87,7 +87,7 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
     if not own:
         return []
     line, *callers = own
-    called = f", called by {', '.join(f.name for f in callers[:MOST_CALLERS])}" if callers else ""
+    called = f", called by {', '.join(f.name for f in callers[:_MOST_CALLERS])}" if callers else ""
     verb = agree(cause.ranks, *(("was", "were") if cause.kind is HangClass.DEAD else ("is", "are")))
     # A name such as <module> or <lambda> is no function's.
     name = line.name if line.name.startswith("<") else f"{line.name}()"
@@ -95,7 +95,7 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
 
 
-def last_issued(job: Job, cause: Cause) -> list[Evidence]:
+def _last_issued(job: Job, cause: Cause) -> list[Evidence]:
     """Return evidence that stuck ranks did not join the operation: the last collective that each issued in the group.
 
     The group is the process group in which the victims wait. The list is empty if the victims wait for a message, or if
@@ -109,15 +109,15 @@ def last_issued(job: Job, cause: Cause) -> list[Evidence]:
     for rank in cause.ranks:
         state = job.ranks.get(rank)
         if state and state.enqueued(number) < seq:
-            by_text.setdefault(last_collective(job, state, number), []).append(rank)
+            by_text.setdefault(_last_collective(job, state, number), []).append(rank)
     return [
         Evidence(text=f"Flight Recorder of {rank_names(ranks)}: {text}; #{seq} is not in it")
-        for text, ranks in list(by_text.items())[:MOST_LOCATIONS]
+        for text, ranks in list(by_text.items())[:_MOST_LOCATIONS]
         if name
     ]
 
 
-def last_collective(job: Job, state: RankState, group: int) -> str:
+def _last_collective(job: Job, state: RankState, group: int) -> str:
     """Return a phrase on the last collective that a rank issued in a process group, and whether it completed."""
     label, seq = job.groups[group].label, state.enqueued(group)
     if seq < 0:
@@ -130,23 +130,23 @@ def last_collective(job: Job, state: RankState, group: int) -> str:
 
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
     """Return evidence that names the culprits' processes and hosts, so that a user can log in there."""
-    files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
+    files = [(r, side.groups[r]) for r in cause.ranks[:_MOST_PROCESSES] if r in side.groups and side.groups[r].host]
     verb = "was" if cause.kind is HangClass.DEAD else "is"
     text = ", ".join(f"rank {rank} {verb} process {file.pid} on host {file.host}" for rank, file in files)
     return [Evidence(text=text)] if text else []
 
 
-def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
+def _child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
     """Return evidence of what the child processes of a stuck rank do: the rank may wait for a data-loader worker."""
     path = side.child_files.get(cause.ranks[0])
     if path is None or cause.kind not in (HangClass.HOST_STUCK, HangClass.SLOW):
         return []
     # One in the user's own code says more than those that wait for work.
     children = sorted(read_children(path), key=lambda child: all(map(is_library, child.stack)))
-    return [child_process(child, path, cause.ranks[0]) for child in children[:MOST_CHILDREN]]
+    return [_child_process(child, path, cause.ranks[0]) for child in children[:_MOST_CHILDREN]]
 
 
-def child_process(child: Child, path: Path, rank: int) -> Evidence:
+def _child_process(child: Child, path: Path, rank: int) -> Evidence:
     """Return evidence that names the function that a child process is in, or its command if it left no stack."""
     line = user_frame(child.stack)
     does = f"is in {line.name}" if line else f"runs {child.command}"
@@ -184,14 +184,14 @@ def earlier_steps(steps: list[float]) -> str:
 
     `steps` are their durations in seconds.
     """
-    recent, before = median(steps[-RECENT_STEPS:]), median(steps[:-RECENT_STEPS] or steps)
-    if recent > SLOWER * before:
-        took = f"each of its last {RECENT_STEPS} steps took {duration(recent)}"
+    recent, before = median(steps[-_RECENT_STEPS:]), median(steps[:-_RECENT_STEPS] or steps)
+    if recent > _SLOWER * before:
+        took = f"each of its last {_RECENT_STEPS} steps took {duration(recent)}"
         return f"{took}, earlier ones {duration(before)}"
     return f"its earlier steps took {duration(median(steps))} each"
 
 
-def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
+def _log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
     """Return evidence with the last lines in the logs of a rank that died or is stuck: its output and its errors."""
     errors: Path | None = side.log_files.get(cause.ranks[0])
     logs = [errors.with_name("stdout.log"), errors] if errors else []
@@ -202,21 +202,21 @@ def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
     ]
 
 
-def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
-    """Return an `Evidence` for each line at which victims wait, most ranks first; at most `MOST_LOCATIONS`."""
+def _victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
+    """Return an `Evidence` for each line at which victims wait, most ranks first; at most `_MOST_LOCATIONS`."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in victims:
-        if location := waits_at(context, rank):
+        if location := _waits_at(context, rank):
             together.setdefault(location, []).append(rank)
     # Thousands of victims wait in a handful of places; the largest few show the pattern.
-    largest = sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_LOCATIONS]
+    largest = sorted(together.items(), key=lambda item: -len(item[1]))[:_MOST_LOCATIONS]
     return [
         Evidence(text=f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {name}", line=line)
         for (name, line), ranks in largest
     ]
 
 
-def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
+def _waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
     """Return (operation, user's line) of a rank's current operation, as texts; None if the rank is in none."""
     job, state = context.job, context.job.ranks.get(rank)
     if state is None or state.current is None:

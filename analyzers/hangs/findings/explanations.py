@@ -21,7 +21,7 @@ from analyzers.hangs.reading.exits import Ending
 from analyzers.hangs.reading.side_formats import ProcessState
 from analyzers.words import agree, capitalised, rank_names, size
 
-MECHANISMS = {
+_MECHANISMS = {
     HangClass.HOST_STUCK: "the process of {ranks} is alive, but runs other code instead of joining. {name} completes"
     " only with {whom}, so the others wait",
     HangClass.SKIPPED: "{name} completes only when every member joins it, but {ranks} went on without it",
@@ -32,11 +32,11 @@ MECHANISMS = {
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may have caused the hang, or may only wait like the others",
 }
-OTHER_GROUPS = (
+_OTHER_GROUPS = (
     "every rank must create every process group, also those that it is not a member of. PyTorch numbers groups in the"
     " order of creation, and members find each other by that number"
 )
-PROCESS_STATES = {
+_PROCESS_STATES = {
     ProcessState.STOPPED: "its process is stopped",
     ProcessState.IN_KERNEL: "its process waits inside a system call, as for storage that does not answer",
 }
@@ -45,7 +45,7 @@ PROCESS_STATES = {
 def why(cause: Cause) -> str:
     """Return why the culprit stops the other ranks, with the evidence that is not in the finding's title."""
     text = mechanism(cause)
-    evidence = further_evidence(cause)
+    evidence = _further_evidence(cause)
     if not evidence:
         return text
     named = cause.kind is HangClass.MISMATCH and cause.reason not in (Reason.TIE, Reason.ABORTED)
@@ -54,8 +54,8 @@ def why(cause: Cause) -> str:
 
 
 DEBUG_SERVER = "this server runs as long as the process does, so a refused connection means that the process has ended"
-MECHANISMS_OF_REASONS = {
-    Reason.OTHER_GROUPS: OTHER_GROUPS,
+_MECHANISMS_OF_REASONS = {
+    Reason.OTHER_GROUPS: _OTHER_GROUPS,
     Reason.DIFFERENT_TAGS: "a recv only takes a message with its own tag",
     Reason.KEPT_ALIVE: "Python waits for such threads before a process ends, and the launcher waits for the process",
 }
@@ -64,8 +64,8 @@ MECHANISMS_OF_REASONS = {
 
 def mechanism(cause: Cause) -> str:
     """Return, as a phrase, how the culprit stops the other ranks: what they need from the culprit and do not get."""
-    if cause.reason in MECHANISMS_OF_REASONS:
-        return MECHANISMS_OF_REASONS[cause.reason]
+    if cause.reason in _MECHANISMS_OF_REASONS:
+        return _MECHANISMS_OF_REASONS[cause.reason]
     name = name_operation(cause.culprit)
     whom = "the matching send or recv" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
@@ -74,30 +74,30 @@ def mechanism(cause: Cause) -> str:
         waiting = f". The ranks that wait for {it} cannot go on: {needs}" if cause.victims else ""
         # The title says it in the same words.
         in_title = cause.end is not None and cause.end.ending is Ending.CONNECTION_REFUSED
-        return f"{DEBUG_SERVER if in_title else end_of_process(cause)}{waiting}"
+        return f"{DEBUG_SERVER if in_title else _end_of_process(cause)}{waiting}"
     if cause.kind is HangClass.MISMATCH:
         return mismatch(cause)
     if cause.kind is HangClass.ALL_ARRIVED:
         who = "both ranks have" if cause.reason is Reason.BOTH_HALVES_ISSUED else "every member has"
         return f"{who} issued {name}, so no line of the program is to blame: the network or a device is stuck"
-    return MECHANISMS[cause.kind].format(ranks=rank_names(cause.ranks), name=name, whom=whom)
+    return _MECHANISMS[cause.kind].format(ranks=rank_names(cause.ranks), name=name, whom=whom)
 
 
-def end_of_process(cause: Cause) -> str:
+def _end_of_process(cause: Cause) -> str:
     """Return how the process of a dead rank ended, as a phrase."""
     process = agree(cause.ranks, "its process", "each of their processes")
     if cause.culprit.out_of_memory:
-        return f"{process} ended because {failed_allocation(cause)}"
+        return f"{process} ended because {_failed_allocation(cause)}"
     if cause.culprit.error:
         return f"an uncaught {cause.culprit.error} ended {process}"
     if cause.end is None:
-        return WITHOUT_END.get(cause.reason, f"the other ranks wrote a dump, {rank_names(cause.ranks)} wrote none")
+        return _WITHOUT_END.get(cause.reason, f"the other ranks wrote a dump, {rank_names(cause.ranks)} wrote none")
     if cause.end.ending is Ending.EXIT_CODE:
         return f"{process} ended, and no exception was recorded"
     return format_ending(cause.end)
 
 
-WITHOUT_END = {
+_WITHOUT_END = {
     Reason.LOST_NODE: "the node died, or lost its network: a live node reports every few seconds, whatever its ranks"
     " do",
     Reason.RAS_DEAD: "the threads of NCCL's RAS in the other processes lost the connection to its process, and it left"
@@ -108,12 +108,12 @@ WITHOUT_END = {
 """{reason: what shows that the process ended}, for cases in which no file says how it ended."""
 
 
-def failed_allocation(cause: Cause) -> str:
+def _failed_allocation(cause: Cause) -> str:
     """Return which allocation failed, as a phrase."""
     return "an allocation of host memory (CPU) failed" if is_host_memory(cause) else "an allocation failed"
 
 
-MISMATCHES = {
+_MISMATCHES = {
     Reason.OTHER_MODEL: "DDP gives each parameter of a rank to the same parameter of the others, so all must have the"
     " same ones",
     Reason.ABORTED: "gloo ends a rank that receives more bytes than its tensor holds; the other errors are"
@@ -130,8 +130,8 @@ MISMATCHES = {
 
 def mismatch(cause: Cause) -> str:
     """Return a phrase on why the operations of a mismatch cannot complete together."""
-    if cause.reason in MISMATCHES:
-        return MISMATCHES[cause.reason]
+    if cause.reason in _MISMATCHES:
+        return _MISMATCHES[cause.reason]
     if has_other_operation(cause):
         return (
             "the ranks called different operations, so none of them can complete. Probably a branch ran only on some"
@@ -140,7 +140,7 @@ def mismatch(cause: Cause) -> str:
     return "all members must pass the same shape and type. They did not, so the operation never completes"
 
 
-def further_evidence(cause: Cause) -> str:
+def _further_evidence(cause: Cause) -> str:
     """Return the evidence for a cause that is not in the finding's title; empty if the title shows everything."""
     in_title = {
         Reason.UNBALANCED,
@@ -168,7 +168,7 @@ def further_evidence(cause: Cause) -> str:
     # A skipped operation has one line in its title; which operation came instead is worth saying.
     if cause.reason in in_title or (cause.reason is Reason.DEVIATION and cause.kind is not HangClass.SKIPPED):
         return ""
-    return evidence_of_reason(cause)
+    return _evidence_of_reason(cause)
 
 
 def detail(cause: Cause) -> str:
@@ -177,26 +177,26 @@ def detail(cause: Cause) -> str:
     For a mismatch the text begins with the operations that the ranks issued.
     """
     if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
-        return f"{list_issued(cause.sides)}; {evidence_of_reason(cause)}"
-    return evidence_of_reason(cause)
+        return f"{list_issued(cause.sides)}; {_evidence_of_reason(cause)}"
+    return _evidence_of_reason(cause)
 
 
-def evidence_of_reason(cause: Cause) -> str:
+def _evidence_of_reason(cause: Cause) -> str:
     """Return the evidence that distinguishes a culprit from the other ranks, as a phrase.
 
     The text is empty if the `reason` of the cause needs no words.
     """
-    evidence = EVIDENCE.get(cause.reason, "")
+    evidence = _EVIDENCE.get(cause.reason, "")
     return evidence if isinstance(evidence, str) else evidence(cause)
 
 
-HOLDS_GIL = (
+_HOLDS_GIL = (
     "its process does not answer requests that need Python's global lock (GIL), so a C call holds that lock (the stack"
     " was read without it)"
 )
 
 
-def host_state(host: HostState) -> str:
+def _host_state(host: HostState) -> str:
     """Return a phrase with what is known about the process of a running rank; empty if nothing is known.
 
     The phrase can name the part of the step, a held global lock of Python (GIL), a process that is stopped or waits in
@@ -204,8 +204,8 @@ def host_state(host: HostState) -> str:
     """
     parts = [
         f"it last reported progress{part_of_step(host.phase, host.step)}" if host.phase else "",
-        HOLDS_GIL if host.holds_gil else "",
-        PROCESS_STATES[host.process] if host.process else "",
+        _HOLDS_GIL if host.holds_gil else "",
+        _PROCESS_STATES[host.process] if host.process else "",
         f"its thread {host.thread_error.thread} ended: {format_exception(host.thread_error)}"
         if host.thread_error
         else "",
@@ -213,12 +213,12 @@ def host_state(host: HostState) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def members_that_agree(cause: Cause) -> str:
+def _members_that_agree(cause: Cause) -> str:
     """Return how many members of the process group issued the operation of the majority, as a phrase."""
     return f"the other {len(cause.sides[0].ranks)} of {cause.members} ranks agree with each other"
 
 
-def members_that_completed(cause: Cause) -> str:
+def _members_that_completed(cause: Cause) -> str:
     """Return how many members of the process group have completed the operation, as a phrase."""
     return f"{cause.completed} of {cause.members} members have completed it"
 
@@ -229,7 +229,7 @@ def elements(cause: Cause) -> str:
     return f"together they send {sent} elements and receive {received}"
 
 
-def received_bytes(cause: Cause) -> str:
+def _received_bytes(cause: Cause) -> str:
     """Return a phrase on the received and expected sizes that gloo logged; empty if no log of the rank has them."""
     received, expected = cause.elements
     return f"it received {size(received)} where it expected {size(expected)}" if received else ""
@@ -237,11 +237,11 @@ def received_bytes(cause: Cause) -> str:
 
 def no_answer(cause: Cause) -> str:
     """Return a phrase on why a process did not answer the request for a dump, as far as the reason is known."""
-    return host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
+    return _host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
 
 
-EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
-    Reason.MAJORITY: members_that_agree,
+_EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
+    Reason.MAJORITY: _members_that_agree,
     Reason.SIZE_RULE: lambda cause: f"the sizes of its input and output do not fit: {size_rule(cause)}",
     Reason.EMPTY_TENSOR: lambda cause: f"{agree(cause.ranks, 'its tensor is', 'their tensors are')} empty",
     Reason.EARLIER_STEPS: "in its earlier steps it called another operation at this point",
@@ -265,7 +265,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.OTHER_PEER: "one peer waits for the message that it never issued, and another one never issued the other"
     " half of the message that it did issue",
     Reason.ONE_TOO_MANY: "its peer and all other pairs issued one message less",
-    Reason.ABORTED: received_bytes,
+    Reason.ABORTED: _received_bytes,
     Reason.NAMED_ABSENT: "the error of the ranks that waited names it",
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",
     Reason.ENDED: lambda cause: format_ending(cause.end) if cause.end else "",
@@ -278,8 +278,8 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.LOST_NODE: lambda cause: f"silent since {cause.node.last_time}" if cause.node else "",
     Reason.NO_ANSWER: no_answer,
     Reason.CLOSED_GROUP: "it had called destroy_process_group() before, while its process goes on",
-    Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),
-    Reason.OTHERS_COMPLETED: members_that_completed,
+    Reason.RUNS_OWN_CODE: lambda cause: _host_state(cause.host),
+    Reason.OTHERS_COMPLETED: _members_that_completed,
     Reason.ALL_JOINED: "every member has joined it",
     Reason.MADE_PROGRESS: "all of them made progress between the two rounds of dumps",
     Reason.MOVED_ON: "all of them went on after the dumps were taken",

@@ -28,7 +28,7 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
     cause = replace(cause, process=process_of(context.side, cause.ranks[0]))
     return Finding(
         id=f"hang.{cause.kind}",
-        severity=severity_of(context, cause),
+        severity=_severity_of(context, cause),
         title=title(cause),
         why=why(cause),
         next=next_step(cause),
@@ -45,7 +45,7 @@ def process_of(side: SideFiles, rank: int) -> Process:
     return Process(file.pid, file.host) if file else UNKNOWN_PROCESS
 
 
-def severity_of(context: HangContext, cause: Cause) -> Severity:
+def _severity_of(context: HangContext, cause: Cause) -> Severity:
     """Return the severity of a cause; it is `INFO` if a rank was only slow in a job that ended cleanly."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO

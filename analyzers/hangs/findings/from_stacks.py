@@ -10,8 +10,8 @@ from analyzers.hangs.model import Culprit, HangClass
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
 from analyzers.words import agree, rank_names
 
-MOST_SIDES = 4
-CONFIDENCES = {
+_MOST_SIDES = 4
+_CONFIDENCES = {
     HangClass.HOST_STUCK: 0.75,
     HangClass.MISMATCH: 0.7,
     HangClass.UNMATCHED_P2P: 0.5,
@@ -20,13 +20,13 @@ CONFIDENCES = {
     HangClass.UNKNOWN: 0.3,
 }
 OPERATIONS = {"backward": "the backward pass", "its device": "a wait for its device"}
-BEGINNINGS = {
+_BEGINNINGS = {
     HangClass.MISMATCH: "ranks wait in different operations: ",
     HangClass.UNMATCHED_P2P: "ranks wait in sends and receives that do not match: ",
     HangClass.ALL_ARRIVED: "all ranks wait at the same line: ",
 }
 """{class of a hang: the beginning of a title that then says where all ranks are}."""
-WHY = {
+_WHY = {
     HangClass.HOST_STUCK: "the other ranks wait in operations that need {them}",
     HangClass.MISMATCH: "all ranks wait, but not in the same operation: a branch that only some of them took, or a loop"
     " that ended earlier there",
@@ -34,11 +34,13 @@ WHY = {
     HangClass.ALL_ARRIVED: "every rank is in the same operation at the same line, so the network or a device is"
     " stuck, or one rank passed a different shape, which stacks do not show",
 }
-UNMOVED = ". No rank moved between the samples of its stack"
-ONE_SAMPLE = ". Only one stack was taken of each rank, which cannot show whether the rank is stuck or slow"
-ONE_SAMPLE_FACTOR = 0.7
-NO_FLIGHT_RECORDER = "Flight Recorder, which would number the collectives: start the job with `workbench launch -- ...`"
-OTHER_MACHINES = "the ranks of the other machines: run the same command there"
+_UNMOVED = ". No rank moved between the samples of its stack"
+_ONE_SAMPLE = ". Only one stack was taken of each rank, which cannot show whether the rank is stuck or slow"
+_ONE_SAMPLE_FACTOR = 0.7
+_NO_FLIGHT_RECORDER = (
+    "Flight Recorder, which would number the collectives: start the job with `workbench launch -- ...`"
+)
+_OTHER_MACHINES = "the ranks of the other machines: run the same command there"
 
 
 def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
@@ -54,24 +56,24 @@ def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
         ranks=cause.ranks,
         sentence=sentence(cause),
         confidence=confidence(cause),
-        missing=[NO_FLIGHT_RECORDER, *([OTHER_MACHINES] if seen < world_size else [])],
+        missing=[_NO_FLIGHT_RECORDER, *([_OTHER_MACHINES] if seen < world_size else [])],
     )
 
 
-def is_one_sample(cause: StackCause) -> bool:
+def _is_one_sample(cause: StackCause) -> bool:
     """Return whether each rank has only one stack sample, so that nothing shows whether a rank moves."""
     return all(place.moved is None for side in cause.places for place in side)
 
 
 def confidence(cause: StackCause) -> float:
     """Return the confidence in a cause, from 0 to 1; it is lower if each rank has only one stack sample."""
-    return round(CONFIDENCES[cause.kind] * (ONE_SAMPLE_FACTOR if is_one_sample(cause) else 1.0), 2)
+    return round(_CONFIDENCES[cause.kind] * (_ONE_SAMPLE_FACTOR if _is_one_sample(cause) else 1.0), 2)
 
 
 def why(cause: StackCause) -> str:
     """Return how the culprits stop the other ranks, as far as stacks show it."""
-    return WHY[cause.kind].format(them=agree(cause.ranks, "it", "them")) + (
-        ONE_SAMPLE if is_one_sample(cause) else UNMOVED
+    return _WHY[cause.kind].format(them=agree(cause.ranks, "it", "them")) + (
+        _ONE_SAMPLE if _is_one_sample(cause) else _UNMOVED
     )
 
 
@@ -88,34 +90,34 @@ def title(cause: StackCause) -> str:
     If no rank runs its own code, the title is the result of `sides`: the operation and line of all ranks.
     """
     if cause.kind is not HangClass.HOST_STUCK:
-        return BEGINNINGS.get(cause.kind, "") + sides(cause)
+        return _BEGINNINGS.get(cause.kind, "") + sides(cause)
     working = [side for side in cause.places if not side[0].waits]
-    return ", ".join(f"{is_at(side, 'is stuck in', 'are stuck in')} and in no collective" for side in working)
+    return ", ".join(f"{_is_at(side, 'is stuck in', 'are stuck in')} and in no collective" for side in working)
 
 
 def waiting(cause: StackCause) -> str:
     """Return a phrase on where the victims wait, such as `ranks 0, 2-3 wait in the backward pass (train.py:34)`."""
     groups = [side for side in cause.places if side[0].waits]
-    return ", ".join(is_at(side, "waits in", "wait in") for side in groups[:MOST_SIDES])
+    return ", ".join(_is_at(side, "waits in", "wait in") for side in groups[:_MOST_SIDES])
 
 
 def sides(cause: StackCause) -> str:
     """Return where all ranks are: `rank 0 is in barrier (train.py:98), ranks 1-3 are in all_reduce (train.py:22)`."""
     # The smaller side first: it is the one that differs.
-    return ", ".join(is_at(side, "is in", "are in") for side in reversed(cause.places[:MOST_SIDES]))
+    return ", ".join(_is_at(side, "is in", "are in") for side in reversed(cause.places[:_MOST_SIDES]))
 
 
-def is_at(side: list[Place], singular: str, plural: str) -> str:
+def _is_at(side: list[Place], singular: str, plural: str) -> str:
     """Return the ranks of `side` with a verb and their location, such as `ranks 1-3 wait in backward (train.py:22)`.
 
     All items of `side` have the same operation and line. `singular` and `plural` are forms of the verb (`waits`,
     `wait`).
     """
     ranks = sorted(place.rank for place in side)
-    return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"
+    return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {_place_name(side[0])}"
 
 
-def place_name(place: Place) -> str:
+def _place_name(place: Place) -> str:
     """Return the operation and line of a rank, or its function and line if it runs its own code."""
     if place.activity is Activity.OWN_CODE:
         return format_function(list(place.frames)) or "code of libraries"
@@ -152,7 +154,7 @@ def findings_from_stacks(cause: StackCause) -> list[Finding]:
             why=culprit.detail,
             next=next_step(cause),
             ranks=culprit.ranks,
-            evidence=[evidence(side) for side in cause.places[:MOST_SIDES]],
+            evidence=[evidence(side) for side in cause.places[:_MOST_SIDES]],
             confidence=culprit.confidence,
         )
         for culprit in culprits_from_stacks(cause)
@@ -165,14 +167,14 @@ def evidence(side: list[Place]) -> Evidence:
     All items of `side` have the same operation and line.
     """
     line = side[0].line
-    return Evidence(text=is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")
+    return Evidence(text=_is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")
 
 
 def next_step(cause: StackCause) -> str:
     """Return the next thing to try, as an imperative sentence without a full stop."""
     lines = [format_line(side[0].line) for side in cause.places if side[0].line]
     if cause.kind is HangClass.HOST_STUCK:
-        return for_stuck_ranks([side for side in cause.places if not side[0].waits])
+        return _for_stuck_ranks([side for side in cause.places if not side[0].waits])
     if cause.kind is HangClass.MISMATCH and len(lines) > 1:
         return f"compare {lines[-1]} with {lines[0]}, and make every rank take the same branch"
     if cause.kind is HangClass.UNMATCHED_P2P:
@@ -180,9 +182,9 @@ def next_step(cause: StackCause) -> str:
     return "check the network and the devices of these ranks, and print the shape that each rank passes at this line"
 
 
-def for_stuck_ranks(sides: Sequence[list[Place]]) -> str:
+def _for_stuck_ranks(sides: Sequence[list[Place]]) -> str:
     """Return what to look at if ranks run their own code; each item of `sides` has the ranks that are at one line."""
     first, *others = sides
     text = for_stuck_code(list(first[0].frames), Process(first[0].pid), len(first))
     lines = [format_line(side[0].line) for side in others if side[0].line]
-    return f"{text}. Then look at {', '.join(lines[:MOST_SIDES])}" if lines else text
+    return f"{text}. Then look at {', '.join(lines[:_MOST_SIDES])}" if lines else text

@@ -14,21 +14,21 @@ from analyzers.words import agree, rank_names
 
 UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
 OOM_KILLER = "`dmesg -T | grep -i 'killed process'`"
-SEE_MEMORY = (
+_SEE_MEMORY = (
     "see in a memory snapshot of the rank what filled its memory (`workbench inspect SNAPSHOT`; the trainer records one"
     " with profiling.enable_memory_snapshot, other scripts with "
 )
-DEVICE_RECORDER = "torch.cuda.memory._record_memory_history()"
-HOST_RECORDER = "`workbench.recorders.MemoryRecorder`: PyTorch records none of a CPU"
+_DEVICE_RECORDER = "torch.cuda.memory._record_memory_history()"
+_HOST_RECORDER = "`workbench.recorders.MemoryRecorder`: PyTorch records none of a CPU"
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
 def next_step(cause: Cause) -> str:
     """Return the next thing to try, as an imperative sentence without a full stop."""
     if cause.reason is Reason.OTHER_GROUPS:
-        return for_other_groups(cause)
+        return _for_other_groups(cause)
     if cause.reason is Reason.DIFFERENT_TAGS:
-        return f"pass the same tag at {' and '.join(differing_lines(cause))}, or no tag"
+        return f"pass the same tag at {' and '.join(_differing_lines(cause))}, or no tag"
     if cause.reason is Reason.CLOSED_GROUP:
         return f"call destroy_process_group() on {rank_names(cause.ranks)} only after the last collective"
     if cause.reason is Reason.KEPT_ALIVE:
@@ -38,7 +38,7 @@ def next_step(cause: Cause) -> str:
     return step if isinstance(step, str) else step(cause)
 
 
-def for_stuck(cause: Cause) -> str:
+def _for_stuck(cause: Cause) -> str:
     """Return what to do about a rank that runs its own code."""
     line = format_line(user_frame(cause.culprit.frames))
     if cause.host.process is ProcessState.STOPPED:
@@ -62,37 +62,37 @@ def for_stuck(cause: Cause) -> str:
     return for_stuck_code(cause.culprit.frames, cause.process, len(cause.ranks))
 
 
-def for_other_groups(cause: Cause) -> str:
+def _for_other_groups(cause: Cause) -> str:
     """Return what to do about ranks that created other process groups than the rest."""
     line = format_line(cause.expected.line) if cause.expected else ""
     where = f" at {line}" if line else ""
     return f"call new_group{where} on all ranks in the same order, or pass use_local_synchronization=True"
 
 
-def for_dead(cause: Cause) -> str:
+def _for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
     if cause.culprit.out_of_memory:
-        recorder = HOST_RECORDER if is_host_memory(cause) else DEVICE_RECORDER
-        return f"{SEE_MEMORY}{recorder}){only_wait(cause)}"
+        recorder = _HOST_RECORDER if is_host_memory(cause) else _DEVICE_RECORDER
+        return f"{_SEE_MEMORY}{recorder}){_only_wait(cause)}"
     if cause.culprit.error:
-        return for_exception(cause)
+        return _for_exception(cause)
     if cause.node:
         name = cause.node.name
         return f"find out whether {name} is up: its power, kernel log and network, and whether the scheduler took it"
     if cause.end is None:
         ranks = rank_names(cause.ranks)
         return f"read the log of {ranks}; if its process is still alive, {py_spy(cause.process)} shows where it is"
-    return for_process(cause, cause.end)
+    return _for_process(cause, cause.end)
 
 
-def only_wait(cause: Cause) -> str:
+def _only_wait(cause: Cause) -> str:
     """Return an addition to advice: the other ranks only wait for the culprit; empty if no rank waits for it."""
     return f"; the other ranks only wait for {agree(cause.ranks, 'it', 'them')}" if cause.victims else ""
 
 
-def for_process(cause: Cause, end: RankEnd) -> str:
+def _for_process(cause: Cause, end: RankEnd) -> str:
     """Return what to do about a process that ended without an exception."""
-    ranks, waits = rank_names(cause.ranks), only_wait(cause)
+    ranks, waits = rank_names(cause.ranks), _only_wait(cause)
     if end.ending is Ending.NO_ERROR:
         return (
             f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break that only it"
@@ -109,7 +109,7 @@ def for_process(cause: Cause, end: RankEnd) -> str:
     return f"read the log of {ranks}: its last lines and the exit status show why the process ended{waits}"
 
 
-def for_exception(cause: Cause) -> str:
+def _for_exception(cause: Cause) -> str:
     """Return what to do about an uncaught exception."""
     exit_file = cause.end.exit_file if cause.end else None
     if exit_file and UNUSED_PARAMETERS in exit_file.message:
@@ -119,15 +119,15 @@ def for_exception(cause: Cause) -> str:
             " in the loss on every rank, or pass find_unused_parameters=True to DistributedDataParallel"
         )
     if exit_file and exit_file.hint:
-        return f"{exit_file.hint}{only_wait(cause)}"
+        return f"{exit_file.hint}{_only_wait(cause)}"
     line = format_line(user_frame(cause.culprit.frames))
     where = f" at {line}" if line else ""
     if cause.culprit.error == "SystemExit":
-        return f"find out why the program calls sys.exit(){where}{only_wait(cause)}"
-    return f"fix the {cause.culprit.error} raised{where}{only_wait(cause)}"
+        return f"find out why the program calls sys.exit(){where}{_only_wait(cause)}"
+    return f"fix the {cause.culprit.error} raised{where}{_only_wait(cause)}"
 
 
-def for_skipped(cause: Cause) -> str:
+def _for_skipped(cause: Cause) -> str:
     """Return what to do about a rank that skipped an operation."""
     line = format_line(cause.expected.line) if cause.expected else ""
     what = f"around {line}" if line else "around this operation"
@@ -135,20 +135,20 @@ def for_skipped(cause: Cause) -> str:
     return f"find the condition or the loop {what} that makes {ranks} skip it"
 
 
-def differing_lines(cause: Cause) -> list[str]:
+def _differing_lines(cause: Cause) -> list[str]:
     """Return the source lines that issued the differing operations, each once; the line of most ranks comes first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
     return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 
 
-def for_other_order(cause: Cause) -> str:
+def _for_other_order(cause: Cause) -> str:
     """Return what to do about process groups that are used in different orders."""
-    lines = differing_lines(cause)
+    lines = _differing_lines(cause)
     what = f"what {lines[0]} and {lines[1]} issue" if len(lines) > 1 else "the operations of these groups"
     return f"issue {what} in the same order on every rank"
 
 
-MISMATCHES = {
+_MISMATCHES = {
     Reason.OTHER_MODEL: "compare the model's configuration, and the versions of the code, on all ranks",
     Reason.LEFT_ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or"
     " metrics",
@@ -159,12 +159,12 @@ MISMATCHES = {
 """{reason of a cause: what to do about operations that differ}; `{where}` is replaced by their lines."""
 
 
-def for_mismatch(cause: Cause) -> str:
+def _for_mismatch(cause: Cause) -> str:
     """Return what to do about members that issued different operations."""
-    lines = differing_lines(cause)
+    lines = _differing_lines(cause)
     where = f" at {lines[0]}" if len(lines) == 1 else ""
-    if cause.reason in MISMATCHES:
-        return MISMATCHES[cause.reason].format(where=where)
+    if cause.reason in _MISMATCHES:
+        return _MISMATCHES[cause.reason].format(where=where)
     if len(lines) > 1 and has_other_operation(cause):
         return f"compare {lines[0]} with {lines[1]}, and make every rank take the same branch"
     if has_other_operation(cause):
@@ -174,20 +174,20 @@ def for_mismatch(cause: Cause) -> str:
     return f"print the tensor's shape and dtype{where} on every rank, and make them equal"
 
 
-def for_lagging(cause: Cause) -> str:
+def _for_lagging(cause: Cause) -> str:
     """Return what to do about ranks in an operation that others have completed."""
     ranks = rank_names(cause.ranks)
     return f"check the device of {ranks} (`nvidia-smi`, `dmesg -T | grep -i xid`): an earlier kernel may hang there"
 
 
 NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
-    HangClass.DEAD: for_dead,
-    HangClass.MISMATCH: for_mismatch,
-    HangClass.SKIPPED: for_skipped,
-    HangClass.ORDER_CYCLE: for_other_order,
-    HangClass.HOST_STUCK: for_stuck,
+    HangClass.DEAD: _for_dead,
+    HangClass.MISMATCH: _for_mismatch,
+    HangClass.SKIPPED: _for_skipped,
+    HangClass.ORDER_CYCLE: _for_other_order,
+    HangClass.HOST_STUCK: _for_stuck,
     HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
-    HangClass.LAGGING: for_lagging,
+    HangClass.LAGGING: _for_lagging,
     HangClass.ALL_ARRIVED: "check the devices of these ranks (`dmesg -T | grep -i xid`) and the network between them;"
     " take dumps a second time to see whether any rank went on",
     HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",

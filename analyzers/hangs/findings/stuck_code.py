@@ -20,66 +20,66 @@ class LibraryWait(NamedTuple):
     options: str = ""
 
 
-def library_wait(file: str, function: str, advice: str, options: str = "") -> LibraryWait:
+def _library_wait(file: str, function: str, advice: str, options: str = "") -> LibraryWait:
     """Return a `LibraryWait`; `file` matches the end of a path, `function` a whole name."""
     return LibraryWait(re.compile(rf"(^|/)(?:{file})$"), re.compile(rf"^(?:{function})$"), advice, options)
 
 
-CHILDREN = "--subprocesses"
+_CHILDREN = "--subprocesses"
 """The option of py-spy that also prints the stacks of the processes that a rank has started."""
 # Sorted from special to general: a data loader, for example, waits for its workers in `queue.get`.
 WAITS = (
-    library_wait(
+    _library_wait(
         r"torch/utils/data/dataloader\.py",
         ".*",
         "find the data-loader worker that gives {code} no batch; with num_workers=0 the rank itself shows the line",
-        CHILDREN,
+        _CHILDREN,
     ),
-    library_wait(
+    _library_wait(
         r"queue\.py",
         "get",
         "find what should put items into the queue that {code} reads: a thread that ended, or more reads than items",
     ),
-    library_wait(
+    _library_wait(
         r"queue\.py", "put", "find what should read the full queue that {code} fills: a thread that ended, or is stuck"
     ),
-    library_wait(
+    _library_wait(
         r"queue\.py", "join", "call task_done() for every item of the queue for which {code} waits, also after an error"
     ),
-    library_wait(
+    _library_wait(
         r"threading\.py",
         "join|_wait_for_tstate_lock",
         "find out why the thread does not end for which {code} waits: its stack is among those of the rank",
     ),
-    library_wait(
+    _library_wait(
         r"threading\.py",
         "wait|wait_for|acquire|__enter__",
         "find the thread that should release the lock, or set the event, for which {code} waits, and where it is",
     ),
-    library_wait(
+    _library_wait(
         r"concurrent/futures/\w+\.py",
         ".*",
         "find out what the tasks do for which {code} waits: a task that waits for its own pool never ends",
     ),
-    library_wait(
+    _library_wait(
         r"subprocess\.py",
         ".*",
         "find out why the command does not end that {code} starts: it may wait for input, or for its output to be read",
-        CHILDREN,
+        _CHILDREN,
     ),
-    library_wait(
+    _library_wait(
         r"multiprocessing/(?:\w+/)?\w+\.py",
         ".*",
         "find out what the process does for which {code} waits: it ended, or waits for its output to be read",
-        CHILDREN,
+        _CHILDREN,
     ),
-    library_wait(
+    _library_wait(
         r"(?:socket|ssl)\.py|http/client\.py|urllib/request\.py|(?:requests|urllib3|httpx|aiohttp|botocore)/.*\.py",
         ".*",
         "find out which server does not answer {code}, and give the call a timeout",
     ),
-    library_wait(r"(?:pdb|bdb|cmd|code)\.py", ".*", "remove the breakpoint or prompt in {code}: it waits for input"),
-    library_wait(
+    _library_wait(r"(?:pdb|bdb|cmd|code)\.py", ".*", "remove the breakpoint or prompt in {code}: it waits for input"),
+    _library_wait(
         r"(?:re|re/__init__)\.py",
         ".*",
         "look at the pattern that {code} uses and at the text it searches: nested repetitions may take for ever",
@@ -116,7 +116,7 @@ def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> st
         shows = "shows its stacks and those of its processes" if wait.options else "shows all its threads"
         return f"{wait.advice.format(code=code)}; while it hangs, {py_spy(process, wait.options)} {shows}{there}"
     called = f"what {calls[-1].name} ({format_line(calls[-1])}) waits for in {code}" if calls else ""
-    where = called or in_own_code(line, code)
+    where = called or _in_own_code(line, code)
     return f"find out {where}; while it hangs, {py_spy(process, '--locals')} shows the variables {first}"
 
 
@@ -125,7 +125,7 @@ def matches(wait: LibraryWait, frame: Frame) -> bool:
     return bool(wait.file.search(frame.filename.replace("\\", "/")) and wait.function.search(frame.name))
 
 
-def in_own_code(line: Frame | None, code: str) -> str:
+def _in_own_code(line: Frame | None, code: str) -> str:
     """Return what to find out about the user's code at `line`, if its stack shows no call of a library."""
     if line and line.name == "<lambda>":  # it has no loop
         return f"what the call in {code} waits for"

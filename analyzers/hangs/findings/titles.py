@@ -28,7 +28,7 @@ def title(cause: Cause) -> str:
     For example `rank 3 is stuck at step 6 in tokenize (data/text.py:41) and never joined all_reduce #412 of dp`.
     """
     if cause.culprit.out_of_memory:
-        return f"{rank_names(cause.ranks)} ran out of memory{at_step(cause)}{in_function(cause)}"
+        return f"{rank_names(cause.ranks)} ran out of memory{at_step(cause)}{_in_function(cause)}"
     if cause.reason is Reason.OTHER_GROUPS:
         return other_groups(cause)
     return TITLES[cause.kind](cause)
@@ -43,7 +43,7 @@ def with_victims(cause: Cause) -> str:
     return f"{title(cause)}; {rank_names(waiting)} {agree(waiting, 'waits', 'wait')} for {whom}"
 
 
-def in_function(cause: Cause, otherwise: str = "") -> str:
+def _in_function(cause: Cause, otherwise: str = "") -> str:
     """Return the culprit's innermost user frame as ` in tokenize (data/text.py:41)`; `otherwise` if it has no stack."""
     where = format_function(cause.culprit.frames)
     return f" in {where}" if where else otherwise
@@ -55,17 +55,17 @@ def dead(cause: Cause) -> str:
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
     if cause.end is None:
-        return without_end(cause, ranks, when)
+        return _without_end(cause, ranks, when)
     if cause.end.ending is Ending.NO_ERROR:
-        return f"{ranks} ended normally{when}, while the other ranks went on{in_other_line(cause)}"
+        return f"{ranks} ended normally{when}, while the other ranks went on{_in_other_line(cause)}"
     if cause.end.signal:
-        return f"{ranks} died{when}: {cause.end.signal}{in_function(cause)}"
+        return f"{ranks} died{when}: {cause.end.signal}{_in_function(cause)}"
     if cause.end.ending is Ending.PROCESS_EXITED:
         return f"{ranks} exited{when} without an error message"
     return f"{ranks} died{when}: {format_ending(cause.end)}"
 
 
-def without_end(cause: Cause, ranks: str, when: str) -> str:
+def _without_end(cause: Cause, ranks: str, when: str) -> str:
     """Return the title of a finding on ranks that have no file about how they ended.
 
     `ranks` names them, as `rank 3`; `when` is a phrase to put after the verb, as ` at step 6 before all_reduce #412`.
@@ -78,12 +78,12 @@ def without_end(cause: Cause, ranks: str, when: str) -> str:
     return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump{lacks}"
 
 
-def in_other_line(cause: Cause) -> str:
+def _in_other_line(cause: Cause) -> str:
     """Return the line at which other ranks timed out waiting for the culprit, as ` in step (train.py:12)`, or ""."""
-    return in_line(cause.expected.line) if cause.expected else ""
+    return _in_line(cause.expected.line) if cause.expected else ""
 
 
-def in_line(line: Frame | None) -> str:
+def _in_line(line: Frame | None) -> str:
     """Return a source line as ` in step (train.py:12)`; empty if no line is known."""
     return f" in {line.name} ({format_line(line)})" if line else ""
 
@@ -95,7 +95,7 @@ def other_groups(cause: Cause) -> str:
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.issued is None:
         verb = "skipped" if cause.kind is HangClass.SKIPPED else "never joined"
-        return f"{ranks} {verb} {expected}{step}{in_function(cause)}"
+        return f"{ranks} {verb} {expected}{step}{_in_function(cause)}"
     if cause.kind is HangClass.SKIPPED:
         return f"{ranks} skipped {expected}{step}, and went on to {format_operation(cause.issued)}"
     return f"{ranks} made {format_operation(cause.issued)}{step} instead of {expected}"
@@ -105,12 +105,12 @@ def host_stuck(cause: Cause) -> str:
     """Return the title of a finding on a rank that runs its own code."""
     if cause.reason is Reason.KEPT_ALIVE:
         ends = f"{rank_names(cause.ranks)} finished {agree(cause.ranks, 'its', 'their')} program, but"
-        return f"{ends} a thread that is no daemon keeps the process alive{in_function(cause)}"
+        return f"{ends} a thread that is no daemon keeps the process alive{_in_function(cause)}"
     joined = "issued the other half of" if is_message(cause.culprit) else "joined"
-    where = in_function(cause, " outside any collective")
+    where = _in_function(cause, " outside any collective")
     ranks = cause.ranks
     if cause.reason is Reason.NAMED_ABSENT:
-        return f"{rank_names(ranks)} never joined the monitored barrier{at_step(cause)}{in_function(cause)}"
+        return f"{rank_names(ranks)} never joined the monitored barrier{at_step(cause)}{_in_function(cause)}"
     stuck = f"{rank_names(ranks)} {agree(ranks, 'is', 'are')} stuck{at_step(cause)}{where}"
     return f"{stuck} and never {joined} {name_operation(cause.culprit)}"
 
@@ -122,8 +122,8 @@ def skipped(cause: Cause) -> str:
     return f"{rank_names(cause.ranks)} skipped {name_operation(cause.culprit)}{at_step(cause)}{went_on}"
 
 
-UNKNOWN_TENSOR = "a different shape or type"
-DEEDS = {
+_UNKNOWN_TENSOR = "a different shape or type"
+_DEEDS = {
     Reason.OTHER_MODEL: "built a model with a different number of parameters than the other ranks",
     Reason.LEFT_ALONE: "issued a collective when all other ranks had ended normally,",
 }
@@ -140,7 +140,7 @@ def mismatch(cause: Cause) -> str:
     if cause.reason is Reason.DIFFERENT_HALVES:
         return f"{ranks} issued a send and a recv that do not match{step}: {message_halves(cause)}"
     if cause.reason in (Reason.OTHER_MODEL, Reason.LEFT_ALONE):
-        return f"{ranks} {DEEDS[cause.reason]}{step}{in_function(cause)}"
+        return f"{ranks} {_DEEDS[cause.reason]}{step}{_in_function(cause)}"
     if cause.reason is Reason.ABORTED and cause.issued is None:
         return aborted(cause)
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
@@ -162,7 +162,7 @@ def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
     tensor of 8 float32, in collective #6 of process group dp (train.py:12)`. `issued` is the operation that the
     culprits issued, `expected` the operation of the other ranks.
     """
-    mine, theirs = (tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR for side in (issued, expected))
+    mine, theirs = (_tensor_name(side.shape) if side.shape else _UNKNOWN_TENSOR for side in (issued, expected))
     where = append_line(collective_name(cause), issued.line)
     if cause.reason is Reason.SIZE_RULE and mine == theirs:
         call = f"{rank_names(issued.ranks)} called {issued.operation}{at_step(cause)}"
@@ -178,12 +178,12 @@ def aborted(cause: Cause) -> str:
     """
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
-        places = ", ".join(f"{rank_names(side.ranks)}{in_line(side.line)}" for side in cause.sides)
+        places = ", ".join(f"{rank_names(side.ranks)}{_in_line(side.line)}" for side in cause.sides)
         if set(cause.ranks) < {rank for side in cause.sides for rank in side.ranks}:
             return f"{ranks} called a different collective than the other ranks{step}: {places}"
         return f"{ranks} passed tensors of different sizes to one collective{step}: {places}"
     name = name_operation(cause.culprit) or "a collective"
-    return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{in_function(cause)}"
+    return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{_in_function(cause)}"
 
 
 def called(side: RanksInOp, cause: Cause) -> str:
@@ -194,12 +194,12 @@ def called(side: RanksInOp, cause: Cause) -> str:
     """
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):
-        return f"{ranks} called {format_operation(side, with_group=is_in_other_group(cause))}"
-    tensor = tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR
+        return f"{ranks} called {format_operation(side, with_group=_is_in_other_group(cause))}"
+    tensor = _tensor_name(side.shape) if side.shape else _UNKNOWN_TENSOR
     return f"{ranks} passed {append_line(f'{tensor} to {side.operation}', side.line)}"
 
 
-def tensor_name(shape: str) -> str:
+def _tensor_name(shape: str) -> str:
     """Return a shape with its dtype as `a tensor of 4x4 float32`; for `0 float32`, say that the tensor is empty."""
     empty = shape.removeprefix("0 ")
     return f"a tensor of {shape}" if empty == shape else f"an empty tensor (0 elements, {empty})"
@@ -219,12 +219,12 @@ def both_sides(cause: Cause) -> str:
 def has_other_operation(cause: Cause) -> bool:
     """Return whether the culprit's operation has another name, root or process group than that of the other ranks."""
     issued, expected = cause.issued, cause.expected
-    if is_in_other_group(cause):
+    if _is_in_other_group(cause):
         return True
     return bool(issued and expected and (issued.operation, issued.root) != (expected.operation, expected.root))
 
 
-def is_in_other_group(cause: Cause) -> bool:
+def _is_in_other_group(cause: Cause) -> bool:
     """Return whether the culprit issued the same operation as the other ranks, but in another process group."""
     issued, expected = cause.issued, cause.expected
     return bool(issued and expected and issued.operation == expected.operation and issued.group != expected.group)
@@ -284,7 +284,7 @@ def slow(cause: Cause) -> str:
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')}"
     moved = "went on after the dumps" if cause.reason is Reason.MOVED_ON else "made progress between two dumps"
     progress = f"{choose_pronoun(cause.ranks)} {moved}"
-    return f"{ranks} slow, not stuck{at_step(cause)}{in_function(cause)}: {progress}"
+    return f"{ranks} slow, not stuck{at_step(cause)}{_in_function(cause)}: {progress}"
 
 
 def unmatched_p2p(cause: Cause) -> str:
@@ -294,10 +294,10 @@ def unmatched_p2p(cause: Cause) -> str:
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:
             group = process_group(cause.culprit.group_desc)
-            where = f"{step}{in_function(cause)}: each waits for a send or recv that its peer has not issued"
+            where = f"{step}{_in_function(cause)}: each waits for a send or recv that its peer has not issued"
             return f"{names} wait for each other in sends and receives of {group}{where}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
-            return f"{names} never issued the other half of {name}{step}{in_function(cause)}"
+            return f"{names} never issued the other half of {name}{step}{_in_function(cause)}"
         case Reason.DIFFERENT_TAGS:
             return f"{names} wait for each other under different tags{step}: {message_halves(cause)}"
         case Reason.OTHER_LAUNCH:
@@ -305,19 +305,19 @@ def unmatched_p2p(cause: Cause) -> str:
         case Reason.DEVIATION:
             return f"{names} skipped {name}{step}: {choose_pronoun(ranks)} issued {both_sides(cause)}"
     waits = agree(ranks, "waits", "wait")
-    return f"{names} {waits} in a send or recv{step}{in_function(cause)} whose other half was never issued"
+    return f"{names} {waits} in a send or recv{step}{_in_function(cause)} whose other half was never issued"
 
 
 def message(cause: Cause) -> str:
     """Return the title of a finding on sends and receives that do not match."""
-    return wrong_message(cause) if cause.reason in (Reason.OTHER_PEER, Reason.ONE_TOO_MANY) else unmatched_p2p(cause)
+    return _wrong_message(cause) if cause.reason in (Reason.OTHER_PEER, Reason.ONE_TOO_MANY) else unmatched_p2p(cause)
 
 
-def wrong_message(cause: Cause) -> str:
+def _wrong_message(cause: Cause) -> str:
     """Return the title of a finding on a send or recv that a rank should not have issued."""
     name = cause.issued.operation if cause.issued else "a message"
     wrong = f"{name} instead of {cause.expected.operation}" if cause.expected else f"{name} once too often"
-    return f"{rank_names(cause.ranks)} issued {wrong}{at_step(cause)}{in_function(cause)}"
+    return f"{rank_names(cause.ranks)} issued {wrong}{at_step(cause)}{_in_function(cause)}"
 
 
 def unknown(cause: Cause) -> str:

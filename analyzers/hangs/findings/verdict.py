@@ -16,30 +16,30 @@ from analyzers.hangs.reading.side_formats import CollectionReason
 from analyzers.report import Status, Verdict
 from analyzers.words import quantity, rank_names
 
-MOST_CAUSES, MOST_LOCATIONS = 3, 4
-UNREADABLE_FACTOR = 0.85
+_MOST_CAUSES, _MOST_LOCATIONS = 3, 4
+_UNREADABLE_FACTOR = 0.85
 """The confidence is multiplied by this factor if a dump is unreadable, as that dump may hold the cause."""
-HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE, CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
-BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
+_HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE, _CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
+_BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
 """The information without which dumps can look healthy although the job hangs."""
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
     """Return the verdict on a hang; its class is the class of the first of `causes`, which may be empty."""
     if not causes:
-        return without_cause(context)
+        return _without_cause(context)
     if all(c.kind is HangClass.SLOW for c in causes) and context.side.all_ended_cleanly(context.job.world_size):
         return ended_cleanly(context, causes)
     first = causes[0]
     # Ranks without a dump are named only where no culprit is known.
     known = [c for c in causes if c.kind is not HangClass.UNKNOWN]
     status = Status.WARNING if first.kind is HangClass.SLOW else Status.ERROR
-    factor = UNREADABLE_FACTOR if context.job.unreadable else 1.0
+    factor = _UNREADABLE_FACTOR if context.job.unreadable else 1.0
     return Verdict(
         status=status if known else Status.UNKNOWN,
         kind=first.kind,
         ranks=sorted({rank for c in known for rank in c.ranks}),
-        sentence="; ".join(with_victims(c) for c in (known or causes)[:MOST_CAUSES]),
+        sentence="; ".join(with_victims(c) for c in (known or causes)[:_MOST_CAUSES]),
         confidence=round(first.culprit.confidence * factor, 2),
         missing=missing(context),
     )
@@ -62,12 +62,12 @@ def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
     return Verdict(
         status=Status.OK,
         kind=HangClass.HEALTHY,
-        sentence="; ".join([end, *(title(cause) for cause in slow[:MOST_CAUSES])]),
-        confidence=CLEAN_END_CONFIDENCE,
+        sentence="; ".join([end, *(title(cause) for cause in slow[:_MOST_CAUSES])]),
+        confidence=_CLEAN_END_CONFIDENCE,
     )
 
 
-def without_cause(context: HangContext) -> Verdict:
+def _without_cause(context: HangContext) -> Verdict:
     """Return the verdict on a job for which no cause of a hang was found.
 
     The verdict is healthy if the dumps would have shown a hang, else unknown. It is also unknown if a rank timed out
@@ -77,10 +77,10 @@ def without_cause(context: HangContext) -> Verdict:
     if side.all_ended_cleanly(job.world_size):
         return ended_cleanly(context)
     gave_up = sorted(rank for rank, end in side.exits.items() if is_victim(end))
-    is_blind = any(lack in BLINDING for lack in job.lacks)
+    is_blind = any(lack in _BLINDING for lack in job.lacks)
     has_few_dumps = len(job.ranks) * 2 <= job.world_size
     has_no_operation = not any(state.ops for state in job.ranks.values())
-    stalled = has_stalled(context)
+    stalled = _has_stalled(context)
     is_unknown = bool(gave_up) or is_blind or has_few_dumps or has_no_operation or stalled
     sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for a different rank"
     if gave_up:
@@ -94,19 +94,19 @@ def without_cause(context: HangContext) -> Verdict:
         status=Status.UNKNOWN if is_unknown else Status.OK,
         kind=HangClass.UNKNOWN if is_unknown else HangClass.HEALTHY,
         sentence=sentence,
-        confidence=UNKNOWN_CONFIDENCE if is_unknown else HEALTHY_CONFIDENCE,
+        confidence=_UNKNOWN_CONFIDENCE if is_unknown else _HEALTHY_CONFIDENCE,
         missing=missing(context),
     )
 
 
-def has_stalled(context: HangContext) -> bool:
+def _has_stalled(context: HangContext) -> bool:
     """Return whether dumps were taken because the job made no progress, and no rank has made progress since."""
     side, ranks = context.side, range(context.job.world_size)
     is_stall = side.collection is not None and side.collection.reason == CollectionReason.STALLED
-    return is_stall and not any(side.has_moved_past(rank) or has_moved_between_rounds(side, rank) for rank in ranks)
+    return is_stall and not any(side.has_moved_past(rank) or _has_moved_between_rounds(side, rank) for rank in ranks)
 
 
-def has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
+def _has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
     """Return whether a rank's step or phase differs between rounds of dumps, according to its heartbeats."""
     answers = (number.ranks.get(rank) for number in side.rounds)
     beats = {(a.heartbeat.step, a.heartbeat.phase) for a in answers if a and a.heartbeat}
@@ -115,4 +115,4 @@ def has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
 
 def locations(context: HangContext) -> str:
     """Return a phrase on the locations of the ranks; the location of most ranks comes first."""
-    return "; ".join(map(format_location, find_locations(context.job, context.side)[:MOST_LOCATIONS]))
+    return "; ".join(map(format_location, find_locations(context.job, context.side)[:_MOST_LOCATIONS]))

@@ -11,14 +11,14 @@ from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.log_signs.relayed_errors import first_error
 from analyzers.words import agree, exit_reason, numbered, process_group, rank_names, source_line
 
-EXCEPTION_LENGTH = 200
+_EXCEPTION_LENGTH = 200
 """The most characters of an exception's text that are shown.
 
 Messages of NCCL take pages, and their first words name the error.
 """
-FROM_ROOT = ("broadcast", "scatter")
+_FROM_ROOT = ("broadcast", "scatter")
 """The operations in which the root sends; in other operations with a root, the root receives."""
-ENDINGS = {
+_ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",
     Ending.CONNECTION_REFUSED: "PyTorch's debug server in its process refuses connections",
@@ -52,7 +52,7 @@ def is_message(culprit: Culprit) -> bool:
     return (culprit.operation or "").startswith(("send ", "recv "))
 
 
-def issued_name(side: RanksInOp) -> str:
+def _issued_name(side: RanksInOp) -> str:
     """Return the operation of some ranks with its sequence number: `all_reduce #412`; messages have no number."""
     return numbered(side.operation, None if side.p2p else side.seq)
 
@@ -71,7 +71,7 @@ def format_call(side: RanksInOp) -> str:
     text = operation_text(side.operation, side.shape)
     if side.root is None:
         return text
-    return f"{text} {'from' if side.operation in FROM_ROOT else 'to'} rank {side.root}"
+    return f"{text} {'from' if side.operation in _FROM_ROOT else 'to'} rank {side.root}"
 
 
 def size_rule(cause: Cause) -> str:
@@ -98,7 +98,7 @@ def list_waiting(sides: Sequence[RanksInOp]) -> str:
     """Return which ranks are in which operation: `rank 0 is in all_reduce #1 of process group tp (run.py:12), ...`."""
     return ", ".join(
         f"{rank_names(side.ranks)} {agree(side.ranks, 'is', 'are')} in "
-        + append_line(f"{issued_name(side)} of {process_group(side.group)}", side.line)
+        + append_line(f"{_issued_name(side)} of {process_group(side.group)}", side.line)
         for side in sides
     )
 
@@ -106,7 +106,7 @@ def list_waiting(sides: Sequence[RanksInOp]) -> str:
 def format_exception(end: ExitFile) -> str:
     """Return an exception and its line: `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
     own = first_error(end.message) or (f"{end.error}: {end.message}" if end.message.strip() else end.error)
-    text = "out of memory" if end.out_of_memory else own[:EXCEPTION_LENGTH]
+    text = "out of memory" if end.out_of_memory else own[:_EXCEPTION_LENGTH]
     where = format_function(end.traceback)
     return f"{text} in {where}" if where else text
 
@@ -115,7 +115,7 @@ def format_ending(end: RankEnd) -> str:
     """Return a phrase on how a rank ended: its exception, its exit code, or that its process no longer exists."""
     if end.exit_file:
         return format_exception(end.exit_file)
-    return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else ENDINGS[end.ending]
+    return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else _ENDINGS[end.ending]
 
 
 def at_step(cause: Cause) -> str:

@@ -9,7 +9,7 @@ operation under each number. If a rank skips a collective, the numbers of all it
 
 The members differ at 6. From 6 on, the operations of rank 1 equal those of rank 0 one number later, so rank 1 skipped
 the broadcast (`skipped`). If no such shift explains the later operations, some ranks issued a wrong operation
-(`mismatch`), and `find_odd_variants` lists the evidence for which ranks are wrong. The different operations under one
+(`mismatch`), and `_find_odd_variants` lists the evidence for which ranks are wrong. The different operations under one
 number, each with the ranks that issued it, are called *variants*.
 """
 
@@ -24,7 +24,7 @@ Key = tuple[str, object, object]
 """The name of an operation, the properties that all members must agree on, and its source line."""
 Table = Mapping[int, Op]
 """The collectives that one rank issued in one process group, by sequence number."""
-LONGEST_CONTEXT = 4
+_LONGEST_CONTEXT = 4
 """The number of operations before the examined one that are compared to find the same point in an earlier step."""
 
 
@@ -76,7 +76,7 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
     for seq in sorted(seq for seq in set().union(*tables.values()) if seq <= last_seq):
         issued = {m: table[seq] for m, table in tables.items() if seq in table}
         if len(issued) > 1 and len({comparable(job.signature(op)) for op in issued.values()}) > 1:
-            return judge(job, group, seq, tables)
+            return _judge(job, group, seq, tables)
         if elements := unbalanced(job, group, issued):
             first = issued[min(issued)]
             variant = IssuedOp(sorted(issued), first)
@@ -84,22 +84,22 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
     return None
 
 
-def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
+def _judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
     """Return the `Divergence` at sequence number `seq`: which members diverged, and whether they skipped an operation.
 
     `group` is the index of their process group in `Job.groups`; `tables` has the collectives of each member by
     sequence number.
     """
     issued = {m: table[seq] for m, table in tables.items() if seq in table}
-    variants = group_by_operation(job, issued)
-    culprits, reason = accuse(job, group, seq, tables, variants)
+    variants = _group_by_operation(job, issued)
+    culprits, reason = _accuse(job, group, seq, tables, variants)
     if culprits:
         # Any member outside the culprits' variants serves: what it issued is what was expected.
         honest = next((m for variant in variants for m in variant.ranks if m not in culprits), None)
-        skipped = honest is not None and all(has_skipped(job, seq, tables[m], tables[honest]) for m in culprits)
+        skipped = honest is not None and all(_has_skipped(job, seq, tables[m], tables[honest]) for m in culprits)
         expected = issued[honest] if honest is not None else None
         return Divergence(group, seq, variants, culprits, reason, skipped, issued[culprits[0]], expected)
-    shifted = [variant for variant in variants if is_shifted(job, seq, tables, variant, variants)]
+    shifted = [variant for variant in variants if _is_shifted(job, seq, tables, variant, variants)]
     if len(shifted) == 1:
         culprits = shifted[0].ranks
         expected = next(issued[m] for variant in variants for m in variant.ranks if m not in culprits)
@@ -107,7 +107,7 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
     return Divergence(group, seq, variants, [], reason, False, variants[-1].op, variants[0].op)
 
 
-def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
+def _group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
     """Return the different operations in `issued`, each with the ranks that issued it, most ranks first.
 
     `issued` maps each rank to its operation. Two operations count as the same if everything that members must agree on
@@ -120,7 +120,7 @@ def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
     return [IssuedOp(members, issued[members[0]]) for members in by_size]
 
 
-def accuse(
+def _accuse(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> tuple[list[int], Reason]:
     """Return (culprits, evidence against them) for ranks that issued different operations under number `seq`.
@@ -133,13 +133,13 @@ def accuse(
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
         return ranks_of(variants[1:]), Reason.MAJORITY
-    for reason, odd in find_odd_variants(job, group, seq, tables, variants):
+    for reason, odd in _find_odd_variants(job, group, seq, tables, variants):
         if 0 < len(odd) < len(variants):
             return ranks_of(odd), reason
     return [], Reason.TIE
 
 
-def find_odd_variants(
+def _find_odd_variants(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
     """Yield (kind of evidence, variants that are wrong by this evidence), the strongest kind of evidence first.
@@ -153,16 +153,16 @@ def find_odd_variants(
     yield Reason.EMPTY_TENSOR, [variant for variant in variants if is_empty(job.signature(variant.op))]
     yield (
         Reason.EARLIER_STEPS,
-        [variant for variant in variants if differs_from_earlier(job, seq, tables[variant.ranks[0]])],
+        [variant for variant in variants if _differs_from_earlier(job, seq, tables[variant.ranks[0]])],
     )
-    yield Reason.SIMILAR_GROUPS, select_unusual(job, variants, similar_signatures(job, group, seq))
+    yield Reason.SIMILAR_GROUPS, _select_unusual(job, variants, _similar_signatures(job, group, seq))
     yield (
         Reason.SAME_LINE,
-        select_unusual(job, variants, signatures_at_line(job, group, [variant.op for variant in variants])),
+        _select_unusual(job, variants, _signatures_at_line(job, group, [variant.op for variant in variants])),
     )
 
 
-def select_unusual(job: Job, variants: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
+def _select_unusual(job: Job, variants: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
     """Return the variants whose operation is not in `usual`; none if `usual` is empty.
 
     A variant is one of the different operations under one sequence number, with the ranks that issued it.
@@ -180,7 +180,7 @@ def similar_groups(job: Job, group: int) -> set[int]:
     return {i for i, g in enumerate(job.groups) if g.desc == job.groups[group].desc and i != group}
 
 
-def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
+def _similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
     """Return the operations that similar groups issued as collective number `seq`, reduced to name, shapes and dtypes.
 
     Similar groups have the same description as the group with index `group`, such as all groups of the mesh dimension
@@ -193,7 +193,7 @@ def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
     return {comparable(job.signature(op)) for i, state in states if (op := state.collective(i, seq))}
 
 
-def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
+def _signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
     """Return the signatures (name, shapes, dtypes) of the operations that similar groups issued at the line of `ops`.
 
     Similar groups have the same description as the group with index `group`. The set is empty if `ops` were issued at
@@ -212,7 +212,7 @@ def key_of(job: Job, op: Op) -> Key:
     return (*comparable(job.signature(op)), job.line(op))
 
 
-def expected_next(job: Job, seq: int, table: Table) -> Key | None:
+def _expected_next(job: Job, seq: int, table: Table) -> Key | None:
     """Return the key of the operation that a rank should issue under number `seq`, judged by its earlier steps.
 
     The longest sequence of operations just before `seq` that also occurs earlier in the same dump is searched. The
@@ -220,7 +220,7 @@ def expected_next(job: Job, seq: int, table: Table) -> Key | None:
     `table` has the rank's collectives by sequence number.
     """
     # Short contexts recur within a step, long ones only from step to step.
-    for length in range(LONGEST_CONTEXT, 0, -1):
+    for length in range(_LONGEST_CONTEXT, 0, -1):
         context = [key_of(job, table[s]) for s in range(seq - length, seq) if s in table]
         if len(context) < length:
             continue
@@ -231,16 +231,16 @@ def expected_next(job: Job, seq: int, table: Table) -> Key | None:
     return None
 
 
-def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
+def _differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
     """Return whether a rank's operation at `seq` differs from its operation at the same point of earlier steps.
 
     `table` has the rank's collectives by sequence number. The result is False if no earlier step shows this point.
     """
-    usual = expected_next(job, seq, table)
+    usual = _expected_next(job, seq, table)
     return usual is not None and usual[:2] != key_of(job, table[seq])[:2]
 
 
-def is_shifted(
+def _is_shifted(
     job: Job, seq: int, tables: Mapping[int, Table], variant: IssuedOp, variants: Sequence[IssuedOp]
 ) -> bool:
     """Return whether the ranks of `variant` differ from the others because they skipped one operation.
@@ -250,10 +250,10 @@ def is_shifted(
     sequence number later. `tables` has the collectives of each member by sequence number.
     """
     others = [other for other in variants if other is not variant]
-    return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)
+    return all(_has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)
 
 
-def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
+def _has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
     """Return whether a rank skipped an operation that another rank issued.
 
     This is so if the rank's collectives (`mine`), from `seq` on, equal the other rank's collectives (`theirs`) one
@@ -264,5 +264,5 @@ def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
     later = [s for s in mine if s >= seq and s + 1 in theirs]
     if later:
         return all(key_of(job, mine[s])[:2] == key_of(job, theirs[s + 1])[:2] for s in later)
-    following = expected_next(job, seq + 1, theirs) if seq in theirs else None
+    following = _expected_next(job, seq + 1, theirs) if seq in theirs else None
     return following is not None and following[:2] == key_of(job, mine[seq])[:2]

@@ -9,8 +9,8 @@ from analyzers.words import source_line
 MOST_RANKS = 1 << 20
 """The most ranks that are listed; a damaged file may claim any world size, but no job has more."""
 
-NO_OPERATION = "no recorded operation"
-NO_DUMP = "no dump"
+_NO_OPERATION = "no recorded operation"
+_NO_DUMP = "no dump"
 
 
 class Location(NamedTuple):
@@ -25,12 +25,12 @@ def find_locations(job: Job, side: SideFiles) -> list[Location]:
     """Return the ranks grouped by the operation or function and the line that they are in, the largest group first."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in (rank for rank in range(min(job.world_size, MOST_RANKS)) if rank not in job.unread):
-        together.setdefault(find_location(job, side, rank), []).append(rank)
+        together.setdefault(_find_location(job, side, rank), []).append(rank)
     every = [Location(ranks, name, line) for (name, line), ranks in together.items()]
     return sorted(every, key=lambda location: (-len(location.ranks), location.name, location.line))
 
 
-def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
+def _find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
     """Return (operation or function that a rank is in, user's line), as texts; the line is empty if unknown."""
     state, stack = job.ranks.get(rank), side.main_stack(rank)
     current = state.current if state else None
@@ -38,13 +38,13 @@ def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
     if current:
         name = job.operation(current)
     elif line:
-        name = line.name if state else find_python_function(stack, line)
+        name = line.name if state else _find_python_function(stack, line)
     else:
-        name = NO_OPERATION if state else NO_DUMP
+        name = _NO_OPERATION if state else _NO_DUMP
     return name, source_line(line.filename, line.line) if line else ""
 
 
-def find_python_function(stack: list[Frame], line: Frame) -> str:
+def _find_python_function(stack: list[Frame], line: Frame) -> str:
     """Return the name of the innermost Python function in a stack, or else the function of the frame `line`.
 
     It is shown in place of the rank's operation if there is no dump.

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
-REFERENCES_PER_GROUP = 6
+_REFERENCES_PER_GROUP = 6
 """The number of members of each process group with which a rank is compared: enough for a majority, and fast."""
-PREDICTED = 6
+_PREDICTED = 6
 """The number of operations of a stopped reference rank that are predicted from its earlier steps."""
 CONTEXT = 12
 """The largest number of operations that are compared to find the same point in an earlier step."""
-LARGEST_LAUNCH = 4
+_LARGEST_LAUNCH = 4
 """The most sends and receives of one launch that are recognized as skipped or swapped together."""
 
 Keys = list[int]
@@ -127,7 +127,7 @@ class Programs:
         usual = predict(mine[: first.mine], 1)
         if usual == [mine[first.mine]] or (usual != [expected] and len(same) * 2 <= max(2, len(compared))):
             return None
-        kind = classify_deviation(mine[first.mine :], theirs[first.theirs :] + predict(theirs, PREDICTED))
+        kind = _classify_deviation(mine[first.mine :], theirs[first.theirs :] + predict(theirs, _PREDICTED))
         issued, planned = self.job.ranks[rank].ops[first.mine], self.job.ranks[first.reference].ops[first.theirs]
         if kind is HangClass.ORDER_CYCLE and issued.group == planned.group:
             # Within one group the two meet under one number, as operations that differ.
@@ -151,7 +151,7 @@ class Programs:
             members = [m for m in self.job.groups[group].ranks if m != rank and m in self.job.ranks]
             # Neighbours in a mesh most often belong to the same stage of the pipeline.
             members.sort(key=lambda m: abs(m - rank))
-            references.update(dict.fromkeys(members[:REFERENCES_PER_GROUP]))
+            references.update(dict.fromkeys(members[:_REFERENCES_PER_GROUP]))
         return list(references)
 
     def _compare(self, rank: int, reference: int) -> Comparison | None:
@@ -167,11 +167,11 @@ class Programs:
         if start is None:
             return None
         i, k = start
-        agreed = count_equal(mine, i, theirs, k)
+        agreed = _count_equal(mine, i, theirs, k)
         return Comparison(reference, agreed, i + agreed, k + agreed) if agreed else None
 
 
-def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
+def _count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
     """Return how many keys are equal one after the other, starting at index `i` of `mine` and index `k` of `theirs`.
 
     A key is a number that stands for an operation of the program.
@@ -201,19 +201,19 @@ def predict(keys: Keys, count: int) -> Keys:
     return keys[best : best + count] if length else []
 
 
-def classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
+def _classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
     """Return how a rank's program differs: it skipped an operation, swapped two, or issued a different one.
 
     `mine` and `theirs` are the keys (numbers of operations) of the rank and of the other rank from the first difference
     on. Two swapped operations are an `ORDER_CYCLE`.
     """
-    for count in range(1, LARGEST_LAUNCH + 1):
+    for count in range(1, _LARGEST_LAUNCH + 1):
         # A batch of several entries may have been swapped as a whole.
         if mine[: count + 1] == [*theirs[count : count + 1], *theirs[:count]]:
             return HangClass.ORDER_CYCLE
-    for count in range(1, LARGEST_LAUNCH + 1):
+    for count in range(1, _LARGEST_LAUNCH + 1):
         rest = theirs[count:]
-        length = min(len(rest), len(mine), PREDICTED)
+        length = min(len(rest), len(mine), _PREDICTED)
         if length and mine[:length] == rest[:length]:
             return HangClass.SKIPPED
     return HangClass.MISMATCH

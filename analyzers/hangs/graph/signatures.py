@@ -9,14 +9,14 @@ from math import prod
 
 from analyzers.hangs.model import Job, Op, Signature
 
-ROOTED = ("gather", "scatter")
+_ROOTED = ("gather", "scatter")
 """The operations in which only the root passes the list of all tensors.
 
 So the recorded sizes differ between the ranks.
 """
-UNEVEN = ("all_to_all", "alltoall")
+_UNEVEN = ("all_to_all", "alltoall")
 """The prefixes of the names of operations in which each rank may send and receive different sizes."""
-BARRIERS = ("barrier",)
+_BARRIERS = ("barrier",)
 
 Comparable = tuple[str, object]
 """The name of an operation, and the other properties that all members must agree on."""
@@ -30,9 +30,9 @@ def comparable(signature: Signature) -> Comparable:
     gather.
     """
     name = signature.operation
-    if name in ROOTED or name in BARRIERS:
+    if name in _ROOTED or name in _BARRIERS:
         return name, signature.root
-    if name.startswith(UNEVEN):
+    if name.startswith(_UNEVEN):
         return name, tuple(sorted(set(signature.input_dtypes)))
     tensors = (signature.input_sizes, signature.output_sizes, signature.input_dtypes, signature.output_dtypes)
     return name, (*tensors, signature.root)
@@ -76,7 +76,7 @@ def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int
     missing, or if the operation is no all_to_all.
     """
     signatures = [job.signature(op) for op in issued.values()]
-    if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(UNEVEN):
+    if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(_UNEVEN):
         return None
     sent, received = (
         sum(elements(sizes) for sizes in every)

@@ -120,19 +120,19 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
             graph.waits_in[rank] = node
             current_ops[node].append(current)
     # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
-    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | find_ranks_dumped_early(job)
+    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | _find_ranks_dumped_early(job)
     unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)} | job.unread
     for node, ops in current_ops.items():
-        absent = find_absent_peers(job, ops[0]) if node.is_p2p else find_absent_members(job, node, dead)
+        absent = find_absent_peers(job, ops[0]) if node.is_p2p else _find_absent_members(job, node, dead)
         began_ns = min(op.created_ns for op in ops)
-        proven = [m for m in absent if m not in unknown and not began_after_dump(job, side, m, began_ns)]
+        proven = [m for m in absent if m not in unknown and not _began_after_dump(job, side, m, began_ns)]
         graph.absent[node] = proven
         if len(proven) < len(absent) or any(job.ranks[op.rank].overwritten for op in ops):
             graph.inconclusive.add(node)
     return graph
 
 
-def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
+def _began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
     """Return whether an operation that began at `began_ns` is newer than a rank's dump, which then cannot show it.
 
     The time of a dump is the time of its request or, if the request was not recorded, the time of its file. The result
@@ -142,7 +142,7 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
     return taken_ns is not None and began_ns > taken_ns
 
 
-def find_ranks_dumped_early(job: Job) -> set[int]:
+def _find_ranks_dumped_early(job: Job) -> set[int]:
     """Return the ranks whose dumps were taken so early that they lack operations which other ranks had completed.
 
     A dump like this does not prove that its rank is late. The set is empty if only one rank, or at most one rank in
@@ -163,7 +163,7 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
     return behind if len(behind) > max(1, len(job.ranks) // 8) else set()
 
 
-def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
+def _find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
     """Return the members of the process group of the collective `node` that are not seen to have arrived in it.
 
     These include members without a dump, and members that died before they completed the collective. `dead` are the
@@ -195,7 +195,7 @@ def find_roots(graph: WaitGraph) -> list[list[Node]]:
     A rank that waits for another is a victim, so causes are where all paths end. Ranks that wait for each other in a
     cycle are one component, because none of them is the first to wait.
     """
-    all_components = find_components(graph.nodes(), graph.successors)
+    all_components = _find_components(graph.nodes(), graph.successors)
     number = {node: index for index, members in enumerate(all_components) for node in members}
     return [
         members
@@ -204,7 +204,7 @@ def find_roots(graph: WaitGraph) -> list[list[Node]]:
     ]
 
 
-def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
+def _find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
     """Return the strongly connected components of a graph, by Tarjan's algorithm (1972).
 
     `next_of` returns the successors of a node. There is no recursion, because a chain of waiting ranks may include
@@ -239,11 +239,11 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == index[node]:
-                    finished.append(unwind(path, on_path, node))
+                    finished.append(_unwind(path, on_path, node))
     return finished
 
 
-def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
+def _unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
     """Remove the nodes from `node` to the end of `path`, which form a strongly connected component, and return them.
 
     This is one step of Tarjan's algorithm; `on_path` has the same nodes as `path`.

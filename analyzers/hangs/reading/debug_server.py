@@ -21,21 +21,21 @@ from analyzers.hangs.reading.side_formats import AnswerStatus
 
 SUFFIXES = (".html", ".htm", ".txt")
 """The suffixes of files that may have the dumps of many ranks; `.gz` may follow a suffix."""
-PAGE_BYTES = 1 << 28
+_PAGE_BYTES = 1 << 28
 """The largest number of bytes that are read of a page; a page of a thousand ranks has some 100 MiB."""
-GZIP_TABLES_BYTES = 1 << 12
+_GZIP_TABLES_BYTES = 1 << 12
 """The number of compressed bytes with which gzip can always decompress at least the first byte.
 
 Its header and Huffman tables come first.
 """
-PAGE_SECTION = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*(<p>Failed[^<]*</p>\s*)?<pre>(.*?)</pre>", re.DOTALL)
-TEXT_SECTION = re.compile(rb"^=== Rank (\d{1,7}): \S* ===\n(Error: \d+)?(.*?)(?=^===|\Z)", re.DOTALL | re.MULTILINE)
+_PAGE_SECTION = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*(<p>Failed[^<]*</p>\s*)?<pre>(.*?)</pre>", re.DOTALL)
+_TEXT_SECTION = re.compile(rb"^=== Rank (\d{1,7}): \S* ===\n(Error: \d+)?(.*?)(?=^===|\Z)", re.DOTALL | re.MULTILINE)
 TABLES = re.compile(rb"<h2>Groups</h2>|^--- Groups ---$", re.MULTILINE)
 FAILED = re.compile(
     rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*<p>Failed to fetch: status=(\d+)|^  Rank (\d{1,7}): (\w+)",
     re.MULTILINE,
 )
-FAILURES = {
+_FAILURES = {
     b"503": AnswerStatus.REFUSED,
     b"ConnectionError": AnswerStatus.REFUSED,
     b"408": AnswerStatus.TIMEOUT,
@@ -43,10 +43,10 @@ FAILURES = {
 }
 """{code with which the server reports that it could not reach a rank: status of this rank's answer}."""
 
-PAGE_TABLE = re.compile(r"<h2>([\w ]+)</h2>\s*<table>(.*?)</table>", re.DOTALL)
-PAGE_ROW, PAGE_CELL = re.compile(r"<tr>(.*?)</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
-TEXT_TABLE = re.compile(r"^--- ([\w ]+) ---\n(.*?)(?=^---|^===|\Z)", re.DOTALL | re.MULTILINE)
-MISMATCHED = re.compile(
+_PAGE_TABLE = re.compile(r"<h2>([\w ]+)</h2>\s*<table>(.*?)</table>", re.DOTALL)
+_PAGE_ROW, _PAGE_CELL = re.compile(r"<tr>(.*?)</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+_TEXT_TABLE = re.compile(r"^--- ([\w ]+) ---\n(.*?)(?=^---|^===|\Z)", re.DOTALL | re.MULTILINE)
+_MISMATCHED = re.compile(
     r"(?P<rank>\d+): Collective\(.*?collective_name='(?P<collective_name>[^']*)', input_sizes=(?P<input_sizes>.*?),"
     r" output_sizes=(?P<output_sizes>.*?), expected_ranks=.*?collective_state='(?P<collective_state>\w+)'"
 )
@@ -69,14 +69,14 @@ def holds_many(path: Path) -> bool:
     return content_of(path, 64).lstrip().startswith((b"<", b"=== ", b"PARTIAL DATA"))
 
 
-def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
+def content_of(path: Path, limit: int = _PAGE_BYTES) -> bytes:
     """Return the first `limit` bytes of a page, decompressed if it is gzipped; empty if the gzip data is damaged.
 
     Raises:
         OSError: The file cannot be read.
     """
     with open_regular(path) as file:
-        head = read_at_most(file, max(limit, GZIP_TABLES_BYTES))
+        head = read_at_most(file, max(limit, _GZIP_TABLES_BYTES))
         if not head.startswith(b"\x1f\x8b"):
             return head[:limit]
         try:
@@ -91,7 +91,7 @@ def split_sections(content: bytes) -> list[Section]:
 
     Ranks for which the page has an error message are left out.
     """
-    matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
+    matches = [*_PAGE_SECTION.finditer(content)] or [*_TEXT_SECTION.finditer(content)]
     # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]
 
@@ -99,7 +99,7 @@ def split_sections(content: bytes) -> list[Section]:
 def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
     """Return {rank: why it did not answer} for the ranks that a saved page of the debug server reports as failed."""
     failures = [(match[1] or match[3], match[2] or match[4]) for match in FAILED.finditer(content_of(path))]
-    return {int(rank): FAILURES[code] for rank, code in failures if code in FAILURES}
+    return {int(rank): _FAILURES[code] for rank, code in failures if code in _FAILURES}
 
 
 # The stack of each rank is asked for separately, and one page has those of all ranks.
@@ -120,7 +120,7 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
     The entries of a dump are the operations that the rank issued, in the order of issue; operations that the tables do
     not contain are missing.
     """
-    tables = tables_of(content.decode(errors="replace"))
+    tables = _tables_of(content.decode(errors="replace"))
     named = (rank_in(row.get("global_rank", "")) for row in tables["NCCL Calls"])
     ranks = {rank for rank in named if rank is not None}
     entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in sorted(ranks)}
@@ -130,7 +130,7 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
         name, members = row["group_id"], numbers(row["expected_ranks"])
         desc = row["pg_desc"].removeprefix(f"{name}:")
         groups[f"{name} {members}"] = {"name": name, "desc": desc, "ranks": str(members)}
-        for rank, issued in issued_by(row, members).items():
+        for rank, issued in _issued_by(row, members).items():
             if rank in entries:
                 # Counted from 0: the reader takes a higher first number to mean that the ring buffer has lost entries.
                 entries[rank].append(issued | {"process_group": (name, desc), "record_id": len(entries[rank])})
@@ -144,7 +144,7 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
     }
 
 
-def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
+def _issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
     """Return {rank: dump entry} for the ranks that issued the operation in one row of the table `Collectives`.
 
     `members` are the global ranks of the group. The row names the ranks that did not issue the operation; these are
@@ -152,14 +152,14 @@ def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
     """
     present = set(members).difference(numbers(row.get("missing_ranks", "")))
     if match := MESSAGE.fullmatch(row["collective_name"]):
-        return both_halves(row, match, present, members)
+        return _both_halves(row, match, present, members)
     mismatched = {
-        int(part["rank"]): part.groupdict() for part in MISMATCHED.finditer(row.get("mismatch_collectives", ""))
+        int(part["rank"]): part.groupdict() for part in _MISMATCHED.finditer(row.get("mismatch_collectives", ""))
     }
     return {rank: entry(row | mismatched.get(rank, {})) for rank in sorted(present)}
 
 
-def both_halves(row: Row, match: re.Match[str], present: set[int], members: list[int]) -> dict[int, dict[str, Any]]:
+def _both_halves(row: Row, match: re.Match[str], present: set[int], members: list[int]) -> dict[int, dict[str, Any]]:
     """Return {rank: dump entry} for a send and its matching recv, which share one row of the table `Collectives`.
 
     The row has the name of only one of the two, so the other name is derived. `match` is the name parsed by `MESSAGE`.
@@ -188,17 +188,17 @@ def entry(row: Row) -> dict[str, Any]:
     }
 
 
-def tables_of(text: str) -> dict[str, list[Row]]:
+def _tables_of(text: str) -> dict[str, list[Row]]:
     """Return {title of a table: its rows} for a page in HTML or plain text.
 
     A page may have two tables with the same title, one for each backend; the rows of such tables are joined.
     """
     tables: dict[str, list[Row]] = defaultdict(list)
-    for title, body in PAGE_TABLE.findall(text):
-        grid = [[html.unescape(cell).strip() for cell in PAGE_CELL.findall(row)] for row in PAGE_ROW.findall(body)]
+    for title, body in _PAGE_TABLE.findall(text):
+        grid = [[html.unescape(cell).strip() for cell in _PAGE_CELL.findall(row)] for row in _PAGE_ROW.findall(body)]
         tables[title] += rows_of(grid)
-    for title, body in TEXT_TABLE.findall(text):
-        tables[title] += rows_of(split_columns(body.splitlines()))
+    for title, body in _TEXT_TABLE.findall(text):
+        tables[title] += rows_of(_split_columns(body.splitlines()))
     return tables
 
 
@@ -211,7 +211,7 @@ def rows_of(grid: list[list[str]]) -> list[Row]:
     return [defaultdict(str, zip(header, row, strict=False)) for row in rows]
 
 
-def split_columns(lines: list[str]) -> list[list[str]]:
+def _split_columns(lines: list[str]) -> list[list[str]]:
     """Return the cells of a plain-text table, row by row.
 
     Cells may contain single spaces, so columns are separated only where two or more positions are blank in every

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-TEXT_AT_MOST = 500
+_TEXT_AT_MOST = 500
 LARGEST = 1 << 62
 """The bound to which numbers are clipped, so that they fit into a signed 64-bit column."""
 
@@ -126,11 +126,11 @@ def wholes(entries: Sequence[Entry], field: str, default: int = -1) -> list[int]
 
 
 def text(value: Any) -> str:
-    """Return a value as text of at most `TEXT_AT_MOST` characters; characters that UTF-8 cannot encode become `?`.
+    """Return a value as text of at most `_TEXT_AT_MOST` characters; characters that UTF-8 cannot encode become `?`.
 
     Lists and dicts become an empty text.
     """
     # Nearly all texts are short and ASCII, and encoding them takes longer than checking.
-    if type(value) is str and len(value) <= TEXT_AT_MOST and value.isascii():
+    if type(value) is str and len(value) <= _TEXT_AT_MOST and value.isascii():
         return value
-    return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""
+    return str(value)[:_TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""

@@ -17,8 +17,8 @@ from analyzers.hangs.reading.side_files import SideFiles, base_of, read_side_fil
 from analyzers.hangs.reading.side_formats import AnswerStatus, Collection, CollectionReason
 from analyzers.run import Artefact, Kind, Run
 
-SET = re.compile(r"set_(\d+)")
-NODES_APART_S = 300.0
+_SET = re.compile(r"set_(\d+)")
+_NODES_APART_S = 300.0
 """The longest time in seconds between two sets of dumps, from different nodes, that belong to one hang.
 
 All nodes notice a hang within one step, while two hangs are at least a timeout apart.
@@ -47,16 +47,16 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
     A round is one request to all ranks. Rounds from before the hang began, or from before all ranks had started, are
     left out.
     """
-    dumps = newest_set(run)
+    dumps = _newest_set(run)
     side = replace(read_side_files(run, dumps.folders), outdated=dumps.outdated)
-    skipped = max(rounds_before_hang(side), rounds_before_start(side))
+    skipped = max(_rounds_before_hang(side), _rounds_before_start(side))
     if not skipped:
         return dumps, side
     later = DumpSet(dumps.folders, dumps.rounds[skipped:] or dumps.rounds[-1:])
     return later, read_side_files(run, dumps.folders, first_round=skipped + 1)
 
 
-DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
+_DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
 
 
 def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[int, str]:
@@ -65,12 +65,12 @@ def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[in
     No dump was read of the given `ranks`. Reasons are, for example, a missing permission, an empty file, or something
     that is not a regular file.
     """
-    closed = [(DUMP.fullmatch(path.name), reason) for path, reason in run.unreadable if path.parent in dumps.folders]
+    closed = [(_DUMP.fullmatch(path.name), reason) for path, reason in run.unreadable if path.parent in dumps.folders]
     numbers = [(rank_in(match[1]), reason) for match, reason in closed if match]
     return {rank: reason for rank, reason in numbers if rank is not None and rank in ranks}
 
 
-def rounds_before_hang(side: SideFiles) -> int:
+def _rounds_before_hang(side: SideFiles) -> int:
     """Return how many rounds of dumps (requests to all ranks) were taken before the hang began.
 
     The first rank to time out was stuck in the step and phase in which it ended. So the hang had begun by the first
@@ -86,7 +86,7 @@ def rounds_before_hang(side: SideFiles) -> int:
     return next(same, 0)
 
 
-def rounds_before_start(side: SideFiles) -> int:
+def _rounds_before_start(side: SideFiles) -> int:
     """Return how many rounds of dumps, counted from the first, were taken while some ranks had not yet registered.
 
     A rank registers by writing a file with the address for requests of its dump. Rounds before that do not show the
@@ -96,7 +96,7 @@ def rounds_before_start(side: SideFiles) -> int:
     return late.index(False) if False in late else 0
 
 
-def newest_set(run: Run) -> DumpSet:
+def _newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
     Each hang of a job has its own set. If all sets were taken too late, the first set is returned. Sets from before the
@@ -111,25 +111,25 @@ def newest_set(run: Run) -> DumpSet:
         folders = [a.path.parent for a in run.of(Kind.COLLECTION, Kind.EXIT, Kind.GROUPS)]
         return DumpSet((folders[-1] if folders else run.root,), [[]])
     sides = {base: read_side_files(run, [base]) for base in sets}
-    last = {base: side for base, side in sides.items() if not is_of_earlier_attempt(side)}
+    last = {base: side for base, side in sides.items() if not _is_of_earlier_attempt(side)}
     if not last and any(side.exits or side.exit_codes for side in sides.values()):
         artefacts = (a for rounds in sets.values() for artefacts in rounds.values() for a in artefacts)
         return DumpSet((), [[]], frozenset(a.rank for a in artefacts if a.rank is not None))
     # If nothing shows how the last attempt ended, the hang of an earlier one is all that is known.
     sides = last or sides
     sets = {base: sets[base] for base in sides}
-    in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())]
+    in_time = [base for base in sets if not _is_aftermath(sides[base], sides.values())]
     # If every set was taken too late, the first is best: ranks that give up later are in it, too.
     is_late, in_time = not in_time, in_time or list(sets)
     # The folders' numbers come before the files' times, which copying may have changed.
-    in_time.sort(key=lambda base: (set_number(base), newest_s(sets[base])), reverse=not is_late)
-    bases = taken_together(in_time, sets)
+    in_time.sort(key=lambda base: (_set_number(base), _newest_s(sets[base])), reverse=not is_late)
+    bases = _taken_together(in_time, sets)
     numbers = sorted({number for base in bases for number in sets[base]})
     rounds = [[a for base in bases for a in sets[base].get(number, [])] for number in numbers]
-    return DumpSet(tuple(bases), [one_per_rank(artefacts) for artefacts in rounds])
+    return DumpSet(tuple(bases), [_one_per_rank(artefacts) for artefacts in rounds])
 
 
-def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
+def _taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
     """Return the first folder in `bases`, and the folders with dumps of other ranks from about the same time.
 
     Each node has its own collector (the process that requests dumps), which writes the dumps of the node's ranks into a
@@ -140,13 +140,15 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
     for base in bases:
         here = {rank for artefacts in sets[base].values() for a in artefacts if (rank := rank_of(a)) is not None}
         is_other_node = here.isdisjoint(ranks)
-        if not together or (is_other_node and abs(newest_s(sets[base]) - newest_s(sets[together[0]])) < NODES_APART_S):
+        if not together or (
+            is_other_node and abs(_newest_s(sets[base]) - _newest_s(sets[together[0]])) < _NODES_APART_S
+        ):
             together.append(base)
             ranks |= here
     return together
 
 
-def is_of_earlier_attempt(side: SideFiles) -> bool:
+def _is_of_earlier_attempt(side: SideFiles) -> bool:
     """Return whether a set of dumps was taken before the last restart of the job; `side` has the files beside it.
 
     An attempt is one start of all ranks. `collection.json` has the number of the attempt in which the dumps were taken;
@@ -156,7 +158,7 @@ def is_of_earlier_attempt(side: SideFiles) -> bool:
     return side.collection is not None and side.collection.attempt is not None and side.collection.attempt < last
 
 
-def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
+def _is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
     """Return whether a set of dumps was taken after ranks had timed out, so that an earlier set shows more.
 
     After an error the failed operation may be flagged as done. `side` has the files beside this set, `others` the files
@@ -167,10 +169,10 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
     asked_ns = side.collection.asked_ns
     if any(is_victim(end) and end.time_ns < asked_ns for end in side.exits.values()):
         return True
-    return any(other.collection and timed_out(other.collection, side.collection) for other in others)
+    return any(other.collection and _timed_out(other.collection, side.collection) for other in others)
 
 
-def timed_out(stall: Collection, later: Collection) -> bool:
+def _timed_out(stall: Collection, later: Collection) -> bool:
     """Return whether ranks that hung when dumps were collected (`stall`) had timed out when `later` was collected.
 
     Three conditions must hold: the timeout had passed; at least one rank had exited; and no exited rank had made
@@ -186,18 +188,18 @@ def timed_out(stall: Collection, later: Collection) -> bool:
     return bool(ended) and all(answer.heartbeat and answer.heartbeat.time_ns < stall.asked_ns for answer in ended)
 
 
-def newest_s(rounds: Rounds) -> float:
+def _newest_s(rounds: Rounds) -> float:
     """Return when the last dump of a set was written, in seconds since the epoch; `rounds` has its dump files."""
     return max(artefact.path.stat().st_mtime for artefacts in rounds.values() for artefact in artefacts)
 
 
-def set_number(base: Path) -> int:
+def _set_number(base: Path) -> int:
     """Return the number of a set of dumps from the name of its folder: 2 for `set_2`, 1 for any other name."""
-    match = SET.fullmatch(base.name)
+    match = _SET.fullmatch(base.name)
     return int(match[1]) if match else 1
 
 
-def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
+def _one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return the newest dump file of each rank, with the rank filled in, then the files with the dumps of many ranks.
 
     For one rank, a pickle is preferred to JSON, because JSON has no frames. Files with many ranks are saved pages of

@@ -10,14 +10,14 @@ from analyzers.log_signs.relayed_errors import failed_ranks
 
 ORDERLY_SIGNALS = (-15, -2)
 """The exit codes after SIGTERM and SIGINT, the signals with which a launcher ends the remaining ranks."""
-ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
-INNERMOST_FRAMES = 4
+_ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
+_INNERMOST_FRAMES = 4
 COMMUNICATION = re.compile(
     r"\bgloo\b|\bnccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|store\b.{0,200}(?:get|wait)",
     re.IGNORECASE,
 )
 """Matches PyTorch's own error on a rank whose peer died or does not arrive."""
-SENT_TO_ITSELF = re.compile(r"Pair is not connected \(.{1,80}<--> \[none\]\)")
+_SENT_TO_ITSELF = re.compile(r"Pair is not connected \(.{1,80}<--> \[none\]\)")
 """Matches gloo's error in a rank that names itself as its peer; a rank has no connection to itself."""
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
 """Matches errors about lost connections and timeouts.
@@ -59,21 +59,21 @@ class RankEnd:
     @property
     def is_size_abort(self) -> bool:
         """Whether gloo aborted the rank in a collective, which happens if members pass tensors of different sizes."""
-        return self.sizes is not None or (self.signal == ABORTED and in_collective(self.stack))
+        return self.sizes is not None or (self.signal == _ABORTED and _in_collective(self.stack))
 
 
-def in_collective(stack: list[Frame]) -> bool:
+def _in_collective(stack: list[Frame]) -> bool:
     """Return whether the innermost frames of a stack are in `torch.distributed` or in a backward pass.
 
     A backward pass counts because DDP issues its collectives there.
     """
-    innermost = stack[:INNERMOST_FRAMES]
+    innermost = stack[:_INNERMOST_FRAMES]
     return any("/torch/distributed/" in f.filename or f.name == BACKWARD for f in innermost)
 
 
 def is_victim(end: ExitFile) -> bool:
     """Return whether the error of a rank was caused by another rank, which had ended or did not arrive in time."""
-    if end.out_of_memory or SENT_TO_ITSELF.search(end.message):
+    if end.out_of_memory or _SENT_TO_ITSELF.search(end.message):
         return False
     if failed := failed_ranks(end.message):
         return end.rank not in failed

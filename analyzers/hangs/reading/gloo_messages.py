@@ -19,10 +19,10 @@ from analyzers.hangs.reading.p2p import NAME, other_half_name
 from analyzers.hangs.reading.side_files import SideFiles
 
 ROW = struct.Struct("<qq40sq64s")
-FILE_BYTES = 1 << 20
-CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
-LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
-INNERMOST_FRAMES = 6
+_FILE_BYTES = 1 << 20
+_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
+_LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+_INNERMOST_FRAMES = 6
 """The number of innermost frames that are searched for a send or recv; a frame farther out now calls something else."""
 
 
@@ -72,7 +72,7 @@ def read_rows(path: Path) -> list[tuple[int, int, bytes, int, bytes]]:
     """
     try:
         with open_regular(path) as file:
-            content = file.read(FILE_BYTES)
+            content = file.read(_FILE_BYTES)
     except OSError:
         return []
     # A rank that was killed while it wrote leaves a partial row.
@@ -87,7 +87,7 @@ def decoded(raw: bytes) -> str:
 
 def in_message(frames: list[Frame]) -> bool:
     """Return whether a stack is in a send or receive of `torch.distributed`."""
-    return any(f.name in CALLS and LIBRARY.search(f.filename) for f in frames[:INNERMOST_FRAMES])
+    return any(f.name in _CALLS and _LIBRARY.search(f.filename) for f in frames[:_INNERMOST_FRAMES])
 
 
 def add_messages(job: Job, side: SideFiles) -> None:
@@ -102,22 +102,22 @@ def add_messages(job: Job, side: SideFiles) -> None:
     for rank, state in job.ranks.items():
         if rank in waiting:
             stack = stacks[rank]
-            unmet = find_unmet(job, rank, known) or find_other_tag(job, rank, waiting)
+            unmet = _find_unmet(job, rank, known) or _find_other_tag(job, rank, waiting)
             launch = max((issued.calls for issued in unmet.values()), default=0)
             job.stacks.append(stack)
             # In front of the others: a rank that waits in a message has not come to a later collective.
             state.pending[:0] = [op for m, issued in unmet.items() if (op := operation(job, state, m, issued, launch))]
 
 
-def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
+def _find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
     """Return the sends and receives of `rank`, with their counts, whose counterpart its peer has issued fewer times.
 
     `rank` waits for the peer in one of these messages. `known` has the counts of all ranks.
     """
-    return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
+    return {message: issued for message, issued in known[rank].items() if _is_unmet(job, rank, message, issued, known)}
 
 
-def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, known: AllCounts) -> bool:
+def _is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, known: AllCounts) -> bool:
     """Return whether the peer issued the counterpart of a send or recv fewer times than `rank` issued `message`.
 
     `issued` is the count of `message` on `rank`; `known` has the counts of all ranks. A send is never unmet if its
@@ -127,29 +127,31 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
     if half is None:
         return False
     other = known.get(half.peer, {}).get(half.message)
-    if message.name.startswith("send") and has_received_all(job, half.peer, message.group, known):
+    if message.name.startswith("send") and _has_received_all(job, half.peer, message.group, known):
         return False
     return other is None or other.calls < issued.calls
 
 
-def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
+def _has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
     """Return whether a rank has received all messages sent to it in `group`, some with a recv from any source.
 
     A recv from any source does not show whose message it took, so total counts are compared. The last such recv may
     still wait, so the rank must have called recv more often than messages were sent to it. `known` has the counts of
     all ranks. The result is False if the rank called no recv from any source.
     """
-    number = group_number(job, rank, group)
+    number = _group_number(job, rank, group)
     if number is None:
         return False
     own = job.groups[number].ranks.index(rank)
     from_any = known.get(rank, {}).get(MessageName(group, f"recv {own}<-any"))
-    received = sum(m.calls for name, m in known.get(rank, {}).items() if is_half(name, group, f"recv {own}<-"))
-    sent = sum(m.calls for counts in known.values() for name, m in counts.items() if is_half(name, group, "send ", own))
+    received = sum(m.calls for name, m in known.get(rank, {}).items() if _is_half(name, group, f"recv {own}<-"))
+    sent = sum(
+        m.calls for counts in known.values() for name, m in counts.items() if _is_half(name, group, "send ", own)
+    )
     return from_any is not None and received > sent
 
 
-def is_half(message: MessageName, group: str, start: str, to: int | None = None) -> bool:
+def _is_half(message: MessageName, group: str, start: str, to: int | None = None) -> bool:
     """Return whether a message belongs to `group`, has a name that begins with `start`, and goes to rank `to`.
 
     `to` is a rank within the group; None means any receiver.
@@ -167,13 +169,13 @@ class OtherHalf(NamedTuple):
 
 def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
     """Return the counterpart of a send or recv of `rank`; None if the process group or the peer is not known."""
-    match, number = NAME.fullmatch(message.name), group_number(job, rank, message.group)
+    match, number = NAME.fullmatch(message.name), _group_number(job, rank, message.group)
     if not match or number is None or int(match["peer"]) >= len(job.groups[number].ranks):
         return None
     return OtherHalf(job.groups[number].ranks[int(match["peer"])], MessageName(message.group, other_half_name(match)))
 
 
-def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
+def _find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
     """Return {message: count} for the last send or recv of `rank`, if its peer waits with another tag.
 
     Such a send and recv never match. `waiting` has the counts of the ranks whose stack is in a send or receive. The
@@ -196,7 +198,7 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
     launched together. The signature is appended to `job.signatures`; the stack is the last one in `job.stacks`. The
     result is None if the group is not known.
     """
-    number = group_number(job, state.rank, message.group)
+    number = _group_number(job, state.rank, message.group)
     if number is None:
         return None
     job.signatures.append(Signature("gloo", message.name, (), (), (), (), issued.tag))
@@ -216,6 +218,6 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
     )
 
 
-def group_number(job: Job, rank: int, name: str) -> int | None:
+def _group_number(job: Job, rank: int, name: str) -> int | None:
     """Return the index in `Job.groups` of the group called `name` that contains `rank`; None if there is none."""
     return next((i for i, g in enumerate(job.groups) if g.name == name and rank in g.ranks), None)

@@ -40,15 +40,15 @@ def load_job(
     """
     batches: list[DumpBatch] = []
     unreadable: dict[int, str] = {}
-    for read, of_part in read_batches(artefacts, options):
+    for read, of_part in _read_batches(artefacts, options):
         unreadable |= of_part.problems() if isinstance(of_part, DumpBatch) else of_part
         batches += [of_part] if isinstance(of_part, DumpBatch) else []
-        if watch and is_first_part(read, len(artefacts), batches):
-            watch(build_job(artefacts, side, batches, unreadable, unread=artefacts[read:]))
-    return build_job(artefacts, side, batches, unreadable)
+        if watch and _is_first_part(read, len(artefacts), batches):
+            watch(_build_job(artefacts, side, batches, unreadable, unread=artefacts[read:]))
+    return _build_job(artefacts, side, batches, unreadable)
 
 
-def is_first_part(read: int, total: int, batches: Sequence["DumpBatch"]) -> bool:
+def _is_first_part(read: int, total: int, batches: Sequence["DumpBatch"]) -> bool:
     """Return whether to show an interim result now: after 1, 2, 4, 8 ... batches of many dumps, but not at the end.
 
     `read` of `total` dumps have been read, in `batches`. The results become rarer, which keeps their cost low.
@@ -56,7 +56,7 @@ def is_first_part(read: int, total: int, batches: Sequence["DumpBatch"]) -> bool
     return total > MANY_FILES and read < total and len(batches).bit_count() == 1
 
 
-def build_job(
+def _build_job(
     artefacts: Sequence[run.Artefact],
     side: SideFiles,
     batches: Sequence["DumpBatch"],
@@ -69,22 +69,22 @@ def build_job(
     dumps that exist but have not been read yet.
     """
     waiting = frozenset(a.rank for a in unread if a.rank is not None)
-    job = Job(find_world_size(side, batches), [], {}, [], [], unreadable, unread=waiting)
-    directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
+    job = Job(_find_world_size(side, batches), [], {}, [], [], unreadable, unread=waiting)
+    directory = GroupRegistry(job, side.groups.values(), _read_configured_groups(batches))
     loader = Loader(job, directory)
     for batch in batches:
         loader.add(batch)
-    add_groups_of_messages(directory, side)
+    _add_groups_of_messages(directory, side)
     directory.infer()
     # Messages and roots name ranks within a group, so all members must be known first.
     add_roots(job, side)
     add_messages(job, side)
     add_unrecorded_calls(job, side)
-    job.taken_ns = read_times_taken(job, artefacts)
+    job.taken_ns = _read_times_taken(job, artefacts)
     return job
 
 
-def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
+def _add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
     """Add to `directory` the process groups in which ranks only sent and received; these are not in gloo's dumps."""
     for rank, path in side.message_files.items():
         listed = side.groups[rank].groups if rank in side.groups else {}
@@ -93,7 +93,7 @@ def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
                 directory.number(rank, message.group, listed[message.group].desc)
 
 
-def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
+def _read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
     """Return {rank: time at which its dump was written}, in ns since the epoch, from the modification time of its file.
 
     If a file seems older than the newest operation in it, copying or unpacking has changed the file times; the result
@@ -130,7 +130,7 @@ class DumpBatch:
         return {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
 
 
-def read_batches(
+def _read_batches(
     artefacts: Sequence[run.Artefact], options: store.Options
 ) -> Iterator[tuple[int, DumpBatch | dict[int, str]]]:
     """Yield (number of dumps read so far, next batch of dumps); if a batch is unreadable, {rank: error} in its place.
@@ -151,7 +151,7 @@ def read_batches(
         yield numbers[-1] + 1, DumpBatch(dict(columns), columns.meta, ranks)
 
 
-def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
+def _read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
     """Yield (name, global ranks) of each process group in the field `pg_config` of the dumps.
 
     A group that is in several dumps of one batch is yielded once.
@@ -161,7 +161,7 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
         yield from ((name, lists[number]) for name, number in sorted(batch.meta["configured"]))
 
 
-def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
+def _find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
     """Return the number of ranks in the job: the recorded number, else the highest rank in any file plus one."""
     recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
     if believable := [size for size in recorded if 0 < size <= RANKS_AT_MOST]:
@@ -189,7 +189,7 @@ class Loader:
         table = self._table(batch)
         # Rows are in the order of the dumps, so those of one dump are a slice.
         bounds = np.searchsorted(batch.columns["ops.dump"], np.arange(len(batch.ranks) + 1)).tolist()
-        positions = positions_by_dump(batch)
+        positions = _positions_by_dump(batch)
         for index, rank, dump in batch.readable():
             rows = positions.get(index, [])
             groups = {group: self.directory.number(rank, *batch.meta["groups"][group]) for group, *_ in rows}
@@ -200,7 +200,7 @@ class Loader:
             self.job.ranks[rank] = RankState(
                 rank, source, source.read_pending(), reached, newest, bool(dump["overwritten"])
             )
-            for lack in list_lacks(dump):
+            for lack in _list_lacks(dump):
                 self.job.lacks.setdefault(lack, []).append(rank)
 
     def _table(self, batch: DumpBatch) -> OpTable:
@@ -221,11 +221,11 @@ class Loader:
         """
         if numbers not in self.coalesced:
             self.coalesced[numbers] = len(self.job.signatures)
-            self.job.signatures.append(combine_signatures([self.job.signatures[number] for number in numbers]))
+            self.job.signatures.append(_combine_signatures([self.job.signatures[number] for number in numbers]))
         return self.coalesced[numbers]
 
 
-def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
+def _list_lacks(dump: Mapping[str, object]) -> list[Lack]:
     """Return which information is missing in a dump; `dump` has its facts from `meta["dumps"]` (see `reader.read`)."""
     has_entries = bool(dump["entries"])
     lacks: dict[Lack, object] = {
@@ -237,7 +237,7 @@ def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
     return [lack for lack, is_lacking in lacks.items() if is_lacking]
 
 
-def combine_signatures(signatures: Sequence[Signature]) -> Signature:
+def _combine_signatures(signatures: Sequence[Signature]) -> Signature:
     """Return one signature for operations that were launched together, with the tensors of all of them.
 
     The name joins the names of the operations: `all_gather+reduce_scatter coalesced`. The entry that closes a launch is
@@ -254,7 +254,7 @@ def combine_signatures(signatures: Sequence[Signature]) -> Signature:
     )
 
 
-def positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
+def _positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
     """Return how far each dump's rank got, as {index of the dump in its batch: a tuple for each process group}.
 
     A tuple is (number of the group in the batch, first, enqueued, completed); the last three are sequence numbers of

@@ -19,8 +19,8 @@ DONE_PHASE = "done"
 """The phase in the last heartbeat of a rank whose training ended cleanly."""
 NO_GROUP_PHASE = "process group destroyed"
 """The phase in the heartbeat of a rank that has destroyed its process groups and continues to run."""
-FATAL_ERROR = "Fatal Python error: "
-FIRST_LINE_BYTES = 200
+_FATAL_ERROR = "Fatal Python error: "
+_FIRST_LINE_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     words = LastWords()
     for path, side in sides:
         dumps = path.parent
-        if beat := read_last_beat(dumps.parent / "steps" / f"heartbeat_{side.rank}.bin", side.pid):
+        if beat := _read_last_beat(dumps.parent / "steps" / f"heartbeat_{side.rank}.bin", side.pid):
             words.beats[side.rank] = beat
-        if fatal := read_fatal_signal(dumps / f"crash_{side.rank}.txt", side.rank):
+        if fatal := _read_fatal_signal(dumps / f"crash_{side.rank}.txt", side.rank):
             words.signals[side.rank] = fatal
         error = read_side(dumps / f"thread_{side.rank}.json", ThreadError)
         if error and error.pid in (0, side.pid):
@@ -76,7 +76,7 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     return words
 
 
-def read_last_beat(path: Path, pid: int) -> LastBeat | None:
+def _read_last_beat(path: Path, pid: int) -> LastBeat | None:
     """Return the last heartbeat of process `pid` in a heartbeat file; with `pid` 0, the last heartbeat of any process.
 
     The result is None if there is none, or if the file belongs to another process, from a different start of the job.
@@ -92,13 +92,13 @@ def read_last_beat(path: Path, pid: int) -> LastBeat | None:
     return LastBeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace"))
 
 
-def read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
+def _read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
     """Return the fatal signal that faulthandler wrote to a file, with the stack of `rank`; None if there was none."""
     try:
         with open_regular(path) as file:
-            first = file.readline(FIRST_LINE_BYTES).decode(errors="replace").strip()
+            first = file.readline(_FIRST_LINE_BYTES).decode(errors="replace").strip()
     except OSError:
         return None
-    if not first.startswith(FATAL_ERROR):
+    if not first.startswith(_FATAL_ERROR):
         return None
-    return FatalSignal(first.removeprefix(FATAL_ERROR), read_main_thread(path, rank))
+    return FatalSignal(first.removeprefix(_FATAL_ERROR), read_main_thread(path, rank))

@@ -26,16 +26,16 @@ def read_natively(pickled: IO[bytes], tail: int) -> NativeDump | None:
     The result is None if there is no native reader, or if it does not understand the file.
     """
     module = native_module()
-    return native_dump(module.read_dump(pickled, tail) if module else None)
+    return _native_dump(module.read_dump(pickled, tail) if module else None)
 
 
 def read_json_natively(text: bytes, tail: int) -> NativeDump | None:
     """Return the dump that a JSON text holds; see `read_natively`."""
     module = native_module()
-    return native_dump(module.read_json_dump(text, tail) if module else None)
+    return _native_dump(module.read_json_dump(text, tail) if module else None)
 
 
-def native_dump(made: Any) -> NativeDump | None:
+def _native_dump(made: Any) -> NativeDump | None:
     """Return what the native reader made of a dump; None if it made nothing."""
     if made is None:
         return None

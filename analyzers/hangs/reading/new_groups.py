@@ -13,8 +13,8 @@ import msgspec
 from analyzers.files import open_regular
 from analyzers.hangs.model import Frame, user_frame
 
-MOST_CALLS = 4096
-LINE_BYTES = 1 << 20
+_MOST_CALLS = 4096
+_LINE_BYTES = 1 << 20
 FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "split_group"}
 """The functions of PyTorch that create a process group; a rank that is creating one has one of them in its stack."""
 
@@ -54,15 +54,15 @@ def read_new_groups(path: Path) -> NewGroups:
 
     The result is empty if the file cannot be read.
     """
-    return {group.number: group for group in calls_of(path)}
+    return {group.number: group for group in _calls_of(path)}
 
 
-def calls_of(path: Path) -> Iterator[NewGroup]:
+def _calls_of(path: Path) -> Iterator[NewGroup]:
     """Yield the process groups that rank R's `new_groups_R.jsonl` lists, in order, up to the first damaged line."""
     try:
         with open_regular(path) as file:
-            for _ in range(MOST_CALLS):
-                call = msgspec.json.decode(file.readline(LINE_BYTES), type=GroupCall)
+            for _ in range(_MOST_CALLS):
+                call = msgspec.json.decode(file.readline(_LINE_BYTES), type=GroupCall)
                 members = tuple(sorted(call.ranks))
                 yield NewGroup(int(call.name), members, user_frame(call.frames), tuple(call.frames))
     except (OSError, ValueError, msgspec.DecodeError):

@@ -15,7 +15,7 @@ from analyzers.hangs.reading.dump_entry import Entry, frame, group_name, is_done
 Value = TypeVar("Value", bound=Hashable)
 Frame = tuple[str, str, int]
 
-SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
+_SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
 """The fields of an entry that make up its signature."""
 
 
@@ -23,7 +23,7 @@ Columns = dict[str, list[int]]
 """{name: column of the entries}, for the fields in `reader.OPS` except `dump`, and for those in `ENDS`."""
 ENDS = ("group", "pg_id", "p2p", "seq", "done")
 """The columns that say how far a rank got in each process group."""
-SIDE_LISTS = ("groups", "signatures", "stacks", "has_frames")
+_SIDE_LISTS = ("groups", "signatures", "stacks", "has_frames")
 """The names of what the native reader returns besides columns: lists to which numbers in columns refer, and a flag."""
 
 
@@ -96,7 +96,7 @@ class Numbering:
 
     def signature(self, entry: Entry) -> int:
         """Return the number of an entry's signature: its name, shapes and dtypes."""
-        values = [entry.get(key) for key in SIGNED]
+        values = [entry.get(key) for key in _SIGNED]
         addresses = tuple(map(id, values))
         number = self.signature_at.get(addresses)
         if number is None:
@@ -104,7 +104,7 @@ class Numbering:
         return number
 
     def written_signature(self, values: list[Any], entry: Entry) -> int:
-        """Return the number of an entry's signature; `values` are its fields `SIGNED`."""
+        """Return the number of an entry's signature; `values` are its fields `_SIGNED`."""
         # Most are known, and writing one as text is cheaper than normalizing it again.
         written = str(values)
         number = self.written_signatures.get(written)
@@ -118,7 +118,7 @@ class Numbering:
         if number is None:
             # 95 begins a list of five.
             values: list[Any] = msgspec.msgpack.decode(b"\x95" + packed)
-            entry = dict(zip(SIGNED, values, strict=True))
+            entry = dict(zip(_SIGNED, values, strict=True))
             number = self.packed_signatures[packed] = self.written_signature(values, entry)
         return number
 
@@ -192,10 +192,10 @@ def native_ops(old: list[Entry], left_out: int, recent: dict[str, Any], numbers:
     """Return the operations of a dump whose recent operations are columns from the native reader."""
     # Some are done only because their whole launch is, which their state does not say.
     old = [entry if is_done(entry) else entry | {"state": "completed"} for entry in old]
-    columns = {name: integers(column) for name, column in recent.items() if name not in SIDE_LISTS}
-    columns["group"] = renumbered(columns["group"], map(numbers.group_of_value, recent["groups"]))
-    columns["signature"] = renumbered(columns["signature"], map(numbers.packed_signature, recent["signatures"]))
-    columns["stack"] = renumbered(columns["stack"], map(numbers.packed_stack, recent["stacks"]))
+    columns = {name: integers(column) for name, column in recent.items() if name not in _SIDE_LISTS}
+    columns["group"] = _renumbered(columns["group"], map(numbers.group_of_value, recent["groups"]))
+    columns["signature"] = _renumbered(columns["signature"], map(numbers.packed_signature, recent["signatures"]))
+    columns["stack"] = _renumbered(columns["stack"], map(numbers.packed_stack, recent["stacks"]))
     return Ops(old, left_out, columns, list(map(str, columns["pg_id"])), recent["has_frames"])
 
 
@@ -205,7 +205,7 @@ def integers(column: bytearray) -> list[int]:
     return numbers
 
 
-def renumbered(column: list[int], numbers: Iterable[int]) -> list[int]:
+def _renumbered(column: list[int], numbers: Iterable[int]) -> list[int]:
     """Return the values of `numbers` at the indices in a column."""
     known = list(numbers)
     return [known[index] for index in column]

@@ -13,7 +13,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.hangs.model import Op
 
-OP_COLUMNS = (
+_OP_COLUMNS = (
     "group", "seq", "p2p_seq", "signature", "stack", "started", "done", "retired", "created_ns", "completed_ns", "p2p",
 )  # fmt: skip
 
@@ -31,9 +31,9 @@ class OpTable:
         self, columns: Mapping[str, Column], signatures: int, stacks: int, combine: Callable[[tuple[int, ...]], int]
     ) -> None:
         # A plain array is several times faster to slice than a memory map, and is mapped all the same.
-        self.columns = {name: columns[f"ops.{name}"].view(np.ndarray) for name in OP_COLUMNS}
+        self.columns = {name: columns[f"ops.{name}"].view(np.ndarray) for name in _OP_COLUMNS}
         self.signatures, self.stacks, self.combine = signatures, stacks, combine
-        self.launch = number_launches(self.columns, columns["ops.dump"])
+        self.launch = _number_launches(self.columns, columns["ops.dump"])
         self.unfinished = unfinished(self.columns["done"], self.launch)
 
     def newest_ns(self, rows: slice) -> int:
@@ -68,7 +68,7 @@ class OpRows:
 
     def _ops(self, rows: Integers) -> list[Op]:
         # Lists are several times faster to walk than arrays.
-        lists = [self.table.columns[name][rows].tolist() for name in OP_COLUMNS]
+        lists = [self.table.columns[name][rows].tolist() for name in _OP_COLUMNS]
         signatures, stacks, groups, rank = self.table.signatures, self.table.stacks, self.groups, self.rank
         ops = [
             Op(rank, groups[g], n, p2p_n, signatures + sig, stacks + stack, bool(started), bool(done), bool(retired),
@@ -93,7 +93,7 @@ class OpRows:
         return replace(ops[0], signature=signature, done=done, retired=retired)
 
 
-def number_launches(columns: Mapping[str, Column], dump: Column) -> Integers:
+def _number_launches(columns: Mapping[str, Column], dump: Column) -> Integers:
     """Return a launch number for each row, from 0; collectives of one coalesced launch share a number.
 
     `columns` are those of the table of operations; `dump` is the index of each row's dump. Each send or receive gets a

@@ -64,22 +64,22 @@ def find_absent_peers(job: Job, current: Op) -> list[int]:
     peers that have not issued the matching recv or send. If there are none, it has the peers whose own batch waits for
     a third rank, because NCCL completes a batch only as a whole.
     """
-    if lacking := find_unmet_peers(job, current):
+    if lacking := _find_unmet_peers(job, current):
         return lacking
-    current_ops = {peer.rank: job.ranks[peer.rank].current for peer in count_peers(job, current)}
-    return sorted(rank for rank, other in current_ops.items() if other and find_unmet_peers(job, other))
+    current_ops = {peer.rank: job.ranks[peer.rank].current for peer in _count_peers(job, current)}
+    return sorted(rank for rank, other in current_ops.items() if other and _find_unmet_peers(job, other))
 
 
-def find_unmet_peers(job: Job, current: Op) -> list[int]:
+def _find_unmet_peers(job: Job, current: Op) -> list[int]:
     """Return, ascending, the peers that have yet to issue the counterpart of a send or recv in the batch of `current`.
 
     A batch is a set of operations that a rank launched together.
     """
-    wanted = count_peers(job, current)
-    return sorted({peer.rank for peer, count in wanted.items() if count_halves(job, current, peer) < count})
+    wanted = _count_peers(job, current)
+    return sorted({peer.rank for peer, count in wanted.items() if _count_halves(job, current, peer) < count})
 
 
-def count_peers(job: Job, current: Op) -> Counter[Peer]:
+def _count_peers(job: Job, current: Op) -> Counter[Peer]:
     """Return how many sends and how many receives the batch of `current` has for each peer.
 
     A batch is a set of operations that a rank launched together.
@@ -87,7 +87,7 @@ def count_peers(job: Job, current: Op) -> Counter[Peer]:
     return Counter(peer for op in find_batch(job.ranks[current.rank], current) if (peer := peer_of(job, op)))
 
 
-def count_halves(job: Job, current: Op, peer: Peer) -> int:
+def _count_halves(job: Job, current: Op, peer: Peer) -> int:
     """Return how many sends or receives `peer` has issued to match those that the rank of `current` has with it.
 
     `peer` is the rank to which the rank of `current` sends, or from which it receives. Only the peer's current

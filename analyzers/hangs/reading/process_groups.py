@@ -13,7 +13,7 @@ from analyzers.hangs.reading.side_formats import GroupsFile
 
 Members = tuple[int, ...]
 """The global ranks of a process group, in ascending order."""
-DEFAULT_GROUP = "default_pg"
+_DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the default process group, which has all ranks."""
 
 
@@ -68,12 +68,12 @@ class GroupRegistry:
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
-            everyone = range(self.job.world_size) if group.desc == DEFAULT_GROUP else sorted(set(group.ranks))
+            everyone = range(self.job.world_size) if group.desc == _DEFAULT_GROUP else sorted(set(group.ranks))
             # In place, as the job holds this list.
             group.ranks[:] = everyone
         lost = [rank for rank in range(self.job.world_size) if rank not in self.job.ranks]
         for group in groups if lost else []:
-            if group.desc != DEFAULT_GROUP and self._is_incomplete(group):
+            if group.desc != _DEFAULT_GROUP and self._is_incomplete(group):
                 self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
     def _is_incomplete(self, group: Group) -> bool:
@@ -91,7 +91,7 @@ class GroupRegistry:
         the size of the largest group with the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
-        fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
+        fitting = lost if len(lost) == 1 else [rank for rank in lost if _fits_spacing(group.ranks, rank, usual_size)]
         if len(fitting) <= max(1, usual_size - len(group.ranks)):
             group.ranks[:] = sorted({*group.ranks, *fitting})
         else:
@@ -109,7 +109,7 @@ class GroupRegistry:
         return len(self.job.groups) - 1
 
 
-def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
+def _fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
     """Return whether a rank could be a further member of a group, because a mesh spaces the ranks of a group evenly.
 
     `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4 members;

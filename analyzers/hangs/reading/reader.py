@@ -40,45 +40,45 @@ from analyzers.hangs.reading.op_columns import ENDS, Columns, Interned, Numberin
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])
-TAIL_ROWS = 64_000
+_TAIL_ROWS = 64_000
 """The number of last operations that are kept of all dumps of a set together; each file gets an equal part."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """The smallest and the largest number of completed operations that are kept of one rank."""
-ENDS_CHECKED = 256
+_ENDS_CHECKED = 256
 """The number of entries at each end of a dump that are checked for a completed operation.
 
 If there is none, the dump holds only unfinished operations.
 """
-LAST = 8
+_LAST = 8
 """The number of last entries whose process groups are checked to recognise the wrapper of the debug mode."""
-COALESCED = "nccl:coalesced"
+_COALESCED = "nccl:coalesced"
 """The name of the entry with which NCCL ends a launch of several operations."""
 
 OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
     "created_ns", "completed_ns", "p2p", "timeout_ms",
 )  # fmt: skip
-POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
+_POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict with facts about the dumps.
 
     `ops` has one row for each operation, with the fields `OPS`. `positions` has one row for each process group of a
-    dump, with the fields `POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file in
-    `paths` (`path`), its `rank` if a page of the debug server names it, and a `problem` if the dump could not be read.
-    Numbers in the columns refer to the other lists of the dict: `groups`, `signatures`, `stacks` and `members`.
+    dump, with the fields `_POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file
+    in `paths` (`path`), its `rank` if a page of the debug server names it, and a `problem` if the dump could not be
+    read. Numbers in the columns refer to the other lists of the dict: `groups`, `signatures`, `stacks` and `members`.
     """
-    tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
+    tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, _TAIL_ROWS // max(1, len(paths)))))
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
     with unpickle.gc_paused():
         for number, path in enumerate(paths):
             for rank, content in sources(path, tables.tail):
-                tables.dumps.append(read_one(tables, content) | {"path": number, "rank": rank})
+                tables.dumps.append(_read_one(tables, content) | {"path": number, "rank": rank})
     return tables.columns(), tables.meta()
 
 
-def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
+def _read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
     """Add one dump to `tables`, and return the facts about it for `meta["dumps"]`.
 
     `content` is a function that reads the dump and returns it. If the function fails, the only fact is the `problem`,
@@ -187,7 +187,7 @@ class Tables:
         ends = end_columns(ops.old[:1] + newest(ops.old), self.numbers)
         self.positions.extend(chain.from_iterable(progress(index, {n: ends[n] + ops.recent[n] for n in ENDS})))
         self.configure(dump.get("pg_config"))
-        groups = [self.numbers.group(entry) for entry in ops.old[-LAST:]] + ops.recent["group"]
+        groups = [self.numbers.group(entry) for entry in ops.old[-_LAST:]] + ops.recent["group"]
         return {
             "entries": len(ops.old) + ops.left_out + ops.size,
             "frames": ops.has_frames,
@@ -196,7 +196,7 @@ class Tables:
             "active_only": ops.first("seq", "collective_seq_id") > 1,
             "overwritten": overwritten(ops, statuses(dump.get("pg_status"))),
             # The wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL has neither name nor description.
-            "detail": set(groups[-LAST:]) == {self.numbers.groups.numbers.get(("", ""))},
+            "detail": set(groups[-_LAST:]) == {self.numbers.groups.numbers.get(("", ""))},
         }
 
     def configure(self, config: Any) -> None:
@@ -211,7 +211,7 @@ class Tables:
 
     def columns(self) -> dict[str, Column]:
         """Return the collected rows as columns: `ops.*` and `positions.*`."""
-        return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
+        return columns("ops", OPS, self.ops) | columns("positions", _POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:
         """Return the lists to which the numbers in the columns refer, and the facts about each dump."""
@@ -245,9 +245,9 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     closing entry of a finished launch is absent; several sends and receives of one launch without such an entry then
     count as completed.
     """
-    closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
+    closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == _COALESCED}
     closed = {key for key, done in closing.items() if done}
-    if not closed and only_unfinished(entries):
+    if not closed and _only_unfinished(entries):
         together = Counter(launch(e) for e in entries if e.get("is_p2p"))
         closed = {key for key, count in together.items() if count > 1 and key not in closing}
     if not closed:
@@ -255,13 +255,13 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
 
 
-def only_unfinished(entries: list[Entry]) -> bool:
+def _only_unfinished(entries: list[Entry]) -> bool:
     """Return whether the recorder left completed entries out of a dump.
 
     This is so if no entry is done, and the record ids show that entries are missing.
     """
     gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
-    return gaps and not any(map(is_done, (*entries[:ENDS_CHECKED], *entries[-ENDS_CHECKED:])))
+    return gaps and not any(map(is_done, (*entries[:_ENDS_CHECKED], *entries[-_ENDS_CHECKED:])))
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
@@ -276,7 +276,7 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 
 
 def progress(index: int, ends: Columns) -> list[tuple[int, ...]]:
-    """Return a row of `POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
+    """Return a row of `_POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
 
     A row has three sequence numbers of collectives (-1: none): `first` is the number of the oldest entry, `enqueued`
     the highest number issued, and `completed` the highest number completed. `ends` are columns of entries.

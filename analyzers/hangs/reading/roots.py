@@ -43,22 +43,22 @@ def add_roots(job: Job, side: SideFiles) -> None:
     all ranks. The reason: a call with an unknown root would have another signature than the same call on another rank.
     """
     numbers = {signature: number for number, signature in enumerate(job.signatures)}
-    known = {rank: read_roots(path) for rank, path in side.message_files.items() if rank in job.ranks}
+    known = {rank: _read_roots(path) for rank, path in side.message_files.items() if rank in job.ranks}
     if not any(known.values()):
         return
     for number, group in enumerate(job.groups):
-        callers = [rank for rank in group.ranks if rank in job.ranks and has_rooted(job, rank, number)]
+        callers = [rank for rank in group.ranks if rank in job.ranks and _has_rooted(job, rank, number)]
         calls = {rank: known.get(rank, {}).get(group.name, {}) for rank in callers}
         if not callers or not all(calls.values()):
             continue
         first = max(min(numbers) for numbers in calls.values())
         for rank, of_rank in calls.items():
-            set_roots(
+            _set_roots(
                 job, numbers, job.ranks[rank], number, [call for n, call in sorted(of_rank.items()) if n >= first]
             )
 
 
-def read_roots(path: Path) -> Mapping[str, RootedCalls]:
+def _read_roots(path: Path) -> Mapping[str, RootedCalls]:
     """Return a rank's last calls with a root, by the name of the process group, from its `p2p_R.bin` (R: the rank)."""
     calls: dict[str, dict[int, RootedCall]] = defaultdict(dict)
     for number, time_ns, name, _tag, group in read_rows(path):
@@ -67,7 +67,7 @@ def read_roots(path: Path) -> Mapping[str, RootedCalls]:
     return calls
 
 
-def has_rooted(job: Job, rank: int, group: int) -> bool:
+def _has_rooted(job: Job, rank: int, group: int) -> bool:
     """Return whether a rank's dump has, in a group, a collective of a kind that takes a root, such as broadcast.
 
     The root itself may be unknown. `group` is an index in `Job.groups`.
@@ -75,7 +75,7 @@ def has_rooted(job: Job, rank: int, group: int) -> bool:
     return any(job.operation(op) in OPERATIONS for op in job.ranks[rank].collectives(group))
 
 
-def set_roots(
+def _set_roots(
     job: Job, numbers: dict[Signature, int], state: RankState, group: int, calls: Sequence[RootedCall]
 ) -> None:
     """Set the roots of a rank's collectives in one group, for the `calls` that are in its dump.
@@ -89,11 +89,11 @@ def set_roots(
         # Collectives that PyTorch issues by itself have entries, but no calls.
         entry = next((op for op in entries if op.created_ns >= call.time_ns), None)
         if entry and job.operation(entry) == call.operation and call.root < len(job.groups[group].ranks):
-            state.replaced[entry] = replace(entry, signature=signature_with(job, numbers, entry, call.root))
+            state.replaced[entry] = replace(entry, signature=_signature_with(job, numbers, entry, call.root))
     state.pending = [state.replaced.get(op, op) for op in state.pending]
 
 
-def signature_with(job: Job, numbers: dict[Signature, int], op: Op, root: int) -> int:
+def _signature_with(job: Job, numbers: dict[Signature, int], op: Op, root: int) -> int:
     """Return the index in `Job.signatures` of the signature of `op` with a root added; append it if it is new.
 
     `root` is a rank within the group of `op`; `numbers` maps each signature to its index.

@@ -32,16 +32,16 @@ from analyzers.nodes.gaps import NodeGaps
 from analyzers.nodes.health import NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
 
-COLLECTION_NS = 2_000_000_000
+_COLLECTION_NS = 2_000_000_000
 """The longest time in ns that collecting the dumps of all ranks may take."""
 SIGNAL = "signal"
-AFTER_ROUND_NS = 100_000_000
+_AFTER_ROUND_NS = 100_000_000
 """The time in ns after the request for its dump within which a hanging rank may still send a heartbeat.
 
 That happens if the request comes just as the rank enters the operation in which it hangs.
 """
-NOT_SERVING = {AnswerStatus.EXITED: Ending.PROCESS_EXITED, AnswerStatus.REFUSED: Ending.CONNECTION_REFUSED}
-ROUND = re.compile(r"round_(\d+)")
+_NOT_SERVING = {AnswerStatus.EXITED: Ending.PROCESS_EXITED, AnswerStatus.REFUSED: Ending.CONNECTION_REFUSED}
+_ROUND = re.compile(r"round_(\d+)")
 
 
 @dataclass
@@ -131,7 +131,7 @@ class SideFiles:
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
             return False
-        return bool(asked and beat.time_ns > max(asked) + AFTER_ROUND_NS) or self.ended_cleanly(rank)
+        return bool(asked and beat.time_ns > max(asked) + _AFTER_ROUND_NS) or self.ended_cleanly(rank)
 
     def main_stack(self, rank: int) -> list[Frame]:
         """Return the frames of a rank's main thread, innermost first; empty if none were recorded."""
@@ -142,7 +142,7 @@ class SideFiles:
         """Return how a rank ended; None if it had not ended when the dumps were taken."""
         exit_file, answered = self.exits.get(rank), self.answered_ns(rank)
         # Collecting takes time: a rank that loses its connection just after its dump was taken had waited all the same.
-        grace = COLLECTION_NS if exit_file and is_victim(exit_file) else 0
+        grace = _COLLECTION_NS if exit_file and is_victim(exit_file) else 0
         if exit_file and (answered is None or exit_file.time_ns < answered + grace):
             return RankEnd(rank, Ending.EXCEPTION, is_victim(exit_file), 0, exit_file.time_ns, exit_file)
         return self._end_of_process(rank) if answered is None else None
@@ -182,11 +182,11 @@ class SideFiles:
             return None
         if code:
             return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS, code)
-        if answer is None or answer.status not in NOT_SERVING:
+        if answer is None or answer.status not in _NOT_SERVING:
             return None
         # A process that ends well stops serving some time before it is gone.
         clean = code == 0 or has_ended_cleanly(answer) or self.ended_cleanly(rank)
-        return RankEnd(rank, Ending.NO_ERROR if clean else NOT_SERVING[AnswerStatus(answer.status)])
+        return RankEnd(rank, Ending.NO_ERROR if clean else _NOT_SERVING[AnswerStatus(answer.status)])
 
 
 def has_ended_cleanly(answer: Answer) -> bool:
@@ -201,20 +201,20 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
     elsewhere. Rounds (requests to all ranks for their dumps) before `first_round` are left out.
     """
     manifest = manifest_of(run)
-    group_files = read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
+    group_files = _read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
     groups = {f.rank: f for _, f in group_files}
-    exits = read_last_errors(run) | {f.rank: f for f in read_all(run, Kind.EXIT, folders, ExitFile)}
+    exits = read_last_errors(run) | {f.rank: f for f in _read_all(run, Kind.EXIT, folders, ExitFile)}
     world_size = manifest.get("world_size")
     side = SideFiles(
         groups=groups,
         # An exit file of another process than the rank's present one is of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
-        stack_files=stack_pages(run) | by_rank(run, Kind.STACKS, folders, first_round),
-        child_files=by_rank(run, Kind.CHILD_STACKS, folders, first_round),
-        message_files=by_rank(run, Kind.MESSAGES, folders, first_round),
-        new_group_files=nearest_by_rank(run, Kind.NEW_GROUPS, folders),
+        stack_files=_stack_pages(run) | _by_rank(run, Kind.STACKS, folders, first_round),
+        child_files=_by_rank(run, Kind.CHILD_STACKS, folders, first_round),
+        message_files=_by_rank(run, Kind.MESSAGES, folders, first_round),
+        new_group_files=_nearest_by_rank(run, Kind.NEW_GROUPS, folders),
         log_files=find_log_files(run),
-        step_logs=nearest_by_rank(run, Kind.STEPS, folders),
+        step_logs=_nearest_by_rank(run, Kind.STEPS, folders),
         exit_codes=exit_codes(manifest),
         last_words=read_last_words(group_files),
         world_size=world_size if isinstance(world_size, int) and 0 < world_size <= RANKS_AT_MOST else 0,
@@ -222,13 +222,13 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
     processes = {rank: Process(file.pid, file.host) for rank, file in groups.items()}
     side.health = read_health(run, folders, processes)
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
-    side.collection = side.collection or collection_of_pages(run)
+    side.collection = side.collection or _collection_of_pages(run)
     if side.collection:
         side.collection.rounds = side.collection.rounds[first_round - 1 :]
     return side
 
 
-def stack_pages(run: Run) -> dict[int, Path]:
+def _stack_pages(run: Run) -> dict[int, Path]:
     """Return {rank: saved page of the debug server that has its stack}.
 
     The newest page `/stacks` is used, or else the newest `/pyspy_dump`: only py-spy can read the stack of a rank that
@@ -243,7 +243,7 @@ def stack_pages(run: Run) -> dict[int, Path]:
     }
 
 
-def collection_of_pages(run: Run) -> Collection | None:
+def _collection_of_pages(run: Run) -> Collection | None:
     """Return a `Collection` made from saved pages of PyTorch's debug server; it lists the ranks that did not answer.
 
     The result is None if no page names such a rank.
@@ -266,14 +266,14 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
     return msgspec.structs.replace(first, rounds=rounds)
 
 
-def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
+def _by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
     """Return, for one kind of file, {rank: path} with each rank's file from the earliest round of dumps that has one.
 
     Rounds before `first_round`, and files in the folders of other sets of dumps, are ignored. A file in none of these
     folders is used only if there is no other.
     """
     other_sets = {a.path.parent for a in run.of(Kind.COLLECTION)}.difference(folders)
-    files = [(a, *base_of(a.path)) for a in nearest_last(run, kind, folders)]
+    files = [(a, *base_of(a.path)) for a in _nearest_last(run, kind, folders)]
     return {
         a.rank: a.path
         for a, base, number in files
@@ -281,15 +281,15 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
     }
 
 
-def nearest_by_rank(run: Run, kind: Kind, folders: Sequence[Path]) -> dict[int, Path]:
+def _nearest_by_rank(run: Run, kind: Kind, folders: Sequence[Path]) -> dict[int, Path]:
     """Return, for one kind of file that is written all the time, {rank: path of the file nearest to the dumps}.
 
     Such a file is not part of a round or set of dumps: the file in `dumps` is also used for the dumps in `dumps/set_2`.
     """
-    return {a.rank: a.path for a in nearest_last(run, kind, folders) if a.rank is not None}
+    return {a.rank: a.path for a in _nearest_last(run, kind, folders) if a.rank is not None}
 
 
-def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
+def _nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
     """Return the artefacts of one kind, sorted so that those beside the first round of dumps come last.
 
     A caller that builds {rank: file} from them in this order keeps the nearest file of each rank. `folders` are the
@@ -309,26 +309,26 @@ def base_of(path: Path) -> tuple[Path, int]:
     For example, `dumps/set_2/round_3/rank_0` belongs to round 3 in `dumps/set_2`; a file outside a `round_N` folder
     belongs to round 1.
     """
-    match = ROUND.fullmatch(path.parent.name)
+    match = _ROUND.fullmatch(path.parent.name)
     return (path.parent.parent, int(match[1])) if match else (path.parent, 1)
 
 
-def read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
+def _read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
     """Return the contents of the files of one kind, as `struct`; those that do not have its format are left out.
 
     Files beside the first round of dumps come last.
     """
-    return [content for _, content in read_with_paths(run, kind, folders, struct)]
+    return [content for _, content in _read_with_paths(run, kind, folders, struct)]
 
 
-def read_with_paths(
+def _read_with_paths(
     run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]
 ) -> Sequence[tuple[Path, Struct]]:
     """Return (path, content) of the files of one kind; files that do not have the format of `struct` are left out.
 
     Files beside the first round of dumps come last.
     """
-    files = ((a.path, read_side(a.path, struct)) for a in nearest_last(run, kind, folders))
+    files = ((a.path, read_side(a.path, struct)) for a in _nearest_last(run, kind, folders))
     return [(path, content) for path, content in files if content]
 
 

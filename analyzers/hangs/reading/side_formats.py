@@ -10,7 +10,7 @@ from analyzers.files import read_json
 from analyzers.hangs.model import Frame
 from analyzers.log_signs.own_hints import split_hint
 
-SIDE_BYTES = 64 << 20
+_SIDE_BYTES = 64 << 20
 """The size in bytes above which a file beside the dumps is damaged or hostile; thousands of ranks take a few MiB."""
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)

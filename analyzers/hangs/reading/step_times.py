@@ -8,7 +8,7 @@ from analyzers.files import open_regular
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
-TAIL_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 16
 """The number of bytes that are read at the end of a step log: about a hundred lines."""
 
 
@@ -33,7 +33,7 @@ def read_step_times(log: Path | None) -> list[float]:
         return []
     try:
         with open_regular(log) as file:
-            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:
         return []

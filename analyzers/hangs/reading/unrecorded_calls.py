@@ -10,23 +10,23 @@ import re
 from analyzers.hangs.model import Frame, Job, Op, RankState, Signature
 from analyzers.hangs.reading.side_files import SideFiles
 
-CALLS = {"monitored_barrier"}
-LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
-INNERMOST_FRAMES = 4
+_CALLS = {"monitored_barrier"}
+_LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+_INNERMOST_FRAMES = 4
 
 
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
     """Add the call found in a rank's stack as its pending operation, for each rank without a pending operation."""
     for rank, state in job.ranks.items():
-        if state.current is None and (name := call_in(stack := side.main_stack(rank))):
+        if state.current is None and (name := _call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)
             state.pending.append(operation(job, state, name))
 
 
-def call_in(frames: list[Frame]) -> str | None:
+def _call_in(frames: list[Frame]) -> str | None:
     """Return the collective in a stack that Flight Recorder does not record, such as `monitored_barrier`; else None."""
-    innermost = frames[:INNERMOST_FRAMES]
-    return next((f.name for f in innermost if f.name in CALLS and LIBRARY.search(f.filename)), None)
+    innermost = frames[:_INNERMOST_FRAMES]
+    return next((f.name for f in innermost if f.name in _CALLS and _LIBRARY.search(f.filename)), None)
 
 
 def operation(job: Job, state: RankState, name: str) -> Op:

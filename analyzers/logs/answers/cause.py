@@ -20,9 +20,9 @@ from analyzers.logs.answers.waits import (
 from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
-NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
+_NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
 """The classes of failures for which normally no rank is to blame."""
-OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
+_OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
 """{reason of a `Blame` for a timeout: class of the verdict}."""
 
 
@@ -83,15 +83,15 @@ class Answer:
 def find_answer(logs: Logs) -> Answer:
     """Return why a job ended according to its logs: the cause, and the failures that are consequences of the cause."""
     failures = find_failures(logs)
-    failures = [f for f in failures if not is_harmless(f, logs)]
+    failures = [f for f in failures if not _is_harmless(f, logs)]
     if not failures:
         return Answer(None, [])
-    if all(may_have_survived(f, logs) for f in failures):
+    if all(_may_have_survived(f, logs) for f in failures):
         return Answer(Cause(LogClass.UNKNOWN, [], failures[0], Certainty.SUSPECTED), failures[1:])
     return Answer(cause_of(failures[0], failures, logs), failures[1:])
 
 
-def may_have_survived(failure: Failure, logs: Logs) -> bool:
+def _may_have_survived(failure: Failure, logs: Logs) -> bool:
     """Return whether the program may have caught the exceptions of `failure` and continued its work.
 
     This is so if the job printed steps, and only tracebacks report the failure. An uncaught exception leaves other
@@ -109,7 +109,7 @@ def may_have_survived(failure: Failure, logs: Logs) -> bool:
     )
 
 
-def is_harmless(failure: Failure, logs: Logs) -> bool:
+def _is_harmless(failure: Failure, logs: Logs) -> bool:
     """Return whether the job trained in spite of a failure.
 
     For example, a store answered late before training began. Or the driver does not support a device of the machine;
@@ -130,33 +130,33 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
     """
     match failure.role.kind:
         case LogClass.COLLECTIVE_TIMEOUT:
-            return timeout_cause(failure, logs)
+            return _timeout_cause(failure, logs)
         case LogClass.EARLY_EXIT:
-            return lost_connection_cause(failure, failures, logs)
+            return _lost_connection_cause(failure, failures, logs)
         case LogClass.HOST_OOM:
-            return host_memory_cause(failure, failures)
+            return _host_memory_cause(failure, failures)
         case LogClass.EXIT_CODE if found := stuck_by_stacks(failure, logs):
             return Cause(LogClass.COLLECTIVE_TIMEOUT, found[1].ranks, found[0], Certainty.PROBABLE, found[1])
     kind = failure.role.kind
-    ranks = ranks_to_blame(failure, logs)
+    ranks = _ranks_to_blame(failure, logs)
     count = find_differing_count(logs) if kind is LogClass.MISMATCH and len(ranks) > 1 else None
     count = count if count and count.rank in ranks else None
     ranks = [count.rank] if count else ranks
     is_guess = kind is LogClass.MISMATCH and (count or not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
     waited = places_of_waiting(logs.events) if kind is LogClass.MISMATCH else []
-    certainty = Certainty.PROBABLE if is_guess else certainty_of(failure)
+    certainty = Certainty.PROBABLE if is_guess else _certainty_of(failure)
     if kind is LogClass.MISMATCH and not odd_ranks(failure.events) and len(ranks) > 1:
         # One of several ranks differs, and nothing shows which.
         certainty = Certainty.SUSPECTED
     return Cause(kind, ranks, failure, certainty, waited=waited, count=count)
 
 
-def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
+def _ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
     """Return the ranks that are at fault according to the events of a failure; empty if they show none."""
     kind = failure.role.kind
     if kind is LogClass.MISMATCH:
         return odd_ranks(failure.events) or odd_sizes(failure, logs)
-    if kind in NOBODY:
+    if kind in _NOBODY:
         # Arguments that only some ranks reject are those of their node.
         is_partial = failure.lead.facts.reason is Reason.BAD_ARGUMENTS and set(failure.ranks) < set(logs.ranks)
         return failure.ranks if is_partial else []
@@ -181,7 +181,7 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
     return unknown if 0 < len(unknown) <= sum(event.count for event in failure.events) else []
 
 
-def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
+def _lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
     """Return a `Cause` for a job whose ranks lost their connections; it blames the rank that ended or left before that.
 
     The class says what happened to this rank: it aborted, ended early, caught an error and skipped collectives, or is
@@ -198,13 +198,13 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
     if blame.basis is Basis.LEFT_ALONE:
         return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.SUSPECTED, blame)
     if blame.basis is Basis.THREADS:
-        return Cause(LogClass.MISMATCH, [], failure, Certainty.SUSPECTED, blame, waited=with_threads(logs))
+        return Cause(LogClass.MISMATCH, [], failure, Certainty.SUSPECTED, blame, waited=_with_threads(logs))
     kind = LogClass.EARLY_EXIT if blame.ranks else LogClass.UNKNOWN
     certainty = Certainty.PROBABLE if blame.basis is Basis.NOT_LISTED else Certainty.SUSPECTED
     return Cause(kind, blame.ranks, failure, certainty, blame)
 
 
-def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
+def _host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
     """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed for this reason.
 
     `failure` reports the lack of memory. If it names no ranks, the ranks are those that were ended by SIGKILL in any of
@@ -215,17 +215,17 @@ def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
     return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
 
 
-def timeout_cause(failure: Failure, logs: Logs) -> Cause:
+def _timeout_cause(failure: Failure, logs: Logs) -> Cause:
     """Return a `Cause` which says why ranks timed out in a collective (`failure`); it blames ranks that did not join.
 
     If the blamed ranks were in a different operation, the class is a mismatch. If the ranks to blame are unknown and
     ranks were missing from the start, the class is a failed start.
     """
     blame = blame_for_timeout(failure, logs)
-    kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
+    kind = _OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
     if not blame.ranks and failure.lead.facts.reason is Reason.MISSING_RANKS:
         kind = LogClass.STARTUP
-    waited = with_threads(logs) if blame.basis is Basis.THREADS else places_of_waiting(logs.events)
+    waited = _with_threads(logs) if blame.basis is Basis.THREADS else places_of_waiting(logs.events)
     # Of ranks that blame each other not all are to blame.
     is_tie = set(blame.ranks) >= {event.rank for event in waited} and kind is not LogClass.COLLECTIVE_TIMEOUT
     is_tie = is_tie or blame.basis is Basis.MOST_SILENT
@@ -233,7 +233,7 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     return Cause(kind, blame.ranks, failure, certainty, blame, waited=waited)
 
 
-def with_threads(logs: Logs) -> list[LogEvent]:
+def _with_threads(logs: Logs) -> list[LogEvent]:
     """Return the events that show at which line threads and ranks timed out in a collective.
 
     Events of threads other than the main thread come first, one for each rank, then those of the main threads.
@@ -241,7 +241,7 @@ def with_threads(logs: Logs) -> list[LogEvent]:
     return [*places_of_threads(logs.events), *places_of_waiting(logs.events)]
 
 
-def certainty_of(failure: Failure) -> Certainty:
+def _certainty_of(failure: Failure) -> Certainty:
     """Return the certainty that a failure is the cause of the job's end.
 
     An exit code, for example, does not show why its process ended, so the cause is only probable.

@@ -12,10 +12,10 @@ from analyzers.logs.answers.survived import Occurrence, without_completed, witho
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
-WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
+_WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
             LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip
 """The classes of failures whose events count as one failure even if their source lines and messages differ."""
-ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
+_ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
 """The tiers (`Tier`) of failures that ranks report if the launcher or the scheduler stops them."""
 
@@ -56,20 +56,20 @@ def find_failures(logs: Logs) -> list[Failure]:
     ]
     # Recovery is judged by what is left: an error that was handled does not mean that the last start failed.
     found = without_recovered(without_handled(without_completed(found, logs), logs), logs)
-    found = without_explained(without_stopped(without_forced(found, logs)))
+    found = _without_explained(_without_stopped(_without_forced(found, logs)))
     groups: dict[tuple[object, ...], list[Occurrence]] = {}
     for occurrence in found:
-        groups.setdefault(group_key(occurrence), []).append(occurrence)
-    return sorted((failure_of(group) for group in groups.values()), key=lambda failure: failure.order)
+        groups.setdefault(_group_key(occurrence), []).append(occurrence)
+    return sorted((_failure_of(group) for group in groups.values()), key=lambda failure: failure.order)
 
 
-def group_key(occurrence: Occurrence) -> tuple[object, ...]:
+def _group_key(occurrence: Occurrence) -> tuple[object, ...]:
     """Return a key that is equal for two events if they report the same failure, for example on two ranks.
 
     `occurrence` is an event with its class. The key has the attempt, the class, and for most classes the source line.
     """
     event, role = occurrence.event, occurrence.role
-    if role.kind in WORDLESS:
+    if role.kind in _WORDLESS:
         return (event.attempt, role.kind, role.kind is LogClass.OOM and event.facts.reason)
     if role.kind is LogClass.SIGNAL:
         return (event.attempt, role.kind, event.facts.signal)
@@ -80,7 +80,7 @@ def group_key(occurrence: Occurrence) -> tuple[object, ...]:
     return (event.attempt, role.kind, role.tier, event.source or event.message[:40])
 
 
-def failure_of(group: Sequence[Occurrence]) -> Failure:
+def _failure_of(group: Sequence[Occurrence]) -> Failure:
     """Return a `Failure` that combines events which report the same failure."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
@@ -88,7 +88,7 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
     return Failure(ordered[0].role, events, ranks, ordered[0].order)
 
 
-def without_explained(found: list[Occurrence]) -> list[Occurrence]:
+def _without_explained(found: list[Occurrence]) -> list[Occurrence]:
     """Return the failure events in `found` except for exit codes that add nothing.
 
     An exit code is left out in two cases: another event of its rank explains the failure of the rank, or another
@@ -98,7 +98,7 @@ def without_explained(found: list[Occurrence]) -> list[Occurrence]:
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
-def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+def _without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     """Return the failure events in `found` without ranks that the launcher killed by SIGKILL.
 
     The launcher kills a rank that does not stop on request, so this signal is not a failure of the rank.
@@ -107,18 +107,18 @@ def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     return [o for o in found if not (o.role.tier is Tier.KILLED and o.event.rank in forced)]
 
 
-def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
+def _without_stopped(found: list[Occurrence]) -> list[Occurrence]:
     """Return the failure events in `found` without those that follow from an order to stop the job.
 
     For example, workers ended by SIGTERM after the scheduler cancelled the job are left out; the order itself stays.
     """
-    stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
+    stop = min((o for o in found if _is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
     if stop is None:
         return found
-    return [o for o in found if is_stop(o) or not follows(o, stop)]
+    return [o for o in found if _is_stop(o) or not follows(o, stop)]
 
 
-def is_stop(occurrence: Occurrence) -> bool:
+def _is_stop(occurrence: Occurrence) -> bool:
     """Return whether an event shows that the scheduler, or a signal to the launcher, ended the job from outside.
 
     A job that Slurm reports as cancelled does not count, because Slurm also cancels a job in which a task failed.
@@ -135,4 +135,4 @@ def follows(occurrence: Occurrence, stop: Occurrence) -> bool:
         # Logs without times cannot be compared, and most failures on other nodes follow an order to stop.
         is_later = occurrence.clock == 0 or occurrence.clock >= stop.clock
     is_worker = occurrence.event.kind is EventKind.DATALOADER_WORKER
-    return is_later and (is_worker or occurrence.role.tier in ENDED_BY_SIGTERM)
+    return is_later and (is_worker or occurrence.role.tier in _ENDED_BY_SIGTERM)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGNORECASE)
-PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
+_PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
 WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
 GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
 """The kinds of events by which a rank reports that it waited for another rank in vain."""
-TERMINATING = ("SIGTERM", "SIGINT")
-NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
+_TERMINATING = ("SIGTERM", "SIGINT")
+_NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 
 
 class Tier(IntEnum):
@@ -55,7 +55,7 @@ class Role(NamedTuple):
     tier: Tier
 
 
-FIXED = {
+_FIXED = {
     EventKind.OUT_OF_MEMORY: Role(LogClass.OOM, Tier.OWN_FAILURE),
     EventKind.HOST_OUT_OF_MEMORY: Role(LogClass.HOST_OOM, Tier.OWN_FAILURE),
     EventKind.CUDA_ERROR: Role(LogClass.CRASHED, Tier.NATIVE_CRASH),
@@ -68,8 +68,8 @@ FIXED = {
     EventKind.HEARTBEAT: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.STUCK_WATCHDOG),
     EventKind.CONNECTION_LOST: Role(LogClass.EARLY_EXIT, Tier.LOST_CONNECTION),
 }
-LATE_STARTUPS = (Reason.RENDEZVOUS_TIMEOUT, Reason.UNREACHABLE_MASTER, Reason.MISSING_RANKS)
-STOPS = {
+_LATE_STARTUPS = (Reason.RENDEZVOUS_TIMEOUT, Reason.UNREACHABLE_MASTER, Reason.MISSING_RANKS)
+_STOPS = {
     Reason.TIME_LIMIT: Role(LogClass.TIME_LIMIT, Tier.STOPPED),
     Reason.PREEMPTION: Role(LogClass.TERMINATED, Tier.STOPPED),
     Reason.LAUNCHER_SIGNAL: Role(LogClass.TERMINATED, Tier.STOPPED),
@@ -83,28 +83,28 @@ def role_of(event: LogEvent) -> Role | None:
 
     The result is None if the event is no failure, or only shows that the launcher ended a rank.
     """
-    decide = DECIDED.get(event.kind)
-    return decide(event) if decide else FIXED.get(event.kind)
+    decide = _DECIDED.get(event.kind)
+    return decide(event) if decide else _FIXED.get(event.kind)
 
 
-def role_of_exception(event: LogEvent) -> Role:
+def _role_of_exception(event: LogEvent) -> Role:
     """Return the class and tier of an exception that no pattern recognises."""
     # Both are raised by an order to stop, so any other failure explains more.
-    if PLAIN_NAMES.match(event.message):
+    if _PLAIN_NAMES.match(event.message):
         return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
     is_numeric = bool(NOT_FINITE.search(event.message))
     return Role(LogClass.NONFINITE_LOSS if is_numeric else LogClass.CRASHED, Tier.OWN_FAILURE)
 
 
-def role_of_end(event: LogEvent) -> Role | None:
+def _role_of_end(event: LogEvent) -> Role | None:
     """Return the class and tier of the end of a process by a signal or an exit code.
 
     The result is None for SIGTERM and SIGINT, by which a launcher ends the remaining ranks, and for exit code 0.
     """
     name, code = event.facts.signal, event.facts.exit_code
-    if name in TERMINATING or (name is None and not code):
+    if name in _TERMINATING or (name is None and not code):
         return None
-    if name in NATIVE_CRASHES:
+    if name in _NATIVE_CRASHES:
         return Role(LogClass.SIGNAL, Tier.NATIVE_CRASH)
     if name == "SIGKILL":
         return Role(LogClass.SIGNAL, Tier.KILLED)
@@ -113,7 +113,7 @@ def role_of_end(event: LogEvent) -> Role | None:
     return Role(LogClass.EXIT_CODE, Tier.EXIT_CODE)
 
 
-def role_of_worker(event: LogEvent) -> Role:
+def _role_of_worker(event: LogEvent) -> Role:
     """Return the class and tier of the death of a data-loader worker.
 
     A death by SIGTERM is a consequence of the job's end, as launchers end processes by this signal.
@@ -122,7 +122,7 @@ def role_of_worker(event: LogEvent) -> Role:
     return Role(LogClass.DATALOADER_WORKER, Tier.ABORTED if is_ended else Tier.OWN_FAILURE)
 
 
-def role_of_hardware(event: LogEvent) -> Role:
+def _role_of_hardware(event: LogEvent) -> Role:
     """Return the class and tier of a hardware error.
 
     Some Xids (error numbers of NVIDIA's driver) can be caused by a program; these get a higher tier.
@@ -131,7 +131,7 @@ def role_of_hardware(event: LogEvent) -> Role:
     return Role(LogClass.HARDWARE, Tier.SOFT_HARDWARE if is_software else Tier.HARDWARE)
 
 
-def role_of_mismatch(event: LogEvent) -> Role:
+def _role_of_mismatch(event: LogEvent) -> Role:
     """Return the class and tier of an event which shows that ranks issued different operations or sizes.
 
     Different sizes get a higher tier, because a lost connection can also lead to them.
@@ -140,7 +140,7 @@ def role_of_mismatch(event: LogEvent) -> Role:
     return Role(LogClass.MISMATCH, Tier.SOFT_HARDWARE if is_size else Tier.OWN_FAILURE)
 
 
-def role_of_nan(event: LogEvent) -> Role:
+def _role_of_nan(event: LogEvent) -> Role:
     """Return the class and tier of an event which reports that a loss or gradient is not finite.
 
     A job may continue with such a number, so other failures have a lower tier. But an exhausted loss scale, or a
@@ -150,46 +150,46 @@ def role_of_nan(event: LogEvent) -> Role:
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
 
 
-def role_of_network(event: LogEvent) -> Role | None:
+def _role_of_network(event: LogEvent) -> Role | None:
     """Return the class and tier of a failed connection; None for a port in use, which alone is harmless."""
     return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)
 
 
-def role_of_nccl_error(event: LogEvent) -> Role:
+def _role_of_nccl_error(event: LogEvent) -> Role:
     """Return the class and tier of an error of NCCL: a wrong call, or a problem of the system."""
     is_usage = "invalid" in (event.facts.name or "")
     return Role(LogClass.STARTUP, Tier.SOFT_HARDWARE) if is_usage else Role(LogClass.NETWORK, Tier.VAGUE)
 
 
-def role_of_startup(event: LogEvent) -> Role:
+def _role_of_startup(event: LogEvent) -> Role:
     """Return the class and tier of a failed start of the job.
 
     Missing ranks get a higher tier, because these ranks may have failed for a reason of their own.
     """
-    is_late = event.facts.reason in LATE_STARTUPS
+    is_late = event.facts.reason in _LATE_STARTUPS
     return Role(LogClass.STARTUP, Tier.UNREACHED if is_late else Tier.OWN_FAILURE)
 
 
-def role_of_stop(event: LogEvent) -> Role | None:
+def _role_of_stop(event: LogEvent) -> Role | None:
     """Return the class and tier of an order to stop the job.
 
     The result is None if its reason is unknown, or if the launcher only asked one process to end.
     """
-    return STOPS.get(event.facts.reason) if event.facts.reason else None
+    return _STOPS.get(event.facts.reason) if event.facts.reason else None
 
 
-DECIDED: dict[EventKind, Callable[[LogEvent], Role | None]] = {
-    EventKind.EXCEPTION: role_of_exception,
-    EventKind.DATALOADER_WORKER: role_of_worker,
-    EventKind.HARDWARE: role_of_hardware,
-    EventKind.MISMATCH: role_of_mismatch,
-    EventKind.NAN: role_of_nan,
-    EventKind.NETWORK: role_of_network,
-    EventKind.NCCL_ERROR: role_of_nccl_error,
-    EventKind.STARTUP: role_of_startup,
-    EventKind.STOP_REQUESTED: role_of_stop,
-    EventKind.SIGNAL: role_of_end,
-    EventKind.EXIT: role_of_end,
-    EventKind.TORCHRUN_FAILURE: role_of_end,
-    EventKind.TORCHRUN_ROOT_CAUSE: role_of_end,
+_DECIDED: dict[EventKind, Callable[[LogEvent], Role | None]] = {
+    EventKind.EXCEPTION: _role_of_exception,
+    EventKind.DATALOADER_WORKER: _role_of_worker,
+    EventKind.HARDWARE: _role_of_hardware,
+    EventKind.MISMATCH: _role_of_mismatch,
+    EventKind.NAN: _role_of_nan,
+    EventKind.NETWORK: _role_of_network,
+    EventKind.NCCL_ERROR: _role_of_nccl_error,
+    EventKind.STARTUP: _role_of_startup,
+    EventKind.STOP_REQUESTED: _role_of_stop,
+    EventKind.SIGNAL: _role_of_end,
+    EventKind.EXIT: _role_of_end,
+    EventKind.TORCHRUN_FAILURE: _role_of_end,
+    EventKind.TORCHRUN_ROOT_CAUSE: _role_of_end,
 }

@@ -13,13 +13,13 @@ from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
-SAYS_DONE = re.compile(
+_SAYS_DONE = re.compile(
     r"^\W*(?:\[?rank[ :=]?\d+\]?\W*)?(?:(?:training|train|job|run|all(?: \w+)?|everything)(?: is)? )?"
     r"(?:done|finished|complete|completed|finished training|training done)\W*$",
     re.IGNORECASE,
 )
 """Matches a last line of a rank which says that the job ended well: `done`, `all steps done`, `Finished training!`."""
-CAUGHT_KINDS = (
+_CAUGHT_KINDS = (
     *(EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.OUT_OF_MEMORY, EventKind.HOST_OUT_OF_MEMORY),
     EventKind.DISK_FULL,
 )
@@ -81,10 +81,10 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
     An error that seems handled is kept if nothing else explains how its rank ended.
     """
-    done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
-    handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
+    done = {rank for rank, log in logs.ranks.items() if _SAYS_DONE.match(log.last_line)}
+    handled = [o for o in found if is_handled(o, found) or _is_before_end(o.event, done)]
     others = [o for o in found if o not in handled]
-    explaining = [o for o in handled if explains_end(o, handled, others, logs) and not is_replaced(o, found)]
+    explaining = [o for o in handled if _explains_end(o, handled, others, logs) and not _is_replaced(o, found)]
     return [o for o in found if o in others or o in explaining]
 
 
@@ -97,18 +97,18 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
     # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
     if event.facts.survived or event.facts.logged or (event.facts.thread and event.kind not in GAVE_UP):
         return True
-    if is_replaced(occurrence, found):
+    if _is_replaced(occurrence, found):
         return True
     if event.kind is not EventKind.EXCEPTION or event.facts.uncaught or not is_of_one_rank(event.path):
         return False
     # One process prints only one traceback that ends it, the last one; which one that is, repetitions do not tell.
     return event.count > 1 or any(
-        o.file == occurrence.file and is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
+        o.file == occurrence.file and _is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
         for o in found
     )
 
 
-def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
+def _is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
     """Return whether a rank that handled an error then waited in a collective at the same line as another rank.
 
     The job then continued without the part of the program that failed, so the error (`occurrence`) did not end it. A
@@ -123,20 +123,22 @@ def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
     return any(o.event.source in places and o.event.rank != event.rank and not o.event.chain for o in found)
 
 
-def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
+def _is_before_end(event: LogEvent, done: Collection[int]) -> bool:
     """Return whether a rank must have caught the error in `event`, because its log ends with a message of success.
 
     `done` are all ranks whose last line is such a message. The log must be that of this rank alone.
     """
-    return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
+    return (
+        event.rank in done and not event.facts.uncaught and event.kind in _CAUGHT_KINDS and is_of_one_rank(event.path)
+    )
 
 
-def is_independent(event: LogEvent) -> bool:
+def _is_independent(event: LogEvent) -> bool:
     """Return whether an event is an exception of the main thread that was not raised because of another exception."""
     return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
 
 
-def explains_end(
+def _explains_end(
     occurrence: Occurrence, handled: Sequence[Occurrence], others: Sequence[Occurrence], logs: Logs
 ) -> bool:
     """Return whether an error that looks handled ended its rank after all, because nothing else explains this end.
@@ -180,4 +182,4 @@ def count_closed(logs: Logs) -> int:
 def has_completed(logs: Logs) -> bool:
     """Return whether the logs report the completion of the training, in an event or in the last line of a rank."""
     last = [rank.last_line for rank in (*logs.ranks.values(), *logs.unranked)]
-    return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(SAYS_DONE.match, last))
+    return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(_SAYS_DONE.match, last))

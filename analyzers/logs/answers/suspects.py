@@ -9,7 +9,7 @@ from analyzers.logs.answers.waits import Basis, Blame, places_of_waiting
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
-SCALAR_BYTES = 8
+_SCALAR_BYTES = 8
 
 
 def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
@@ -56,14 +56,14 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
     found = set(failure.ranks or aborted)
     others = sorted(set(logs.ranks) - found)
     if len(found) == 1 and len(others) > 1:
-        return with_neighbour(next(iter(found)), others, failure, logs)
+        return _with_neighbour(next(iter(found)), others, failure, logs)
     if len(found) == len(others) == 1:
         # Of two ranks either may have the wrong size.
         return sorted({*found, *others})
     return others if len(others) == 1 and len(found) > 1 else []
 
 
-def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
+def _with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
     """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line.
 
     There are two exceptions. If only the neighbour waits at another line than the others, only the neighbour is
@@ -75,19 +75,19 @@ def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
     lines = {(event.source, event.facts.operation) for event in places.values()}
     is_ring = all((event.facts.operation or "").startswith("all_") for event in places.values())
-    if is_ring and len(lines) == len(places) > 1 and not sender_elsewhere(rank, places):
+    if is_ring and len(lines) == len(places) > 1 and not _sender_elsewhere(rank, places):
         return []
-    if expected <= SCALAR_BYTES:
+    if expected <= _SCALAR_BYTES:
         return [rank]
     if len(lines) > 1:
-        return sender_elsewhere(rank, places) or [rank]
+        return _sender_elsewhere(rank, places) or [rank]
     # Rings of gloo: all_reduce receives from the next rank, all_gather from the one before.
     step = -1 if "gather" in (next(iter(lines))[1] or "") else 1
     neighbour = (rank + step) % (len(others) + 1)
     return sorted({rank, neighbour}) if neighbour in places else [rank]
 
 
-def sender_elsewhere(rank: int, places: Mapping[int | None, LogEvent]) -> list[int]:
+def _sender_elsewhere(rank: int, places: Mapping[int | None, LogEvent]) -> list[int]:
     """Return, in a list, the neighbour that sent to `rank` in a ring of gloo, if it alone was at another line.
 
     `places` maps each other rank to the event that shows at which line it waited.

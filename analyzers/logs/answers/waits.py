@@ -14,11 +14,11 @@ from analyzers.logs.answers.roles import GAVE_UP, WAITING
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogEvent, Reason
 
-FIRST_OPERATIONS = 3
-SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
+_FIRST_OPERATIONS = 3
+_SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 """The kinds of events with which a rank's wait in a collective ends: a timeout, or a connection that others closed."""
-PASSED_EARLY = {"gather", "reduce"}
-RECEIVED_EARLY = {"broadcast", "scatter"}
+_PASSED_EARLY = {"gather", "reduce"}
+_RECEIVED_EARLY = {"broadcast", "scatter"}
 """Collectives that a rank leaves as soon as it has received its part, perhaps before others begin."""
 NEW_GROUP = "new_group"
 RANKS_AT_MOST = 1 << 14
@@ -85,25 +85,25 @@ class Blame:
 def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
     """Return a `Blame` for a collective that timed out: the ranks that did not join, and the evidence for this."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
-    silent = silent_ranks(logs)
+    silent = _silent_ranks(logs)
     # Messages that name ranks come first. Source lines come last, because ranks at different lines may all be right.
     for blame in (
         named(failure, waiting),
-        missing_members(failure, waiting),
+        _missing_members(failure, waiting),
         behind(failure, logs, waiting),
         other_operation(failure, waiting),
-        in_threads(logs.events, waiting),
+        _in_threads(logs.events, waiting),
         None if silent else unmatched(logs, waiting),
         other_line(logs.events, waiting, is_complete=not silent),
     ):
         if blame:
             return blame
     if silent and len(silent) <= max(1, len(waiting)):
-        return Blame(silent, Basis.SILENT, waiting, Reason.OPERATIONS if in_other_groups(logs) else None)
-    return blame_by_silence(failure, logs, waiting, silent)
+        return Blame(silent, Basis.SILENT, waiting, Reason.OPERATIONS if _in_other_groups(logs) else None)
+    return _blame_by_silence(failure, logs, waiting, silent)
 
 
-def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
+def _blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
     """Return a `Blame` for a timeout for which no printed line names the missing ranks, so only silence is evidence.
 
     `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection. Silent
@@ -115,7 +115,7 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
     if len(waiting) == 1 and any(e.kind is EventKind.COMPLETED for e in logs.events):
         return Blame(waiting, Basis.ALONE, waiting)
     if silent:
-        return Blame(behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
+        return Blame(_behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
     if len(waiting) == 1 and len(logs.ranks) > 1:
         return Blame([], Basis.LATE, waiting)
     return Blame([], Basis.ALL_WAIT if len(waiting) > 1 else Basis.ONE_SIDE, waiting)
@@ -140,7 +140,7 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
     return Blame(lagging if len(there) > len(lagging) else [], Basis.NAMED, there)
 
 
-def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
+def _missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that are missing while others create a process group; None if they are not known.
 
     The events of `failure` show them: a log has the missing member's index in the group, and the source line lists the
@@ -150,13 +150,13 @@ def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
 
 
-def in_other_groups(logs: Logs) -> bool:
+def _in_other_groups(logs: Logs) -> bool:
     """Return whether ranks timed out in different operations, one of which is the creation of a process group."""
     operations = {event.facts.operation for event in places_of_waiting(logs.events)}
     return NEW_GROUP in operations and len(operations) > 1
 
 
-def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
+def _behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
     """Return the silent ranks whose last printed step is lower than the highest step of the ranks that timed out.
 
     `silent` are the ranks that reported neither a timeout nor a lost connection, `waiting` those that timed out. The
@@ -182,11 +182,11 @@ def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
     missed = Counter(e.seq for e in timeouts).most_common(1)[0][0] or 0
     groups = {e.group for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.seq == missed}
     states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and (not groups or e.group in groups)]
-    late = sorted({e.rank for e in states if e.rank is not None and e.rank not in waiting and is_before(e, missed)})
+    late = sorted({e.rank for e in states if e.rank is not None and e.rank not in waiting and _is_before(e, missed)})
     return Blame(late, Basis.BEHIND, waiting) if late else None
 
 
-def is_before(event: LogEvent, seq: int) -> bool:
+def _is_before(event: LogEvent, seq: int) -> bool:
     """Return whether a watchdog's report shows that the rank had not yet enqueued operation number `seq`."""
     return event.facts.enqueued is not None and event.facts.enqueued < seq
 
@@ -241,8 +241,10 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
         return None
     odd = [event for event in gave_up.values() if event.source != counts[0][0]]
     # The members of a gather go on as soon as they have sent, so the root may wait for one that left it out.
-    is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY and not only_sends(event) for event in odd)
-    is_sure = is_sure and not all(map(may_have_sent, (e for e in gave_up.values() if e.source == counts[0][0])))
+    is_sure = is_majority and not any(
+        event.facts.operation in _PASSED_EARLY and not _only_sends(event) for event in odd
+    )
+    is_sure = is_sure and not all(map(_may_have_sent, (e for e in gave_up.values() if e.source == counts[0][0])))
     # In the making of a group a rank waits for those that left it out.
     is_sure = is_sure and not any(event.facts.operation == NEW_GROUP for event in odd)
     ranks = sorted(event.rank for event in odd if event.rank is not None) if is_sure else []
@@ -251,16 +253,16 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
     return Blame(ranks, Basis.OTHER_LINE, waiting, Reason.OPERATIONS)
 
 
-def may_have_sent(event: LogEvent) -> bool:
+def _may_have_sent(event: LogEvent) -> bool:
     """Return whether the rank of an event was in a broadcast or scatter and did not time out as a receiver.
 
     If no rank waits to receive in this operation, a rank that is now at another line may have received its part and
     continued, so its different line is not an error.
     """
-    return event.facts.operation in RECEIVED_EARLY and "recv operation" not in event.message
+    return event.facts.operation in _RECEIVED_EARLY and "recv operation" not in event.message
 
 
-def only_sends(event: LogEvent) -> bool:
+def _only_sends(event: LogEvent) -> bool:
     """Return whether the rank of an event was in a gather or reduce whose root is a different rank.
 
     Such a rank only sends, so it waits for no rank but the root. `event.facts.peer` is the root.
@@ -275,18 +277,18 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
     """
     gave_up: dict[int, LogEvent] = {}
     for event in events:
-        if event.kind in SAYS_WHERE and event.rank is not None and event.source and not event.facts.thread:
+        if event.kind in _SAYS_WHERE and event.rank is not None and event.source and not event.facts.thread:
             gave_up.setdefault(event.rank, event)
     return [gave_up[rank] for rank in sorted(gave_up)]
 
 
-def silent_ranks(logs: Logs) -> list[int]:
+def _silent_ranks(logs: Logs) -> list[int]:
     """Return the ranks that occur in the logs and that reported neither a timeout nor a lost connection."""
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
     return sorted(rank for rank in logs.ranks if rank not in spoke)
 
 
-def known_ranks(logs: Logs) -> list[int]:
+def _known_ranks(logs: Logs) -> list[int]:
     """Return all ranks of the job: from 0 up to the world size, or to the highest rank that the logs show."""
     shown = {*logs.ranks, *(e.rank for e in logs.events if e.rank is not None)}
     size = min(max([logs.world_size or 0, *(rank + 1 for rank in shown)]), RANKS_AT_MOST)
@@ -303,10 +305,10 @@ def is_first(failure: Failure, logs: Logs) -> bool:
     if states:
         return all((e.facts.completed or 0) < 0 for e in states)
     seqs = [e.seq for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
-    return bool(seqs) and max(seqs) < FIRST_OPERATIONS and not any(r.last_step for r in logs.ranks.values())
+    return bool(seqs) and max(seqs) < _FIRST_OPERATIONS and not any(r.last_step for r in logs.ranks.values())
 
 
-def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
+def _in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
     """Return a `Blame` that names no rank, if threads other than the main thread timed out in collectives; else None.
 
     The threads of a process may issue collectives in a different order on one of the ranks; logs do not show on which
@@ -322,7 +324,7 @@ def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
     """
     gave_up: dict[int, LogEvent] = {}
     for event in events:
-        if event.kind in SAYS_WHERE and event.facts.thread and event.facts.operation and event.rank is not None:
+        if event.kind in _SAYS_WHERE and event.facts.thread and event.facts.operation and event.rank is not None:
             gave_up.setdefault(event.rank, event)
     return [gave_up[rank] for rank in sorted(gave_up)]
 
@@ -331,8 +333,8 @@ def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
     """Return a `Blame` on the ranks that ended without a message before the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
-    silent = [rank for rank in known_ranks(logs) if rank not in spoke]
-    if threads := in_threads(logs.events, waiting):
+    silent = [rank for rank in _known_ranks(logs) if rank not in spoke]
+    if threads := _in_threads(logs.events, waiting):
         return threads
     listed = {e.rank for e in logs.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)}
     gone = [rank for rank in silent if rank not in listed]
@@ -341,5 +343,5 @@ def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
     if listed and listed <= set(waiting) and len(gone) > len(waiting) and logs.ranks.keys() >= set(gone):
         return Blame(waiting, Basis.LEFT_ALONE, waiting, Reason.OPERATIONS)
     if len(silent) > len(waiting):
-        return Blame(behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
+        return Blame(_behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
     return Blame(silent, Basis.SILENT, waiting)

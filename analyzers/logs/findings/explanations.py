@@ -14,9 +14,9 @@ from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
 from analyzers.words import quantity, rank_names, size
 
-EVIDENCE_AT_MOST, LAST_LINES_AT_MOST = 6, 8
-LINE_LENGTH = 160
-BASES = {
+EVIDENCE_AT_MOST, _LAST_LINES_AT_MOST = 6, 8
+_LINE_LENGTH = 160
+_BASES = {
     Basis.NAMED: "PyTorch's message names the ranks that did not join the collective",
     Basis.BEHIND: "the other ranks enqueued more operations of this process group",
     Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
@@ -37,29 +37,29 @@ BASES = {
     Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
     Basis.ONE_SIDE: "this log shows that this rank waited, but not for which rank",
 }
-WITHOUT_DUMPS = (
+_WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that leave doubts which dumps of Flight Recorder would remove."""
-ALONE = "the logs show no other failure"
-NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
+_ALONE = "the logs show no other failure"
+_NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
 ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
 """The classes of verdicts on jobs that ended without being caused by a rank."""
 SHOWN = "this is the first failure in the logs: no earlier line explains it"
-FEWER_STEPS = (
+_FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
 )
-NO_CULPRIT = "the connection broke because a rank ended or aborted, and no line of these logs shows which"
-CAUGHT_OR_NOT = (
+_NO_CULPRIT = "the connection broke because a rank ended or aborted, and no line of these logs shows which"
+_CAUGHT_OR_NOT = (
     "PyTorch prints `[rank0]:` before the lines of an uncaught exception, and torchrun reports the process that it"
     " ends; these logs have neither"
 )
-SAME_ON_ALL = (
+_SAME_ON_ALL = (
     "all ranks in the log failed in the same way, so the cause is something that they share, such as the configuration,"
     " rather than one rank"
 )
-MECHANISMS: Mapping[LogClass, str] = {
+_MECHANISMS: Mapping[LogClass, str] = {
     LogClass.HOST_OOM: "the kernel kills a process when the machine, or the job's limit, has no host memory left",
     LogClass.OOM: "a request for GPU memory was larger than what was free",
     LogClass.SIGNAL: "a signal ends a process without a Python exception",
@@ -77,7 +77,7 @@ MECHANISMS: Mapping[LogClass, str] = {
     LogClass.NONFINITE_LOSS: "once a NaN is in the loss, its gradients and the updated weights become NaN, too",
 }
 """{class of a failure: a clause on what it means}, which precedes the evidence."""
-STARTUP_MECHANISMS: Mapping[Reason, str] = {
+_STARTUP_MECHANISMS: Mapping[Reason, str] = {
     Reason.PORT_IN_USE: "rank 0 opens this port for the store through which all ranks find each other",
     Reason.RENDEZVOUS_TIMEOUT: "torchrun starts no rank before all nodes have joined",
     Reason.UNREACHABLE_MASTER: "all ranks find each other through a store that rank 0 opens",
@@ -90,96 +90,96 @@ STARTUP_MECHANISMS: Mapping[Reason, str] = {
     Reason.NO_SCRIPT: "Python was started with this path, and found no file there",
 }
 """{reason of a failed start: a clause on what it means}, which precedes the evidence."""
-EITHER_OF_TWO = (
+_EITHER_OF_TWO = (
     "PyTorch's message says that the other rank did not join the collective. But with two ranks it may also be this"
     " one that called one collective too many"
 )
-BY_DRIVER = (
+_BY_DRIVER = (
     "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most often"
     " of the first one that uses the GPU"
 )
-BY_HOST = "PyTorch asked the system for this much host memory, and got none"
-LOST_DEVICE = "the GPU's driver no longer reaches the GPU over PCIe; the training program is not the cause"
-OTHER_MECHANISM = (
+_BY_HOST = "PyTorch asked the system for this much host memory, and got none"
+_LOST_DEVICE = "the GPU's driver no longer reaches the GPU over PCIe; the training program is not the cause"
+_OTHER_MECHANISM = (
     Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
 )  # fmt: skip
-"""The reasons to which the clause of their class in `MECHANISMS` does not apply."""
+"""The reasons to which the clause of their class in `_MECHANISMS` does not apply."""
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return the sentences on why `cause` is assumed to be the cause of the job's end."""
     parts = [
-        mechanism_of(cause),
-        basis_of(cause, answer, logs),
+        _mechanism_of(cause),
+        _basis_of(cause, answer, logs),
         numbers_of(cause),
         chain_of(cause),
-        survived_before(cause, logs),
-        consequences_of(answer),
-        root_cause_of(cause, logs),
-        doubt_of_rank(cause, logs),
+        _survived_before(cause, logs),
+        _consequences_of(answer),
+        _root_cause_of(cause, logs),
+        _doubt_of_rank(cause, logs),
     ]
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
 
 
-def mechanism_of(cause: Cause) -> str:
+def _mechanism_of(cause: Cause) -> str:
     """Return a clause on the meaning of a failure's class or reason; empty if no explanation is needed."""
     if cause.reason is Reason.DRIVER_MEMORY:
-        return BY_DRIVER
+        return _BY_DRIVER
     if cause.reason is Reason.FALLEN_OFF_BUS:
         address = cause.lead.facts.pci
-        return LOST_DEVICE + (f", and the lines above this message name its address, {address}" if address else "")
+        return _LOST_DEVICE + (f", and the lines above this message name its address, {address}" if address else "")
     if cause.reason is Reason.HOST_ALLOCATOR:
-        return BY_HOST
+        return _BY_HOST
     if cause.kind is LogClass.CRASHED and cause.lead.kind is not EventKind.EXCEPTION:
         return ""
     if cause.kind is LogClass.STARTUP:
-        return STARTUP_MECHANISMS.get(cause.reason, "") if cause.reason else ""
-    return MECHANISMS.get(cause.kind, "") if cause.reason not in OTHER_MECHANISM else ""
+        return _STARTUP_MECHANISMS.get(cause.reason, "") if cause.reason else ""
+    return _MECHANISMS.get(cause.kind, "") if cause.reason not in _OTHER_MECHANISM else ""
 
 
-def basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
+def _basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if cause.kind is LogClass.UNKNOWN:
-        return unknown_basis(cause)
+        return _unknown_basis(cause)
     if not cause.blame:
-        return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or first_of(cause, answer)
-    text = basis_text(cause, cause.blame)
+        return _SAME_ON_ALL if _is_everywhere(cause, logs) else _driver_report(cause, logs) or _first_of(cause, answer)
+    text = _basis_text(cause, cause.blame)
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
         return f"{text}; {last_line(last)}"
     return text
 
 
-def first_of(cause: Cause, answer: Answer) -> str:
+def _first_of(cause: Cause, answer: Answer) -> str:
     """Return a clause on why a failure without ranks to blame is the cause; empty if other clauses explain it."""
     if cause.kind in ENDED_OUTSIDE:
-        return NO_ERROR_BEFORE
+        return _NO_ERROR_BEFORE
     if not answer.others:
-        return ALONE if not chain_of(cause) else ""
-    return "" if chain_of(cause) or consequences_of(answer) else SHOWN
+        return _ALONE if not chain_of(cause) else ""
+    return "" if chain_of(cause) or _consequences_of(answer) else SHOWN
 
 
-def basis_text(cause: Cause, blame: Blame) -> str:
-    """Return the clause of `BASES` on why ranks are to blame, or why no rank is, with the ranks filled in."""
-    text = BASES[blame.basis]
+def _basis_text(cause: Cause, blame: Blame) -> str:
+    """Return the clause of `_BASES` on why ranks are to blame, or why no rank is, with the ranks filled in."""
+    text = _BASES[blame.basis]
     if blame.basis is Basis.NAMED and not cause.ranks:
-        text = EITHER_OF_TWO
+        text = _EITHER_OF_TWO
     if blame.basis is Basis.MOST_SILENT and cause.ranks:
-        text = FEWER_STEPS
+        text = _FEWER_STEPS
     if blame.basis is Basis.ALL_WAIT and cause.reason is Reason.MISSING_RANKS:
         text = "all ranks that the logs show wait for the missing ones"
     return text.format(ranks=who(cause.ranks), waiting=who(blame.waiting, "the other ranks"))
 
 
-def unknown_basis(cause: Cause) -> str:
+def _unknown_basis(cause: Cause) -> str:
     """Return a clause on why the cause stays unknown."""
     if cause.lead.kind is EventKind.EXCEPTION:
-        return CAUGHT_OR_NOT
+        return _CAUGHT_OR_NOT
     is_open = cause.blame is not None and cause.blame.basis is Basis.MOST_SILENT
-    return BASES[Basis.MOST_SILENT] if is_open else NO_CULPRIT
+    return _BASES[Basis.MOST_SILENT] if is_open else _NO_CULPRIT
 
 
-def driver_report(cause: Cause, logs: Logs) -> str:
+def _driver_report(cause: Cause, logs: Logs) -> str:
     """Return a clause on the Xid (error number) by which NVIDIA's driver reported the same error; empty without it."""
     if cause.lead.kind is not EventKind.CUDA_ERROR:
         return ""
@@ -187,7 +187,7 @@ def driver_report(cause: Cause, logs: Logs) -> str:
     return "" if xid is None else f"the GPU's driver reported it, too, as an error that programs can cause (Xid {xid})"
 
 
-def is_everywhere(cause: Cause, logs: Logs) -> bool:
+def _is_everywhere(cause: Cause, logs: Logs) -> bool:
     """Return whether all ranks that the logs show, and more than one, are to blame for this cause."""
     return len(cause.ranks) > 1 and set(logs.ranks) <= set(cause.ranks)
 
@@ -198,7 +198,7 @@ def numbers_of(cause: Cause) -> str:
     return f"{quantity(sum(e.count for e in skips), 'skipped step')} before" if skips else ""
 
 
-def memory_of(cause: Cause) -> list[Evidence]:
+def _memory_of(cause: Cause) -> list[Evidence]:
     """Return evidence with the sizes in an out-of-memory message: of the device, and of this process.
 
     The list is empty for other causes, and if the message has no sizes.
@@ -235,7 +235,7 @@ def chain_of(cause: Cause) -> str:
     return f"An earlier exception led to it: {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
-def survived_before(cause: Cause, logs: Logs) -> str:
+def _survived_before(cause: Cause, logs: Logs) -> str:
     """Return a clause on an earlier error that a rank to blame reported and survived; empty if there is none.
 
     The error may also have ended one of the rank's threads.
@@ -249,7 +249,7 @@ def survived_before(cause: Cause, logs: Logs) -> str:
     return f"{whose or f'rank {error.rank}'} reported before: {quoted(error)}{place(error)}"
 
 
-def consequences_of(answer: Answer) -> str:
+def _consequences_of(answer: Answer) -> str:
     """Return a clause that names the other ranks, which report only consequences of the cause; empty without any."""
     ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
@@ -263,7 +263,7 @@ def consequences_of(answer: Answer) -> str:
     return f"the errors of {rank_names(others)} follow from this failure"
 
 
-def root_cause_of(cause: Cause, logs: Logs) -> str:
+def _root_cause_of(cause: Cause, logs: Logs) -> str:
     """Return a clause if torchrun's "Root Cause" names a rank other than those to blame; else an empty text.
 
     The clause explains that torchrun only names the rank with the earliest time stamp.
@@ -275,7 +275,7 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
     return f'torchrun\'s "Root Cause" names {rank_names(roots)} only because {first}'
 
 
-def doubt_of_rank(cause: Cause, logs: Logs) -> str:
+def _doubt_of_rank(cause: Cause, logs: Logs) -> str:
     """Return a clause which warns that the named rank is right only if the job has one node; empty if it is certain.
 
     The log may give only a local rank, which equals the global rank only on the first node.
@@ -300,11 +300,11 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
     shown = [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
     if len({fact.text for fact in shown}) < len(shown):
         # Not strict: there may be more events than are shown.
-        shown = [with_rank(fact, event) for fact, event in zip(shown, chosen, strict=False)]
-    return [*memory_of(cause), *shown, *last_lines(cause, logs), *last_steps(cause, logs)]
+        shown = [_with_rank(fact, event) for fact, event in zip(shown, chosen, strict=False)]
+    return [*_memory_of(cause), *shown, *last_lines(cause, logs), *last_steps(cause, logs)]
 
 
-def with_rank(fact: Evidence, event: LogEvent) -> Evidence:
+def _with_rank(fact: Evidence, event: LogEvent) -> Evidence:
     """Return `fact` with its rank before the text, because several ranks may have printed the same message."""
     return fact if event.rank is None else msgspec.structs.replace(fact, text=f"rank {event.rank}: {fact.text}")
 
@@ -316,7 +316,7 @@ def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
     """
     is_open = cause.blame is not None and not cause.ranks
     shown = [log for rank, log in sorted(logs.ranks.items()) if log.last_line] if is_open else []
-    return [Evidence(text=last_line(log), source=log.path) for log in shown[:LAST_LINES_AT_MOST]]
+    return [Evidence(text=last_line(log), source=log.path) for log in shown[:_LAST_LINES_AT_MOST]]
 
 
 def last_steps(cause: Cause, logs: Logs) -> list[Evidence]:
@@ -330,7 +330,7 @@ def last_steps(cause: Cause, logs: Logs) -> list[Evidence]:
     furthest, least = (choose(trained, key=lambda log: log.last_step or 0) for choose in (max, min))
     shown = [furthest] if furthest.last_step == least.last_step else [furthest, least]
     return [
-        Evidence(text=f"last step before the end{whose(log)}: {log.step_line[:LINE_LENGTH]}", source=log.step_source)
+        Evidence(text=f"last step before the end{whose(log)}: {log.step_line[:_LINE_LENGTH]}", source=log.step_source)
         for log in shown
     ]
 
@@ -343,7 +343,7 @@ def whose(log: RankLog) -> str:
 def last_line(log: RankLog) -> str:
     """Return a sentence that quotes the last line of a rank, with its step if the log has one."""
     step = f" (step {log.last_step})" if log.last_step is not None else ""
-    return f"the last line of rank {log.rank}{step} is: {log.last_line.strip()[:LINE_LENGTH]}"
+    return f"the last line of rank {log.rank}{step} is: {log.last_line.strip()[:_LINE_LENGTH]}"
 
 
 def evidence_of(event: LogEvent) -> Evidence:
@@ -358,7 +358,7 @@ def missing(answer: Answer, logs: Logs) -> list[str]:
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]
     if cause is None:
         return lacks
-    if cause.blame and cause.blame.basis in WITHOUT_DUMPS:
+    if cause.blame and cause.blame.basis in _WITHOUT_DUMPS:
         lacks.append("Flight Recorder dumps of all ranks, which show what each rank waits in")
     if cause.kind is LogClass.EXIT_CODE or cause.reason is Reason.MISSING_RANKS:
         lacks.append("the stderr of the ranks that failed")

@@ -15,12 +15,12 @@ from analyzers.logs.model import EventKind, LogClass, LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
 from analyzers.words import quantity, rank_names, source_line, times
 
-CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
-HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
-CONSEQUENCES_AT_MOST = 8
-OVERFLOWS = 3
+_CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
+_HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
+_CONSEQUENCES_AT_MOST = 8
+_OVERFLOWS = 3
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
-REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
+_REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 
 
 def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
@@ -28,33 +28,33 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
 
     If there is no cause, skipped steps and handled errors are reported instead.
     """
-    found = [cause_finding(answer.cause, answer, logs)] if answer.cause else []
-    found += [consequence(failure, answer.cause) for failure in answer.others[:CONSEQUENCES_AT_MOST]]
-    found += [*overflow_finding(logs), *handled_finding(logs)] if not answer.cause else []
+    found = [_cause_finding(answer.cause, answer, logs)] if answer.cause else []
+    found += [consequence(failure, answer.cause) for failure in answer.others[:_CONSEQUENCES_AT_MOST]]
+    found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.cause else []
     return found + [unreadable(file) for file in logs.files if file.problem]
 
 
-def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
+def _cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
     """Return the finding that reports the cause of the job's end."""
     return Finding(
         id=finding_id(cause),
-        severity=Severity.WARNING if is_mild(cause) else Severity.ERROR,
+        severity=Severity.WARNING if _is_mild(cause) else Severity.ERROR,
         title=title(cause),
         why=explain(cause, answer, logs),
-        next=f"{for_one_rank(cause, known_ranks(logs))}{next_step(cause)}",
+        next=f"{for_one_rank(cause, _known_ranks(logs))}{next_step(cause)}",
         ranks=cause.ranks,
         step=cause.lead.step,
         evidence=evidence(cause, logs),
-        confidence=CONFIDENCES[cause.certainty],
+        confidence=_CONFIDENCES[cause.certainty],
     )
 
 
-def known_ranks(logs: Logs) -> int:
+def _known_ranks(logs: Logs) -> int:
     """Return the number of ranks of the job, or else of those whose logs or messages are known."""
     return logs.world_size or len(logs.ranks)
 
 
-def is_mild(cause: Cause) -> bool:
+def _is_mild(cause: Cause) -> bool:
     """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
     return cause.kind in ENDED_OUTSIDE or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
@@ -63,14 +63,14 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
     """Return a finding on a failure other than the cause, which says that it is a consequence of the cause."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
-    reporter = REPORTERS.get(failure.role.kind, "a process of the job")
+    reporter = _REPORTERS.get(failure.role.kind, "a process of the job")
     count = sum(event.count for event in failure.events)
     return Finding(
         id="logs.consequence",
         severity=Severity.INFO,
         title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
         why=f"This error follows from the first failure of the job, which explains it. It was printed {times(count)}.",
-        next=f"nothing to do here: fix the first failure{first_failure(cause)}",
+        next=f"nothing to do here: fix the first failure{_first_failure(cause)}",
         ranks=failure.ranks,
         step=lead.step,
         evidence=[evidence_of(lead)],
@@ -78,7 +78,7 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
     )
 
 
-def first_failure(cause: Cause | None) -> str:
+def _first_failure(cause: Cause | None) -> str:
     """Return a reference to the finding on the cause, with its source line, such as ` (logs.oom, train.py:41)`.
 
     The text is empty without a cause.
@@ -96,21 +96,21 @@ def finding_id(cause: Cause) -> str:
     return f"logs.{cause.kind}{detail}"
 
 
-def overflow_finding(logs: Logs) -> list[Finding]:
+def _overflow_finding(logs: Logs) -> list[Finding]:
     """Return, in a list, the finding that many steps were skipped because fp16 gradients overflowed.
 
     The list is empty if only few steps were skipped.
     """
     skips = [event for event in logs.events if event.kind is EventKind.OVERFLOW_SKIP]
     count = sum(event.count for event in skips)
-    if count <= OVERFLOWS:
+    if count <= _OVERFLOWS:
         return []
     return [
         Finding(
             id="logs.overflow_skips",
             severity=Severity.INFO,
             title=f"{quantity(count, 'step')} {'was' if count == 1 else 'were'} skipped, as fp16 gradients overflowed",
-            why=f"Up to {OVERFLOWS} skipped steps at the beginning are normal: the gradient scaler looks for its loss"
+            why=f"Up to {_OVERFLOWS} skipped steps at the beginning are normal: the gradient scaler looks for its loss"
             " scale. Each skipped step leaves the weights as they were.",
             next="check that the loss falls nevertheless. To avoid overflows, train in bfloat16, which needs no loss"
             " scale",
@@ -120,7 +120,7 @@ def overflow_finding(logs: Logs) -> list[Finding]:
     ]
 
 
-def handled_finding(logs: Logs) -> list[Finding]:
+def _handled_finding(logs: Logs) -> list[Finding]:
     """Return, in a list, the finding on errors that ranks printed and survived; empty if there are none."""
     events = handled_errors(logs)
     if not events:
@@ -136,7 +136,7 @@ def handled_finding(logs: Logs) -> list[Finding]:
             why="The program caught each error, or its log goes on after it, so none of them ended the job.",
             next="nothing to do if these errors are expected; otherwise look at the code that raised them",
             ranks=ranks,
-            evidence=[evidence_of(event) for event in events[:CONSEQUENCES_AT_MOST]],
+            evidence=[evidence_of(event) for event in events[:_CONSEQUENCES_AT_MOST]],
             confidence=0.8,
         )
     ]
@@ -159,19 +159,19 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
     """Return the verdict: the cause in one sentence, or, without a failure, whether the training completed."""
     cause = answer.cause
     if cause is None:
-        return without_failure(logs, missing(answer, logs))
+        return _without_failure(logs, missing(answer, logs))
     is_unknown = cause.kind is LogClass.UNKNOWN
     return Verdict(
-        status=Status.UNKNOWN if is_unknown else Status.WARNING if is_mild(cause) else Status.ERROR,
+        status=Status.UNKNOWN if is_unknown else Status.WARNING if _is_mild(cause) else Status.ERROR,
         kind=cause.kind,
         ranks=cause.ranks,
         sentence=title(cause),
-        confidence=UNKNOWN_CONFIDENCE if is_unknown else CONFIDENCES[cause.certainty],
+        confidence=_UNKNOWN_CONFIDENCE if is_unknown else _CONFIDENCES[cause.certainty],
         missing=missing(answer, logs),
     )
 
 
-def still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
+def _still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
     """Return the verdict on a job whose training completed, and whose launcher then had to end `closed` processes.
 
     `completed` is the first clause of the verdict's sentence, `lacks` the evidence that is missing in the logs.
@@ -181,12 +181,12 @@ def still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
         sentence=f"{completed}, but {rest}",
-        confidence=UNKNOWN_CONFIDENCE,
+        confidence=_UNKNOWN_CONFIDENCE,
         missing=[*lacks, "the stacks of the processes that did not end"],
     )
 
 
-def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
+def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     """Return the verdict on logs that show no failure: healthy if a log says that training completed, else unknown.
 
     `lacks` is the evidence that is missing in the logs.
@@ -194,13 +194,13 @@ def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     steps = [r.last_step for r in (*logs.ranks.values(), *logs.unranked) if r.last_step is not None]
     after = f" after step {max(steps)}" if steps else ""
     if has_completed(logs) and (closed := count_closed(logs)):
-        return still_running(f"the training completed{after}", closed, lacks)
+        return _still_running(f"the training completed{after}", closed, lacks)
     if has_completed(logs):
         return Verdict(
             status=Status.OK,
             kind=LogClass.HEALTHY,
             sentence=f"the training completed{after}; the logs show no failure",
-            confidence=HEALTHY_CONFIDENCE,
+            confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
         )
     shown = f" of {rank_names(sorted(logs.ranks))}" if logs.ranks else ""
@@ -209,6 +209,6 @@ def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
         sentence=f"the logs{shown} show no failure, but do not show either whether the job ended{after}",
-        confidence=UNKNOWN_CONFIDENCE,
+        confidence=_UNKNOWN_CONFIDENCE,
         missing=lacks,
     )

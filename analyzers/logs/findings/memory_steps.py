@@ -11,19 +11,19 @@ from analyzers.words import EXPANDABLE_SEGMENTS, EXPANDABLE_SEGMENTS_ON_AMD, LOA
 FRAME = re.compile(r'File ".{1,300}", line \d+, in (\S+)(?:\n[^\n]{0,40}? {2,}(\S[^\n]*))?')
 """Matches a frame of a traceback: its function, and its source line if there is one."""
 LOSS = re.compile(r"^(cross_entropy|nll_loss|log_softmax)$")
-LOGITS = re.compile(r"(?i)\blogits\b|lm_head|output_layer|cross_entropy|log_softmax")
-LOSS_IN_PIECES = (
+_LOGITS = re.compile(r"(?i)\blogits\b|lm_head|output_layer|cross_entropy|log_softmax")
+_LOSS_IN_PIECES = (
     "compute the loss in pieces of the sequence, or by a kernel that fuses it with the output layer (such as Liger's"
     " fused_linear_cross_entropy{setting}): then the logits of all tokens are never in memory at once. Otherwise "
 )
-IN_TRANSFORMERS = "; in transformers TrainingArguments(use_liger_kernel=True)"
-LARGE_SHARE, UNUSED_SHARE = 0.05, 0.1
+_IN_TRANSFORMERS = "; in transformers TrainingArguments(use_liger_kernel=True)"
+_LARGE_SHARE, _UNUSED_SHARE = 0.05, 0.1
 """A request of the first share of the device is large by itself; reserved memory of which the second share is not in
 use is fragmented, or else nearly full."""
 EVALUATION = re.compile(r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation)(_|$)")
-SAVING = re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))")
-LOADING = re.compile(r"torch/serialization\.py\", line \d+, in ")
-SITUATIONS = (
+_SAVING = re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))")
+_LOADING = re.compile(r"torch/serialization\.py\", line \d+, in ")
+_SITUATIONS = (
     (
         re.compile(r"^_multi_tensor_\w+$|_foreach_"),
         (
@@ -39,7 +39,7 @@ SITUATIONS = (
         ),
     ),
     (
-        SAVING,
+        _SAVING,
         (
             "do not gather or copy the state on the device: save shards with torch.distributed.checkpoint, or gather"
             " with cpu_offload=True"
@@ -51,40 +51,40 @@ SITUATIONS = (
     ),
 )
 """(pattern of a function in the traceback, advice): what the program was doing that a step of training does not."""
-FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
+_FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
 
 
 def for_memory(cause: Cause) -> str:
     """Return advice on using less device memory."""
-    if particular := particular_memory_advice(cause):
+    if particular := _particular_memory_advice(cause):
         return particular
-    setting = IN_TRANSFORMERS if "/transformers/" in cause.lead.excerpt else ""
-    first = LOSS_IN_PIECES.format(setting=setting) if is_for_loss(cause) else ""
+    setting = _IN_TRANSFORMERS if "/transformers/" in cause.lead.excerpt else ""
+    first = _LOSS_IN_PIECES.format(setting=setting) if _is_for_loss(cause) else ""
     return (
         f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
         " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
     )
 
 
-def is_for_loss(cause: Cause) -> bool:
+def _is_for_loss(cause: Cause) -> bool:
     """Return whether the failed request was for logits or for what a loss makes of them, and large.
 
     Without sizes, a loss function at the end of the traceback is enough.
     """
     facts, calls = first_with(cause, "requested_bytes").facts, FRAME.findall(cause.lead.excerpt)
-    is_large = (facts.requested_bytes or 0) >= LARGE_SHARE * (facts.total_bytes or 0)
+    is_large = (facts.requested_bytes or 0) >= _LARGE_SHARE * (facts.total_bytes or 0)
     if any(LOSS.search(function) for function, _ in calls):
         return is_large or facts.requested_bytes is None
-    return bool(calls and facts.total_bytes) and is_large and bool(LOGITS.search(calls[-1][1]))
+    return bool(calls and facts.total_bytes) and is_large and bool(_LOGITS.search(calls[-1][1]))
 
 
-def situation_advice(cause: Cause) -> str:
+def _situation_advice(cause: Cause) -> str:
     """Return advice on what the program was doing beside forward and backward passes; empty if it was doing nothing."""
-    if LOADING.search(cause.lead.excerpt):
+    if _LOADING.search(cause.lead.excerpt):
         return f"load the checkpoint into host memory with {LOAD_ON_HOST}"
     for function, source in reversed(FRAME.findall(cause.lead.excerpt)):
-        for pattern, advice in SITUATIONS:
-            if pattern.search(function) or (pattern is SITUATIONS[0][0] and pattern.search(source)):
+        for pattern, advice in _SITUATIONS:
+            if pattern.search(function) or (pattern is _SITUATIONS[0][0] and pattern.search(source)):
                 return advice
     return ""
 
@@ -96,7 +96,7 @@ def for_one_rank(cause: Cause, ranks: int) -> str:
     """
     if cause.kind is not LogClass.OOM or len(cause.ranks) != 1 or max(ranks, cause.ranks[0] + 1) < 2:
         return ""
-    if particular_memory_advice(cause) or is_for_loss(cause):
+    if _particular_memory_advice(cause) or _is_for_loss(cause):
         return ""
     return (
         f"first compare rank {cause.ranks[0]} with the other ranks: the samples and lengths of its batch, and what only"
@@ -104,35 +104,35 @@ def for_one_rank(cause: Cause, ranks: int) -> str:
     )
 
 
-def particular_memory_advice(cause: Cause) -> str:
+def _particular_memory_advice(cause: Cause) -> str:
     """Return the advice on a failed allocation whose reason the logs show; empty if they do not show it."""
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
-        return outside_advice(cause)
+        return _outside_advice(cause)
     if cause.reason is Reason.NCCL_BUFFERS:
         return f"leave memory to NCCL: a smaller batch, {LIMIT}, or smaller buffers (NCCL_BUFFSIZE=1048576)"
     others, requested = sum(facts.other_processes), facts.requested_bytes or 0
     if others and others + (facts.free_bytes or 0) >= requested:
         return f"end the other processes on the device, which have {size(others)} (`nvidia-smi`)"
-    return allocator_advice(cause) or situation_advice(cause)
+    return _allocator_advice(cause) or _situation_advice(cause)
 
 
-def allocator_advice(cause: Cause) -> str:
+def _allocator_advice(cause: Cause) -> str:
     """Return advice on what PyTorch's message says of its allocator: a limit, private pools, fragmented memory."""
     facts = first_with(cause, "requested_bytes").facts
     requested = facts.requested_bytes or 0
-    if limited := ALLOWED.search(cause.lead.message):
+    if limited := _ALLOWED.search(cause.lead.message):
         return (
             f"raise or remove the limit of this process: it may use {limited[1]} of the device (its memory fraction, as"
             " set by `torch.cuda.memory.set_per_process_memory_fraction` or per_process_memory_fraction)"
         )
-    if is_in_private_pools(cause):
+    if _is_in_private_pools(cause):
         return (
             "capture all CUDA graphs into one memory pool (torch.cuda.graph(..., pool=...)), or fewer of them: each has"
             " a private pool, whose memory no other request can use"
         )
     unused, reserved = facts.unallocated_bytes or 0, (facts.unallocated_bytes or 0) + (facts.allocated_bytes or 0)
-    if unused > requested > 0 and unused >= UNUSED_SHARE * reserved:
+    if unused > requested > 0 and unused >= _UNUSED_SHARE * reserved:
         return (
             f"set {EXPANDABLE_SEGMENTS_ON_AMD if HIP in cause.lead.message else EXPANDABLE_SEGMENTS}: the allocator had"
             f" {size(unused)} reserved and unused, more than the {size(requested)} requested, but in pieces that were"
@@ -141,27 +141,27 @@ def allocator_advice(cause: Cause) -> str:
     return ""
 
 
-ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
-PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
-PRIVATE_SHARE = 0.25
+_ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
+_PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
+_PRIVATE_SHARE = 0.25
 """The share of the allocated memory from which on private pools explain a failure."""
 
 
-def is_in_private_pools(cause: Cause) -> bool:
+def _is_in_private_pools(cause: Cause) -> bool:
     """Return whether much of the allocated memory is in private pools, as PyTorch's message says."""
     allocated = first_with(cause, "allocated_bytes").facts.allocated_bytes
-    pools = PRIVATE_POOLS.search(cause.lead.message)
+    pools = _PRIVATE_POOLS.search(cause.lead.message)
     held = size_in_bytes(pools[1], pools[2]) if pools else None
-    return bool(held and allocated and held >= PRIVATE_SHARE * allocated)
+    return bool(held and allocated and held >= _PRIVATE_SHARE * allocated)
 
 
 LIMIT = "`torch.cuda.memory.set_per_process_memory_fraction(0.95)`"
 HIP = "HIP out of memory"
 
 
-def outside_advice(cause: Cause) -> str:
+def _outside_advice(cause: Cause) -> str:
     """Return advice on a failed request of the driver or of a library, which get what the allocator leaves over."""
-    find = "" if cause.ranks else FIND_RANK
+    find = "" if cause.ranks else _FIND_RANK
     look = f"{find}check with `nvidia-smi` on its node whether another process holds the GPU."
     if cause.reason is Reason.LIBRARY_MEMORY:
         return (

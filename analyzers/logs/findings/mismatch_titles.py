@@ -12,18 +12,18 @@ from analyzers.words import agree, rank_names
 def mismatch(cause: Cause) -> str:
     """Return the title for ranks that issued different operations, with the operation of each rank."""
     lead = first_with(cause, "operation")
-    if cause.blame and cause.blame.basis in BY_BASIS:
-        return BY_BASIS[cause.blame.basis](cause)
+    if cause.blame and cause.blame.basis in _BY_BASIS:
+        return _BY_BASIS[cause.blame.basis](cause)
     if any(event.facts.operation == NEW_GROUP for event in cause.waited):
-        return different_groups(cause)
+        return _different_groups(cause)
     if cause.reason is Reason.SIZES:
-        return different_sizes(cause)
+        return _different_sizes(cause)
     if cause.reason is Reason.MODELS:
         return f"{who(lead.facts.ranks)} have models with different parameters"
-    return f"{' while '.join(fingerprint_sides(cause))}{at_step(lead)}"
+    return f"{' while '.join(_fingerprint_sides(cause))}{at_step(lead)}"
 
 
-def fingerprint_sides(cause: Cause) -> list[str]:
+def _fingerprint_sides(cause: Cause) -> list[str]:
     """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] (app/a.py:4, in main)`.
 
     The ranks to blame come first. Each rank's own error has its operation and line; if this error is missing in the
@@ -43,7 +43,7 @@ def fingerprints(cause: Cause) -> list[LogEvent]:
     return [e for e in cause.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
 
 
-def different_sizes(cause: Cause) -> str:
+def _different_sizes(cause: Cause) -> str:
     """Return the title for tensors of different sizes, with the lines at which the other ranks lost the connection."""
     lead = first_with(cause, "operation")
     known = {event.rank for event in cause.waited}
@@ -53,10 +53,10 @@ def different_sizes(cause: Cause) -> str:
     where = f"; {waiting_places(cause)}" if cause.waited else ""
     if cause.count:
         where = f"; it printed `{cause.count.text}`, the others `{cause.count.others}`{where}"
-    return f"{whom} passed different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
+    return f"{whom} passed different sizes to one collective: {_sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
 
 
-def sizes_of(cause: Cause) -> str:
+def _sizes_of(cause: Cause) -> str:
     """Return a clause on the number of bytes that arrived and the number that gloo expected."""
     facts = cause.lead.facts
     if facts.input_elements is None:
@@ -64,7 +64,7 @@ def sizes_of(cause: Cause) -> str:
     return f"{facts.input_elements} bytes arrived where {facts.output_elements} were expected"
 
 
-def different_timeouts(cause: Cause) -> str:
+def _different_timeouts(cause: Cause) -> str:
     """Return the title for ranks that wait in different operations, naming each operation with its ranks."""
     by_operation: dict[str, list[int]] = {}
     for event in cause.failure.events:
@@ -74,7 +74,7 @@ def different_timeouts(cause: Cause) -> str:
     return f"ranks wait for each other in different operations: {sides}"
 
 
-def different_lines(cause: Cause) -> str:
+def _different_lines(cause: Cause) -> str:
     """Return the title for ranks that waited at different lines, with the line of each rank."""
     if len(cause.ranks) == len(cause.waited):
         return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
@@ -83,7 +83,7 @@ def different_lines(cause: Cause) -> str:
     )
 
 
-def caught_and_went_on(cause: Cause) -> str:
+def _caught_and_went_on(cause: Cause) -> str:
     """Return the title for ranks that caught an error and skipped collectives, with where the other ranks wait."""
     error = cause.caught[0]
     left_out = (
@@ -101,7 +101,7 @@ def left_alone(cause: Cause) -> str:
     )
 
 
-def in_threads(cause: Cause) -> str:
+def _in_threads(cause: Cause) -> str:
     """Return the title for collectives of one process group that are issued by both a thread and the main thread.
 
     It says where each thread waits.
@@ -112,7 +112,7 @@ def in_threads(cause: Cause) -> str:
     )
 
 
-def different_groups(cause: Cause) -> str:
+def _different_groups(cause: Cause) -> str:
     """Return the title for ranks that created different process groups, or created them in a different order.
 
     It says where each rank waits.
@@ -131,10 +131,10 @@ def waiting_places(cause: Cause) -> str:
     )
 
 
-BY_BASIS: dict[Basis, Callable[[Cause], str]] = {
-    Basis.OTHER_OPERATION: different_timeouts,
-    Basis.OTHER_LINE: different_lines,
-    Basis.CAUGHT: caught_and_went_on,
+_BY_BASIS: dict[Basis, Callable[[Cause], str]] = {
+    Basis.OTHER_OPERATION: _different_timeouts,
+    Basis.OTHER_LINE: _different_lines,
+    Basis.CAUGHT: _caught_and_went_on,
     Basis.LEFT_ALONE: left_alone,
-    Basis.THREADS: in_threads,
+    Basis.THREADS: _in_threads,
 }

@@ -61,7 +61,7 @@ STARTUP = {
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
     Reason.NO_SCRIPT: "correct the path of the script, or check that this file exists on the node",
 }
-WORKERS = {
+_WORKERS = {
     Reason.SHARED_MEMORY: "give the container more shared memory (`--shm-size=16g`, or mount /dev/shm), or use fewer"
     " workers",
     Reason.WORKER_TIMEOUT: "find the sample or the storage that is slow: set `num_workers=0` to see the stack, or raise"
@@ -74,35 +74,35 @@ HARDWARE = {
     " broken",
     Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and exclude it from the next run",
 }
-BROKEN_GPU = (
+_BROKEN_GPU = (
     "drain and reboot the node with this GPU (if the log does not name the node, the scheduler does), then check the"
     " GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`); replace it if this happens again"
 )
-PORT_CLOSED = (
+_PORT_CLOSED = (
     "find the host with that address (`getent hosts ADDRESS`), and read the logs of its ranks: a refused connection"
     " usually means that a rank there had ended, and the error that ended it is the cause. If all of them were still"
     " running, check the firewall, and whether NCCL_SOCKET_IFNAME names the right interface"
 )
 # DistributedDataParallel raises this where two backward passes reach a parameter, not where none does.
-READY_TWICE = "mark a variable ready only once"
-RECOMPUTED = (
+_READY_TWICE = "mark a variable ready only once"
+_RECOMPUTED = (
     "pass `use_reentrant=False` to torch.utils.checkpoint, because reentrant recomputation of a layer that is used"
     " twice reaches its parameters twice. If nothing is recomputed, use the parameters only within the wrapped"
     " forward(), or pass `static_graph=True` to DistributedDataParallel if all steps have the same graph"
 )
-NOT_IMPORTED = (
+_NOT_IMPORTED = (
     "install the module in the environment that this rank uses, or, if it is a file of your project, add its folder to"
     " PYTHONPATH there. If other ranks import it, compare `python -c 'import sys; print(sys.executable, sys.path)'` on"
     " their nodes and on that of this rank"
 )
-DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
-TIMEOUTS = {
+_DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
+_TIMEOUTS = {
     Basis.FIRST_OPERATION: "run once with NCCL_DEBUG=INFO and read which transport and interface NCCL chose; then try"
     " NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1, one at a time, and set NCCL_SOCKET_IFNAME if the interface is wrong",
     Basis.ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or metrics",
     Basis.EXTRA_OPERATION: "look for a collective that only this rank reaches: in `if rank == 0:`, in a branch",
     Basis.ALL_WAIT: "check devices and network of these ranks. Start the next run with `workbench launch`, which"
-    f" records what each rank waits for, or set {DUMPS} (for NCCL)",
+    f" records what each rank waits for, or set {_DUMPS} (for NCCL)",
 }
 
 
@@ -113,39 +113,39 @@ def next_step(cause: Cause) -> str:
     return advice.replace("{ranks}", who(cause.ranks, "the failed rank"))
 
 
-CAUGHT_OR_ENDED = (
+_CAUGHT_OR_ENDED = (
     "compare the last step in the log with the number of steps that were planned, and look at the exit code of the job:"
     " both show whether this exception ended it. If it did, open the line that raised it"
 )
-PREEMPTED = (
+_PREEMPTED = (
     "resume from the last checkpoint. To lose fewer steps at the next preemption, save checkpoints more often, or let a"
     " handler of SIGTERM save one if the scheduler grants a time of grace (Slurm: GraceTime of the partition)"
 )
 
 
-def for_unknown(cause: Cause) -> str:
+def _for_unknown(cause: Cause) -> str:
     """Return how to find the cause if the logs do not show it."""
-    return CAUGHT_OR_ENDED if cause.lead.kind is EventKind.EXCEPTION else STEPS[LogClass.UNKNOWN]
+    return _CAUGHT_OR_ENDED if cause.lead.kind is EventKind.EXCEPTION else STEPS[LogClass.UNKNOWN]
 
 
-def for_terminated(cause: Cause) -> str:
+def _for_terminated(cause: Cause) -> str:
     """Return what to do about a job that was ended from outside."""
-    return PREEMPTED if cause.reason is Reason.PREEMPTION else STEPS[LogClass.TERMINATED]
+    return _PREEMPTED if cause.reason is Reason.PREEMPTION else STEPS[LogClass.TERMINATED]
 
 
-def for_network(cause: Cause) -> str:
+def _for_network(cause: Cause) -> str:
     """Return how to distinguish a failed network from a process that had ended before."""
-    return PORT_CLOSED if cause.reason is Reason.REFUSED else STEPS[LogClass.NETWORK]
+    return _PORT_CLOSED if cause.reason is Reason.REFUSED else STEPS[LogClass.NETWORK]
 
 
-def for_startup(cause: Cause) -> str:
+def _for_startup(cause: Cause) -> str:
     """Return what to check for a job that did not start."""
     if cause.reason is Reason.NO_SCRIPT and (cause.lead.facts.name or "").endswith("python"):
         return "write `torchrun script.py`, not `torchrun python script.py`: torchrun took `python` for the script"
     return STARTUP.get(cause.reason or Reason.INVALID_USAGE, STARTUP[Reason.INVALID_USAGE])
 
 
-def for_crash(cause: Cause) -> str:
+def _for_crash(cause: Cause) -> str:
     """Return what to do about an exception.
 
     After a CUDA error the text says how to find the line that caused it, because another line reports the error. If an
@@ -164,13 +164,13 @@ def for_crash(cause: Cause) -> str:
     if cause.lead.facts.hint:
         return cause.lead.facts.hint
     if cause.lead.message.startswith(("ModuleNotFoundError", "ImportError")):
-        return NOT_IMPORTED
-    if READY_TWICE in cause.lead.message:
-        return RECOMPUTED
-    return OPEN_LINE if place(cause.lead) else STEPS[LogClass.CRASHED]
+        return _NOT_IMPORTED
+    if _READY_TWICE in cause.lead.message:
+        return _RECOMPUTED
+    return _OPEN_LINE if place(cause.lead) else STEPS[LogClass.CRASHED]
 
 
-def for_signal(cause: Cause) -> str:
+def _for_signal(cause: Cause) -> str:
     """Return how to find out why a signal ended a rank; for SIGKILL, whether it came from the kernel's OOM killer."""
     if cause.lead.facts.signal == "SIGKILL":
         return (
@@ -180,17 +180,17 @@ def for_signal(cause: Cause) -> str:
     return STEPS[LogClass.SIGNAL]
 
 
-OPEN_LINE = (
+_OPEN_LINE = (
     "open the line that the title names; the lines above the traceback in the log show what was read or computed"
 )
-ABSURD_BYTES = 64 << 30
+_ABSURD_BYTES = 64 << 30
 """A request for this much host memory or more has probably a wrong size; it is hardly the last of many requests."""
 
 
-def for_host_memory(cause: Cause) -> str:
+def _for_host_memory(cause: Cause) -> str:
     """Return advice on using less memory of the host."""
     requested = cause.lead.facts.requested_bytes or 0
-    if cause.reason is Reason.HOST_ALLOCATOR and requested >= ABSURD_BYTES:
+    if cause.reason is Reason.HOST_ALLOCATOR and requested >= _ABSURD_BYTES:
         return "check the size that this line computes; it is allocated on the host, not on a device"
     if cause.reason is Reason.HOST_ALLOCATOR:
         return (
@@ -203,13 +203,13 @@ def for_host_memory(cause: Cause) -> str:
     )
 
 
-def for_worker(cause: Cause) -> str:
+def _for_worker(cause: Cause) -> str:
     """Return what to look at when a data-loader worker died."""
-    if cause.reason in WORKERS:
-        return WORKERS[cause.reason]
+    if cause.reason in _WORKERS:
+        return _WORKERS[cause.reason]
     name = first_with(cause, "signal").facts.signal or ""
     if "us error" in name:
-        return WORKERS[Reason.SHARED_MEMORY]
+        return _WORKERS[Reason.SHARED_MEMORY]
     if name.startswith("Killed"):
         return (
             "check with `dmesg -T` whether the kernel's out-of-memory killer ended it. If so, use fewer workers or a"
@@ -218,12 +218,12 @@ def for_worker(cause: Cause) -> str:
     return "set `num_workers=0` and run with `python -X faulthandler` to see which sample or library crashes"
 
 
-def for_hardware(cause: Cause) -> str:
+def _for_hardware(cause: Cause) -> str:
     """Return what to do about a broken device or node."""
-    return HARDWARE.get(cause.reason or Reason.XID, BROKEN_GPU)
+    return HARDWARE.get(cause.reason or Reason.XID, _BROKEN_GPU)
 
 
-def for_mismatch(cause: Cause) -> str:
+def _for_mismatch(cause: Cause) -> str:
     """Return how to find the branch of the program in which ranks differ."""
     called = {(e.source, (e.facts.operation or "").partition(" [")[0]) for e in cause.failure.events}
     if cause.reason is Reason.FINGERPRINTS and len(called) == 1 and cause.lead.source:
@@ -238,7 +238,7 @@ def for_mismatch(cause: Cause) -> str:
             " operations with the same shapes"
         )
     if cause.blame and cause.blame.basis is Basis.LEFT_ALONE:
-        return TIMEOUTS[Basis.ALONE]
+        return _TIMEOUTS[Basis.ALONE]
     if cause.blame and cause.blame.basis is Basis.THREADS:
         return (
             "give the thread a process group of its own (`dist.new_group()`), or issue its collectives in the main"
@@ -255,12 +255,12 @@ def for_mismatch(cause: Cause) -> str:
     )
 
 
-def for_timeout(cause: Cause) -> str:
+def _for_timeout(cause: Cause) -> str:
     """Return where to look for the rank that did not join."""
     if cause.lead.kind is EventKind.HEARTBEAT:
-        return f"look at the host's stacks (`py-spy dump --native --pid PID`), the driver's log for Xid, and {DUMPS}"
-    if cause.blame and cause.blame.basis in TIMEOUTS:
-        return TIMEOUTS[cause.blame.basis]
+        return f"look at the host's stacks (`py-spy dump --native --pid PID`), the driver's log for Xid, and {_DUMPS}"
+    if cause.blame and cause.blame.basis in _TIMEOUTS:
+        return _TIMEOUTS[cause.blame.basis]
     if cause.ranks:
         return (
             f"read the log of {rank_names(cause.ranks)} up to its last line. To see its stack next time, start the job"
@@ -269,11 +269,11 @@ def for_timeout(cause: Cause) -> str:
     return (
         "look in the logs of the other ranks for one that failed before, printed no timeout, or timed out in a"
         " different operation: that rank did not join. Start the next run with `workbench launch`, which records"
-        f" what each rank waits for, or set {DUMPS} (for NCCL) and give the dumps to `workbench hang`"
+        f" what each rank waits for, or set {_DUMPS} (for NCCL) and give the dumps to `workbench hang`"
     )
 
 
-def for_numbers(cause: Cause) -> str:
+def _for_numbers(cause: Cause) -> str:
     """Return how to find where NaN or infinity first occurs."""
     if cause.ranks:
         ranks = rank_names(cause.ranks)
@@ -286,17 +286,17 @@ def for_numbers(cause: Cause) -> str:
 
 
 SPECIAL: dict[LogClass, Callable[[Cause], str]] = {
-    LogClass.STARTUP: for_startup,
-    LogClass.NETWORK: for_network,
-    LogClass.TERMINATED: for_terminated,
-    LogClass.UNKNOWN: for_unknown,
-    LogClass.CRASHED: for_crash,
-    LogClass.SIGNAL: for_signal,
+    LogClass.STARTUP: _for_startup,
+    LogClass.NETWORK: _for_network,
+    LogClass.TERMINATED: _for_terminated,
+    LogClass.UNKNOWN: _for_unknown,
+    LogClass.CRASHED: _for_crash,
+    LogClass.SIGNAL: _for_signal,
     LogClass.OOM: for_memory,
-    LogClass.HOST_OOM: for_host_memory,
-    LogClass.DATALOADER_WORKER: for_worker,
-    LogClass.HARDWARE: for_hardware,
-    LogClass.MISMATCH: for_mismatch,
-    LogClass.COLLECTIVE_TIMEOUT: for_timeout,
-    LogClass.NONFINITE_LOSS: for_numbers,
+    LogClass.HOST_OOM: _for_host_memory,
+    LogClass.DATALOADER_WORKER: _for_worker,
+    LogClass.HARDWARE: _for_hardware,
+    LogClass.MISMATCH: _for_mismatch,
+    LogClass.COLLECTIVE_TIMEOUT: _for_timeout,
+    LogClass.NONFINITE_LOSS: _for_numbers,
 }

@@ -10,7 +10,7 @@ from analyzers.words import rank_names
 
 def startup(cause: Cause) -> str:
     """Return the title for a job that did not start."""
-    describe = STARTUPS.get(cause.reason) if cause.reason else None
+    describe = _STARTUPS.get(cause.reason) if cause.reason else None
     lead = first_with(cause, "name")
     what = describe(cause) if describe else f"NCCL reports {lead.facts.name or quoted(lead)}{place(lead)}"
     return f"the job did not start: {what}"
@@ -50,7 +50,7 @@ def duplicate_gpu(cause: Cause) -> str:
     return f"{' and '.join(f'rank {rank}' for rank in pair) or 'two ranks'} use the same GPU"
 
 
-def wrong_driver(cause: Cause) -> str:
+def _wrong_driver(cause: Cause) -> str:
     """Return a clause for the title on an unsuitable NVIDIA driver: the CUDA version that it supports, or the error.
 
     PyTorch writes this version as one number: 11040 is CUDA 11.4.
@@ -70,7 +70,7 @@ def unsupported_device(cause: Cause) -> str:
     return f"the installed NVIDIA driver does not support {which}: {quoted(cause.lead)}"
 
 
-STARTUPS: dict[Reason, Callable[[Cause], str]] = {
+_STARTUPS: dict[Reason, Callable[[Cause], str]] = {
     Reason.PORT_IN_USE: port_in_use,
     Reason.RENDEZVOUS_TIMEOUT: lambda _: "not all nodes joined the rendezvous in time",
     Reason.UNREACHABLE_MASTER: unreachable_master,
@@ -78,7 +78,7 @@ STARTUPS: dict[Reason, Callable[[Cause], str]] = {
     Reason.NCCL_VERSIONS: nccl_versions,
     Reason.NO_INTERFACE: lambda _: "NCCL found no network interface of the given name",
     Reason.DUPLICATE_GPU: duplicate_gpu,
-    Reason.DRIVER: wrong_driver,
+    Reason.DRIVER: _wrong_driver,
     Reason.UNSUPPORTED_DEVICE: unsupported_device,
     Reason.NO_GPU: lambda cause: f"no usable GPU: {quoted(cause.lead)}{place(cause.lead)}",
     Reason.BAD_ARGUMENTS: lambda cause: f"the script rejects its arguments: {cause.lead.facts.name}",

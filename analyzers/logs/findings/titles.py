@@ -12,7 +12,7 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.words import agree, duration, exit_reason, rank_names, size
 
 MS = 1000.0
-IB_STATUS = {
+_IB_STATUS = {
     4: "local protection error",
     5: "work request flushed",
     9: "remote invalid request",
@@ -45,14 +45,14 @@ def cuda_error(cause: Cause) -> str:
         "",
     )
     what = f"a CUDA kernel's assertion failed: {condition}" if condition else f"CUDA error: {lead.facts.name}"
-    if is_caught(cause):
+    if _is_caught(cause):
         whose = f" on {rank_names(cause.ranks)}" if cause.ranks else ""
         return f"{what}{whose}{at_step(lead)}; the program caught it, but the CUDA context is unusable afterwards"
     where = f", reported{place(lead)}" if lead.source else ""
     return f"{who(cause.ranks)} failed: {what}{where}{at_step(lead)}"
 
 
-def is_caught(cause: Cause) -> bool:
+def _is_caught(cause: Cause) -> bool:
     """Return whether the program itself printed the CUDA errors of a cause, which means that it had caught them."""
     errors = [event for event in cause.failure.events if event.kind is EventKind.CUDA_ERROR]
     return bool(errors) and all(event.facts.caught and not event.source for event in errors)
@@ -112,11 +112,11 @@ def dataloader_worker(cause: Cause) -> str:
         return f"the data loader of {who(cause.ranks)} timed out{at_step(lead)}"
     if cause.reason is Reason.SHARED_MEMORY and not lead.facts.signal:
         return f"the data loader of {who(cause.ranks)} ran out of shared memory{at_step(lead)}"
-    how = f"was killed by {signal_text(lead.facts.signal)}" if lead.facts.signal else "exited unexpectedly"
+    how = f"was killed by {_signal_text(lead.facts.signal)}" if lead.facts.signal else "exited unexpectedly"
     return f"a data-loader worker of {who(cause.ranks)} {how}{at_step(lead)}"
 
 
-def signal_text(described: str) -> str:
+def _signal_text(described: str) -> str:
     """Return the name of a signal from PyTorch's description of it, such as `SIGKILL` for `Killed`.
 
     A description without a known name is returned after the word `signal`.
@@ -163,7 +163,7 @@ def network(cause: Cause) -> str:
         return f"a connection to {peer} failed: {(lead.facts.name or '').strip()}"
     if cause.reason is Reason.INFINIBAND:
         code = lead.facts.status
-        status = "" if code is None else f" (error {code}{f', {IB_STATUS[code]}' if code in IB_STATUS else ''})"
+        status = "" if code is None else f" (error {code}{f', {_IB_STATUS[code]}' if code in _IB_STATUS else ''})"
         local = f"{lead.facts.host} lost its InfiniBand" if lead.facts.host else "InfiniBand lost the"
         return f"{local} connection to {peer or 'a peer'}{status}"
     return f"NCCL failed: {lead.facts.name or quoted(lead)}{at_step(lead)}"
@@ -195,7 +195,7 @@ def unused_parameters(cause: Cause) -> str:
 
 def collective_timeout(cause: Cause) -> str:
     """Return the title for a collective that timed out: which ranks were missing, and which ranks waited."""
-    after = duration_of(cause)
+    after = _duration_of(cause)
     if cause.lead.kind is EventKind.HEARTBEAT:
         ranks = who(cause.failure.ranks)
         return f"NCCL's watchdog on {ranks} was stuck{after}: a call of CUDA or NCCL does not return"
@@ -230,11 +230,11 @@ def stuck(cause: Cause) -> str:
     return (
         f"{who(cause.ranks)} {agree(cause.ranks, 'was', 'were')}{place(cause.lead)}{at_step(cause.lead)}, while {whom}"
         f" waited in {inside.facts.operation}{at_line(inside)}; a timer of faulthandler printed the"
-        f" stacks{duration_of(cause)}"
+        f" stacks{_duration_of(cause)}"
     )
 
 
-def duration_of(cause: Cause) -> str:
+def _duration_of(cause: Cause) -> str:
     """Return how long the ranks waited, as ` after 10.0 min`, or as ` for 60 s` if the watchdog was stuck.
 
     The text is empty if the duration was not logged.
@@ -269,10 +269,10 @@ def nonfinite_loss(cause: Cause) -> str:
     if cause.ranks:
         return f"gradients of {rank_names(cause.ranks)} became NaN{at_step(lead)}{place(lead)}"
     step = f" at step {lead.step}" if lead.step is not None else ""
-    return f"{what_is_nonfinite(lead)} is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
+    return f"{_what_is_nonfinite(lead)} is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
 
 
-def what_is_nonfinite(lead: LogEvent) -> str:
+def _what_is_nonfinite(lead: LogEvent) -> str:
     """Return what is not finite according to an event: `the loss`, `the gradient`, or both if it does not say which."""
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]

@@ -4,8 +4,8 @@ from analyzers.logs.answers.cause import Cause
 from analyzers.logs.model import LogEvent
 from analyzers.words import process_group, rank_names, source_line
 
-MESSAGE_LENGTH = 240
-TIME_PREFIX_LENGTH = 120
+_MESSAGE_LENGTH = 240
+_TIME_PREFIX_LENGTH = 120
 
 
 def who(ranks: list[int], otherwise: str = "a rank") -> str:
@@ -45,7 +45,7 @@ def quoted(event: LogEvent) -> str:
     """Return the first line of an event's message, shortened to fit into a sentence."""
     # What underlines a line of a traceback may stand before the message of another rank in the same line.
     text = event.headline.lstrip("^~ ") or event.headline
-    return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 1] + "…"
+    return text if len(text) <= _MESSAGE_LENGTH else text[: _MESSAGE_LENGTH - 1] + "…"
 
 
 def operation_name(event: LogEvent) -> str:

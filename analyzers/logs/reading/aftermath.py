@@ -10,18 +10,18 @@ from analyzers.logs.reading.operations import COLLECTIVES_FILE
 from analyzers.logs.reading.roster import Roster
 from analyzers.logs.reading.tracebacks import Raised
 
-LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
+_LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
 """Matches the level that a logger prints before a message.
 
 A logger that prints an exception shows that the program caught it.
 """
-HANDLED = re.compile(
+_HANDLED = re.compile(
     r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",
     re.IGNORECASE,
 )
 """Matches the words by which a program reports that it handles an error."""
-THREAD_DIED = re.compile(r"^Exception in thread (\S[^\n]{0,80}):$")
-RAISED_KINDS = (
+_THREAD_DIED = re.compile(r"^Exception in thread (\S[^\n]{0,80}):$")
+_RAISED_KINDS = (
     EventKind.EXCEPTION,
     EventKind.OUT_OF_MEMORY,
     EventKind.HOST_OUT_OF_MEMORY,
@@ -39,10 +39,10 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     the thread that it ended. `before` is the line before its traceback; `has_rank` says whether its lines begin with
     PyTorch's `[rankN]:`. An exception that Python itself ignores, such as an error of a destructor, counts as logged.
     """
-    thread = THREAD_DIED.match(before)
+    thread = _THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
     of_child = not has_rank and bool(raised.frames) and raised.frames[0][0] == "<string>"
-    is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(LOGGED.search(before)))
+    is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(_LOGGED.search(before)))
     return msgspec.structs.replace(
         facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None
     )
@@ -62,7 +62,7 @@ def is_handled(kind: EventKind, text: str) -> bool:
 
     `kind` is the kind of the event in the line.
     """
-    return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
+    return kind in _RAISED_KINDS and bool(_LOGGED.search(text)) and bool(_HANDLED.search(text))
 
 
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
@@ -76,12 +76,12 @@ def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)
     else:
         survived = (
-            event.kind in RAISED_KINDS and not event.facts.uncaught and roster.goes_on_after(event.line, event.rank)
+            event.kind in _RAISED_KINDS and not event.facts.uncaught and roster.goes_on_after(event.line, event.rank)
         )
-    return with_facts(event, survived=True) if survived else event
+    return _with_facts(event, survived=True) if survived else event
 
 
-def with_facts(event: LogEvent, **changed: object) -> LogEvent:
+def _with_facts(event: LogEvent, **changed: object) -> LogEvent:
     """Return a copy of the event with some fields of its facts changed."""
     return msgspec.structs.replace(event, facts=msgspec.structs.replace(event.facts, **changed))
 
@@ -96,4 +96,4 @@ def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
     if not file:
         return event
     placed = msgspec.structs.replace(event, source=f"{file}:{line}", function=name)
-    return with_facts(placed, operation=operation)
+    return _with_facts(placed, operation=operation)

@@ -13,7 +13,7 @@ from analyzers.logs.reading.scanner import Scanner
 from analyzers.logs.reading.text import Position
 from analyzers.logs.reading.tracebacks import FRAME, Raised
 
-MOST_SHOWN_BYTES = 1 << 16
+_MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:
@@ -33,13 +33,13 @@ def read_error_file(path: Path) -> Scanner:
         return scanner
     extra = error.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
-    add_error(
+    _add_error(
         scanner, str(error.get("message", "")), str(extra.get("py_callstack", "")), str(extra.get("timestamp", ""))
     )
     return scanner
 
 
-def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
+def _add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
     """Add the exception of an error file as an event to `scanner`.
 
     `message` is its class and text, `callstack` its traceback, and `stamp` its time in whole Unix seconds. The fraction
@@ -64,5 +64,5 @@ def last_line(text: str) -> Position:
 
     The line number is always 1, because the file holds the whole traceback in its first line.
     """
-    chunk = text.rstrip().encode(errors="replace")[-MOST_SHOWN_BYTES:]
+    chunk = text.rstrip().encode(errors="replace")[-_MOST_SHOWN_BYTES:]
     return Position(chunk, chunk.rfind(b"\n") + 1, 1)

@@ -8,7 +8,7 @@ import msgspec
 
 from analyzers.logs.model import EventKind, LogEvent
 
-EVENTS_AT_MOST = 2000
+_EVENTS_AT_MOST = 2000
 
 
 @dataclass
@@ -16,8 +16,8 @@ class EventList:
     """The events found in one log.
 
     `clocks` has, for each event, the last time that the log had printed by then, in ns since 1970 (0: none). `left_out`
-    counts the events that came after the first `EVENTS_AT_MOST`. `known` is {identity of a stored event: its index}; an
-    event with the same identity counts as a repetition.
+    counts the events that came after the first `_EVENTS_AT_MOST`. `known` is {identity of a stored event: its index};
+    an event with the same identity counts as a repetition.
     """
 
     kept: list[LogEvent] = field(default_factory=list)
@@ -47,7 +47,7 @@ class EventList:
             index = self.known[identity]
             self.change(index, count=self.kept[index].count + 1)
             return index
-        if len(self.kept) >= EVENTS_AT_MOST:
+        if len(self.kept) >= _EVENTS_AT_MOST:
             self.left_out += 1
             return None
         self.known[identity] = len(self.kept)

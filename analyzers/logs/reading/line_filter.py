@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from analyzers.logs.reading.patterns import FILTER, TRIGGERS
 
 DIGITS = b"0123456789"
-KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
+_KNOWN_AT_MOST, _KNOWN_BYTES = 50_000, 600
 """The most shapes (lines without digits) that are remembered as irrelevant, and the most bytes of a shape."""
-READ_ON = 30
+_READ_ON = 30
 """The number of lines that are parsed after a line with an event; these lines of its block may match no pattern."""
-DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
+_DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
 
 
 @dataclass
@@ -28,8 +28,8 @@ class LineFilter:
     left_to_parse: int = 0
 
     def read_on(self) -> None:
-        """Let the next `READ_ON` lines be parsed, whatever their shape."""
-        self.left_to_parse = READ_ON
+        """Let the next `_READ_ON` lines be parsed, whatever their shape."""
+        self.left_to_parse = _READ_ON
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
         """Return the shapes whose lines may report an event; a shape is a line without its digits.
@@ -59,8 +59,8 @@ class LineFilter:
 
     def skip(self, shape: bytes) -> None:
         """Skip lines of this shape (a line without its digits) from now on, because they report no event."""
-        if len(shape) <= KNOWN_BYTES:
-            if len(self.boring) >= KNOWN_AT_MOST:
+        if len(shape) <= _KNOWN_BYTES:
+            if len(self.boring) >= _KNOWN_AT_MOST:
                 # All are forgotten, because frequent shapes are soon known again, and an order of use would cost time
                 # for each line.
                 self.boring.clear()
@@ -71,5 +71,5 @@ class LineFilter:
 
         A shape is a line without its digits.
         """
-        if not self.left_to_parse and not DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
+        if not self.left_to_parse and not _DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
             self.skip(shape)

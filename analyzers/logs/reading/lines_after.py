@@ -5,7 +5,7 @@ from analyzers.logs.reading.prefixes import split_prefix
 from analyzers.logs.reading.text import Position, lines_after
 from analyzers.logs.reading.tracebacks import START
 
-LINES_OF_MESSAGE = 3
+_LINES_OF_MESSAGE = 3
 """The number of lines after the one that names the exception that can still belong to its message."""
 
 
@@ -15,7 +15,7 @@ def hint_after(at: Position, key: str, *, labelled: bool) -> str | None:
     `at` is the position of the line that names the exception, and `key` the prefix of the lines of its process.
     `labelled` says whether srun put a label before each line.
     """
-    for line in lines_after(at, LINES_OF_MESSAGE):
+    for line in lines_after(at, _LINES_OF_MESSAGE):
         prefix, body = split_prefix(line, labelled)
         # Lines of other processes may come between.
         if prefix.key != key:

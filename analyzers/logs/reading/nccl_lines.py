@@ -19,24 +19,24 @@ LINE = re.compile(
     rb"NCCL INFO (Channel \d{2}(?:/\d)? : \d|\d{1,4} coll channels|NVLS comm|NCCL_\w{0,6}BUFFSIZE set|P2P Chunksize|"
     rb"(?:\w{1,40} )?comm 0x)([^\r\n]{0,300})"
 )
-HEADER = re.compile(rb":(\d{1,9}):(\d{1,9}) \[(\d{1,3})\] $")
-HEADER_BYTES, HOST_BYTES = 32, 255
-HOST_BORDERS = (b" ", b"\t", b"\n", b"\r", b":", b"[", b"]")
-OTHER_LIBRARY = b"RCCL version"
+_HEADER = re.compile(rb":(\d{1,9}):(\d{1,9}) \[(\d{1,3})\] $")
+_HEADER_BYTES, _HOST_BYTES = 32, 255
+_HOST_BORDERS = (b" ", b"\t", b"\n", b"\r", b":", b"[", b"]")
+_OTHER_LIBRARY = b"RCCL version"
 """The text by which AMD's library is recognised: it prints the same lines as NCCL, but its buffers have other sizes."""
-CHANNEL = re.compile(
+_CHANNEL = re.compile(
     r"Channel \d+(?:/\d)? : (\d{1,6})\[\w+\] -> (\d{1,6})\[\w+\] (\[send\] |\[receive\] )?via (.{1,80})"
 )
-COUNTS = re.compile(
+_COUNTS = re.compile(
     r"(\d{1,4}) coll channels, (?:\d{1,4} collnet channels, )?(?:(\d{1,4}) nvls channels, )?(\d{1,4}) p2p channels"
 )
 COMPLETE = re.compile(r"comm (0x[0-9a-f]{1,16}) rank (\d{1,6}) nranks (\d{1,6}) cudaDev .{0,200}Init COMPLETE")
 NVLS = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) .{0,200}nvlsTotalSize (\d{1,15})")
-SETTING = re.compile(r"(?:NCCL_(LL_|LL128_|)BUFFSIZE set by environment to|P2P Chunksize set to) (\d{1,12})\b")
-SETTING_NAMES = {"": "simple", "LL_": "ll", "LL128_": "ll128", None: "chunk"}
-CHANNELS_AT_MOST = 128
+_SETTING = re.compile(r"(?:NCCL_(LL_|LL128_|)BUFFSIZE set by environment to|P2P Chunksize set to) (\d{1,12})\b")
+_SETTING_NAMES = {"": "simple", "LL_": "ll", "LL128_": "ll128", None: "chunk"}
+_CHANNELS_AT_MOST = 128
 """The most channels that a line can state; a line with more is damaged (MAXCHANNELS is 64)."""
-PROCESSES_AT_MOST, COMMUNICATORS_AT_MOST = 1 << 14, 1 << 10
+_PROCESSES_AT_MOST, _COMMUNICATORS_AT_MOST = 1 << 14, 1 << 10
 
 
 @dataclass
@@ -69,32 +69,32 @@ class NcclLines:
 
     def look(self, chunk: bytes, first: int) -> None:
         """Read the NCCL lines of a chunk of the log, whose first line has the number `first`."""
-        self.is_other_library = self.is_other_library or OTHER_LIBRARY in chunk
+        self.is_other_library = self.is_other_library or _OTHER_LIBRARY in chunk
         if MARK not in chunk:
             return
         counted = 0
         for match in LINE.finditer(chunk):
             first += chunk.count(b"\n", counted, match.start())
             counted = match.start()
-            header = header_before(chunk, match.start())
-            if header and (header[:2] in self.processes or len(self.processes) < PROCESSES_AT_MOST):
+            header = _header_before(chunk, match.start())
+            if header and (header[:2] in self.processes or len(self.processes) < _PROCESSES_AT_MOST):
                 process = self.processes.setdefault(header[:2], Process(header[3]))
                 self.take(process, header[2], (match[1] + match[2]).decode("utf-8", "replace"), first)
 
     def take(self, process: Process, thread: int, text: str, number: int) -> None:
         """Store what one line says about a process; `number` is the line's number, `text` the text after its header."""
-        if channel := CHANNEL.match(text):
+        if channel := _CHANNEL.match(text):
             self.has_links = True
-            add_link(process, thread, channel)
-        elif counts := COUNTS.match(text):
+            _add_link(process, thread, channel)
+        elif counts := _COUNTS.match(text):
             process.counts[thread] = (int(counts[1]), int(counts[2] or 0), int(counts[3]))
         elif complete := COMPLETE.search(text):
             process.line = process.line or number
-            add_communicator(process, thread, complete)
+            _add_communicator(process, thread, complete)
         elif nvls := NVLS.match(text):
             process.nvls[nvls[1]] = int(nvls[2])
-        elif setting := SETTING.match(text):
-            process.sizes[SETTING_NAMES[setting[1]]] = int(setting[2])
+        elif setting := _SETTING.match(text):
+            process.sizes[_SETTING_NAMES[setting[1]]] = int(setting[2])
 
     def found(self) -> list[NcclProcess]:
         """Return the facts about NCCL's memory in the log, one item for each process with a communicator."""
@@ -107,18 +107,18 @@ class NcclLines:
         ]
 
 
-def header_before(chunk: bytes, end: int) -> tuple[str, int, int, int] | None:
+def _header_before(chunk: bytes, end: int) -> tuple[str, int, int, int] | None:
     """Return (host, process, thread, device) of the header that ends at `end` of a chunk; None if there is none."""
-    numbers = HEADER.search(chunk, max(0, end - HEADER_BYTES), end)
+    numbers = _HEADER.search(chunk, max(0, end - _HEADER_BYTES), end)
     if not numbers:
         return None
     # Not by an expression: on a long word it would be tried from each letter.
-    before = chunk[max(0, numbers.start() - HOST_BYTES) : numbers.start()]
-    host = before[max(before.rfind(border) for border in HOST_BORDERS) + 1 :].decode("utf-8", "replace")
+    before = chunk[max(0, numbers.start() - _HOST_BYTES) : numbers.start()]
+    host = before[max(before.rfind(border) for border in _HOST_BORDERS) + 1 :].decode("utf-8", "replace")
     return host, int(numbers[1]), int(numbers[2]), int(numbers[3])
 
 
-def add_link(process: Process, thread: int, channel: "re.Match[str]") -> None:
+def _add_link(process: Process, thread: int, channel: "re.Match[str]") -> None:
     """Count one connection: one through which the rank sends, or one through which it receives over a network."""
     source, target, direction, transport = int(channel[1]), int(channel[2]), channel[3], channel[4]
     own, peer = (target, source) if direction == "[receive] " else (source, target)
@@ -136,10 +136,10 @@ def link_of(transport: str, direction: str | None) -> Link:
     return Link.NET_RECEIVE if direction == "[receive] " else Link.NET_SEND
 
 
-def add_communicator(process: Process, thread: int, complete: "re.Match[str]") -> None:
+def _add_communicator(process: Process, thread: int, complete: "re.Match[str]") -> None:
     """Add a communicator that is complete, with the channels that its thread printed before."""
     counts = process.counts.pop(thread, None)
-    if counts is None or max(counts) > CHANNELS_AT_MOST or len(process.comms) >= COMMUNICATORS_AT_MOST:
+    if counts is None or max(counts) > _CHANNELS_AT_MOST or len(process.comms) >= _COMMUNICATORS_AT_MOST:
         return
     comm, rank, ranks = complete[1], int(complete[2]), int(complete[3])
     channels, nvls, p2p = counts
@@ -163,12 +163,12 @@ def described(process: Process, host: str, pid: int) -> NcclProcess:
         pid=pid,
         line=process.line,
         buffers=NcclBuffers(**process.sizes),
-        communicators=[with_links(comm, links.get(comm.comm, {}), process.nvls.get(comm.comm, 0)) for comm in comms],
+        communicators=[_with_links(comm, links.get(comm.comm, {}), process.nvls.get(comm.comm, 0)) for comm in comms],
         other_links=dict(links.get("", {})),
     )
 
 
-def with_links(comm: NcclCommunicator, links: dict[Link, int], nvls_bytes: int) -> NcclCommunicator:
+def _with_links(comm: NcclCommunicator, links: dict[Link, int], nvls_bytes: int) -> NcclCommunicator:
     """Return a communicator with the number of its connections and the size of its buffer for NVLink SHARP."""
     return NcclCommunicator(
         comm=comm.comm,

@@ -9,18 +9,18 @@ from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
-TO_ONE_RANK = {"reduce", "gather", "gather_object"}
+_TO_ONE_RANK = {"reduce", "gather", "gather_object"}
 """The collectives in which all ranks but the root only send; the source line of the call names the root."""
-INIT = "init_process_group"
+_INIT = "init_process_group"
 NEW_GROUP = "new_group"
-KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
+_KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
 """Matches the key in the store under which gloo waits for the address of a rank while a process group is created.
 
 The number at its end is the rank within the new group.
 """
 MEMBERS = re.compile(r"\bnew_group\( ?(?:ranks ?= ?)?[\[(]([\d, ]{1,200})[\])]")
 """Matches a source line that lists the members of a new process group: `dist.new_group([0, 3])`."""
-PEER = re.compile(
+_PEER = re.compile(
     r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
     r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
 )
@@ -41,17 +41,17 @@ def with_operation(found: Found, raised: Raised) -> Found:
         return found
     frame = user_frame(raised.frames)
     code = raised.code.get(frame[:2], "") if frame else ""
-    peer = peer_in(code) if operation in MESSAGES | TO_ONE_RANK else None
+    peer = _peer_in(code) if operation in MESSAGES | _TO_ONE_RANK else None
     facts = msgspec.structs.replace(found.facts, operation=operation, peer=peer)
-    key = KEY_OF_RANK.search(raised.message)
-    if operation == INIT and key:
+    key = _KEY_OF_RANK.search(raised.message)
+    if operation == _INIT and key:
         facts = msgspec.structs.replace(facts, reason=Reason.MISSING_RANKS, ranks=[int(key[1])])
     if operation == NEW_GROUP and key:
-        facts = msgspec.structs.replace(facts, reason=Reason.GROUPS, ranks=member_in(code, int(key[1])))
+        facts = msgspec.structs.replace(facts, reason=Reason.GROUPS, ranks=_member_in(code, int(key[1])))
     return found._replace(facts=facts)
 
 
-def member_in(code: str, number: int) -> list[int]:
+def _member_in(code: str, number: int) -> list[int]:
     """Return, in a list, the member with index `number` of the process group that the source line `code` creates.
 
     For `new_group([4, 6])` and index 1 the member is 6. The list is empty if the line does not list the members as
@@ -62,9 +62,9 @@ def member_in(code: str, number: int) -> list[int]:
     return members[number : number + 1]
 
 
-def peer_in(code: str) -> str | None:
+def _peer_in(code: str) -> str | None:
     """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if it has neither."""
-    match = PEER.search(code)
+    match = _PEER.search(code)
     if not match:
         return None
     return match["number"] or match["positional"] or f"{match['sign']}{match['offset']}"

@@ -6,13 +6,13 @@ from analyzers.logs.reading.line_patterns import collectives, data, devices, mem
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.word_filter import WordFilter
 
-PATTERNS = (
+_PATTERNS = (
     *memory.PATTERNS, *collectives.PATTERNS, *devices.PATTERNS, *data.PATTERNS, *startup.PATTERNS,
     *processes.PATTERNS,
 )  # fmt: skip
 """All patterns, the most informative first, because the first pattern that matches a line decides its event."""
-LONGEST_TEXT = 8192
-STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
+_LONGEST_TEXT = 8192
+_STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
              "Root Cause", "SystemExit", "most recent call first")  # fmt: skip
 """Words in blocks of several lines, such as tracebacks, which are parsed although no pattern matches them."""
 NOISE = re.compile(
@@ -20,7 +20,7 @@ NOISE = re.compile(
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
 )
 """Matches lines that healthy jobs print too, and that therefore report nothing."""
-WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE]))
+WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in _PATTERNS), *_STRUCTURE]))
 TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
 FILTER = WordFilter(WORDS)
 
@@ -29,8 +29,8 @@ def recognise(text: str) -> Found | None:
     """Return the event that a line reports; None if no pattern matches, or if healthy jobs print the line, too."""
     if NOISE.search(text):
         return None
-    text = text[:LONGEST_TEXT]
-    for candidate in PATTERNS:
+    text = text[:_LONGEST_TEXT]
+    for candidate in _PATTERNS:
         if candidate.word in text and (match := candidate.expression.search(text)):
             found = candidate.build(match)
             if found:

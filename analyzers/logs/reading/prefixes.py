@@ -10,16 +10,16 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
+_GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
-PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
+_PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
 """Matches the prefix that launchers and PyTorch put before each line of a process, even in a traceback."""
-OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
+_OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
 """Matches a rank in a line that the job's own code prints: `[rank 3] step 1`, `rank=3`."""
 SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
-GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
-ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
-ISO_TIME = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
+_ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
+_ISO_TIME = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 STEP = re.compile(
     r"(?:^|[\s\[{(|,'\"])(?:global_?|train_?)?(?:[Ss]tep|[Ii]ter(?:ation)?)['\"]?[\s:=#/]{1,12}(\d{1,12})\b(?!\.\d)"
 )
@@ -50,11 +50,11 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
     """
     label = SRUN_LABEL.match(text) if labelled else None
     body = text[label.end() :] if label else text
-    match = PREFIX.match(body)
+    match = _PREFIX.match(body)
     if not match and not label:
         return NO_PREFIX, text
     given = (label[0].strip() if label else "") + (match[0].strip() if match else "")
-    named, local = GLOBAL_RANK.search(given), LOCAL_RANK.match(body)
+    named, local = _GLOBAL_RANK.search(given), LOCAL_RANK.match(body)
     # The label of srun is only the number of a task, which is the rank if each rank is a task.
     rank = int(named[1]) if named else int(label[1]) if label else None
     return Prefix(given, rank, int(local[1]) if local else None), body[match.end() :] if match else body
@@ -62,13 +62,13 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
 
 def global_rank(text: str) -> int | None:
     """Return the rank in PyTorch's `[rankN]`, at any position in the line; None if the line does not have it."""
-    match = GLOBAL_RANK.search(text)
+    match = _GLOBAL_RANK.search(text)
     return int(match[1]) if match else None
 
 
 def printed_rank(text: str) -> int | None:
     """Return the rank that the job's own code printed in a line, such as 3 in `[rank 3] step 1`; None without one."""
-    match = OWN_WORDS.search(text)
+    match = _OWN_WORDS.search(text)
     return int(match[1]) if match else None
 
 
@@ -83,9 +83,9 @@ def time_in(text: str, year: int) -> int | None:
 
     Loggers of C++ and of torchrun print no year, so `year` is used for them.
     """
-    if match := ISO_TIME.search(text):
+    if match := _ISO_TIME.search(text):
         return time_ns(int(match[1]), *map(int, match.groups()[1:6]), fraction=match[7] or "0")
-    if match := GLOG_TIME.search(text) or ELASTIC_TIME.search(text):
+    if match := _GLOG_TIME.search(text) or _ELASTIC_TIME.search(text):
         return time_ns(year, *map(int, match.groups()[:5]), fraction=match[6])
     return None
 

@@ -20,7 +20,7 @@ from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])
 KINDS = list(EventKind)
-NUMBERS = ("rank", "time_ns", "line", "step", "seq", "count")
+_NUMBERS = ("rank", "time_ns", "line", "step", "seq", "count")
 TEXTS = ("message", "group", "source", "function", "excerpt")
 ABSENT = -1
 
@@ -36,12 +36,12 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
     for path in paths:
-        scanner, problem = read_one(path)
+        scanner, problem = _read_one(path)
         scanners.append(scanner)
         about = {"lines": scanner.lines, "binary": scanner.binary, "problem": problem, "skipped": scanner.skipped}
         files.append({**about, "left_out": scanner.events.left_out, "world_size": scanner.roster.world_size})
         files[-1]["rccl"] = scanner.nccl.is_other_library
-    columns = event_columns(scanners) | roster_columns(scanners)
+    columns = _event_columns(scanners) | _roster_columns(scanners)
     events = [event for scanner in scanners for event in scanner.events]
     texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}
     facts = [msgspec.to_builtins(event.facts) for event in events]
@@ -54,7 +54,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     return columns, meta | texts
 
 
-def read_one(path: Path) -> tuple[Scanner, str]:
+def _read_one(path: Path) -> tuple[Scanner, str]:
     """Return (scanner that has read a log, why the log could not be read); the reason is empty if it could."""
     try:
         if re.fullmatch(r"error\.json", path.name):
@@ -64,7 +64,7 @@ def read_one(path: Path) -> tuple[Scanner, str]:
         return Scanner(year=1970), str(error)
 
 
-def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
+def _event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the integer fields of the events of all files as int64 arrays: `event.rank`, `event.step`, ...
 
     A missing value is `ABSENT`.
@@ -74,14 +74,14 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
         for file, s in enumerate(scanners)
         for event, clock in zip(s.events, s.events.clocks, strict=True)
     ]
-    columns = {f"event.{name}": integers(value_of(event, name) for _, event, _ in events) for name in NUMBERS}
+    columns = {f"event.{name}": integers(value_of(event, name) for _, event, _ in events) for name in _NUMBERS}
     columns["event.file"] = integers(file for file, _, _ in events)
     columns["event.clock_ns"] = integers(clock for _, _, clock in events)
     columns["event.kind"] = integers(KINDS.index(event.kind) for _, event, _ in events)
     return columns
 
 
-def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
+def _roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
     """Return int64 columns with a row per file and rank: the file's index, the rank, its last step, and a line number.
 
     The line number is that of the last line with a step. Lines without a rank have the rank `UNRANKED`; a missing step

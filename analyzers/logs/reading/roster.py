@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
 from analyzers.logs.reading.text import clean
 
-HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
+_HEAD_BYTES, _TAIL_BYTES = 1 << 15, 1 << 16
 """The number of bytes that are read at the start and at the end of each chunk.
 
 They are enough to find the ranks and their last lines.
 """
-LONGEST_TEXT = 1000
-SAID_AT_MOST, LONGEST_SAID = 32, 120
+_LONGEST_TEXT = 1000
+_SAID_AT_MOST, _LONGEST_SAID = 32, 120
 """The number of last lines of a rank that are kept to compare it with other ranks, and the most characters of each."""
 RANKS_AT_MOST = 1 << 16
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
 UNRANKED = -1
-FINITE_LOSS = re.compile(
+_FINITE_LOSS = re.compile(
     r"(?:loss|grad_norm|grad norm|gnorm|perplexity)['\"]?\s{0,4}[:= ]\s{0,8}['\"]?(?:tensor\()?[-+]?\d", re.IGNORECASE
 )
 LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
@@ -40,7 +40,7 @@ class Seen:
     line_number: int = 0
     step_number: int = 0
     finite_number: int = 0
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=SAID_AT_MOST))
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=_SAID_AT_MOST))
 
 
 @dataclass
@@ -56,20 +56,20 @@ class Roster:
     def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
         """Record the ranks and steps that occur in a chunk of the log, and the last line of each rank.
 
-        Of a long chunk only the first `HEAD_BYTES` and the last `TAIL_BYTES` are read. `triggers` finds lines that may
-        report errors, `labelled` says whether srun labelled the lines, and `first` is the line number of the chunk's
-        first line.
+        Of a long chunk only the first `_HEAD_BYTES` and the last `_TAIL_BYTES` are read. `triggers` finds lines that
+        may report errors, `labelled` says whether srun labelled the lines, and `first` is the line number of the
+        chunk's first line.
         """
         parts = [(first, chunk)]
-        if len(chunk) > HEAD_BYTES + TAIL_BYTES:
-            tail = first + chunk.count(b"\n", 0, len(chunk) - TAIL_BYTES)
-            parts = [(first, chunk[:HEAD_BYTES]), (tail, chunk[-TAIL_BYTES:])]
+        if len(chunk) > _HEAD_BYTES + _TAIL_BYTES:
+            tail = first + chunk.count(b"\n", 0, len(chunk) - _TAIL_BYTES)
+            parts = [(first, chunk[:_HEAD_BYTES]), (tail, chunk[-_TAIL_BYTES:])]
         for begin, part in parts:
             for number, line in enumerate(part.split(b"\n"), begin):
                 # Progress bars write many states into one line, each after a carriage return.
                 for raw in line.split(b"\r"):
                     if raw.strip():
-                        self.note(raw[:LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
+                        self.note(raw[:_LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
 
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
         """Record the rank, the step and the text of one line of the log (`raw`); `number` is its line number.
@@ -90,11 +90,11 @@ class Roster:
             return
         seen = self.ranks.setdefault(key, Seen())
         if not is_error and not LAYOUT.match(body):
-            seen.line, seen.line_number = body[:LONGEST_TEXT], number
-            seen.said.append(body[:LONGEST_SAID])
+            seen.line, seen.line_number = body[:_LONGEST_TEXT], number
+            seen.said.append(body[:_LONGEST_SAID])
             if (step := step_in(body)) is not None:
                 seen.step, seen.step_number, seen.step_line = step, number, seen.line
-            if FINITE_LOSS.search(body):
+            if _FINITE_LOSS.search(body):
                 seen.finite_number = number
 
     def in_order(self) -> list[tuple[int, Seen]]:

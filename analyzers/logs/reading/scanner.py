@@ -42,21 +42,21 @@ from analyzers.logs.reading.tracebacks import (
     user_frame,
 )
 
-GZIP_RATIO = 50
+_GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
 END_BYTES = 1 << 22
 """The number of bytes at the end of a log that are parsed even after LINES_AT_MOST lines that may report errors."""
-MESSAGE_LENGTH = 1000
-AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
+_MESSAGE_LENGTH = 1000
+_AROUND_BYTES, _TRACEBACK_BYTES = (300, 900), (1600, 300)
 """The numbers of bytes before and after the line of an event that are kept as its excerpt.
 
 The first pair is for all events but exceptions, the second pair for exceptions.
 """
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """The exceptions that launchers raise because a rank failed; they are not events of their own."""
-QUOTED = re.compile(r"[|>] ")
+_QUOTED = re.compile(r"[|>] ")
 """Matches a line of another log that a program quotes; tracebacks of exception groups have blanks before the bar."""
-CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
+_CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Scanner:
         further.
         """
         # How much a gzipped log holds is unknown until it is read.
-        rest = path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
+        rest = path.stat().st_size * (_GZIP_RATIO if path.suffix == ".gz" else 1)
         chunk = b"\n"
         for number, chunk in enumerate(chunks(path)):
             if number == 0:
@@ -158,7 +158,7 @@ class Scanner:
             return
         if START.search(body):
             self.before[prefix.key] = split_prefix(line_before(at), self.labelled)[1]
-        if QUOTED.match(body) or self.stacks.takes(prefix.key, body) or self.follow_box(prefix.key, body):
+        if _QUOTED.match(body) or self.stacks.takes(prefix.key, body) or self.follow_box(prefix.key, body):
             return
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
@@ -222,7 +222,7 @@ class Scanner:
             # The worker's own exception follows the one that its loader raised; a chain ends with the one that counts.
             index = self.events.replace_by_last(announced, index)
         self.latest[prefix.key] = index
-        if CAUGHT_IN_WORKER.match(raised.message):
+        if _CAUGHT_IN_WORKER.match(raised.message):
             self.caught[prefix.key] = index
 
     def add_relayed(self, found: Found, raised: Raised, at: Position, prefix: Prefix) -> None:
@@ -247,9 +247,9 @@ class Scanner:
         """
         rank = self.rank_of(found, text, prefix)
         frame = user_frame(raised.frames) if raised else None
-        message = text.strip()[:MESSAGE_LENGTH]
+        message = text.strip()[:_MESSAGE_LENGTH]
         source = f"{frame[0]}:{frame[1]}" if frame else ""
-        facts = found.facts if found.facts.local_rank is not None else with_local_rank(found.facts, prefix.local_rank)
+        facts = found.facts if found.facts.local_rank is not None else _with_local_rank(found.facts, prefix.local_rank)
         identity = (found.kind, rank, prefix.key, found.seq, found.group, facts.reason, without_digits(message), source,
                     facts.pid if found.kind is EventKind.EXIT else facts.exit_code)  # fmt: skip
         return self.events.add(
@@ -266,10 +266,10 @@ class Scanner:
                 seq=found.seq,
                 source=source,
                 function=frame[2] if frame else "",
-                chain=[link.text[:MESSAGE_LENGTH] for link in raised.chain] if raised else [],
+                chain=[link.text[:_MESSAGE_LENGTH] for link in raised.chain] if raised else [],
                 facts=facts,
                 # Of an exception what comes before its own line is the traceback.
-                excerpt=excerpt_of(at.chunk, at.start, *(TRACEBACK_BYTES if raised else AROUND_BYTES)),
+                excerpt=excerpt_of(at.chunk, at.start, *(_TRACEBACK_BYTES if raised else _AROUND_BYTES)),
             ),
         )
 
@@ -291,7 +291,7 @@ class Scanner:
         return next((rank for rank in named if rank is not None), self.rank)
 
 
-def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
+def _with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
     """Return an event's facts with the local rank from its line's prefix; unchanged if `local_rank` is None."""
     return facts if local_rank is None else msgspec.structs.replace(facts, local_rank=local_rank)
 

@@ -15,7 +15,7 @@ from analyzers.logs.reading.line_filter import LineFilter
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.tracebacks import FRAME, FRAMES_AT_MOST, THREAD
 
-STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
+_STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """Matches a line of the stack that NCCL's watchdog prints for a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
 
@@ -97,7 +97,7 @@ class StackReader:
         `body` is the line. It counts only if the log has reported a timeout before. The innermost frame is printed
         first; the first frame of the user's code becomes the source of the last timeout event.
         """
-        match = STACK_LINE.match(body)
+        match = _STACK_LINE.match(body)
         index = self.events.last_of(TIMED_OUT) if match else None
         if match is None or index is None:
             return False

@@ -12,11 +12,11 @@ from analyzers.files import open_regular
 CHUNK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 16
 """The most bytes of a line that is read completely; of longer lines, only the parts around possible errors are read."""
-BEFORE, AFTER = 512, 4096
-PARTS_AT_MOST = 8
-LONGEST_BEFORE = 1000
-ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+BEFORE, _AFTER = 512, 4096
+_PARTS_AT_MOST = 8
+_LONGEST_BEFORE = 1000
+_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 """Matches control characters except tab and line feed: a terminal must not get them, and no pattern needs them."""
 
 
@@ -29,7 +29,7 @@ class Position:
     number: int
 
 
-def open_log(path: Path) -> IO[bytes]:
+def _open_log(path: Path) -> IO[bytes]:
     """Return a log opened for reading bytes; if it is gzipped, the bytes are decompressed."""
     file = open_regular(path)
     magic = file.read(2)
@@ -41,7 +41,7 @@ def open_log(path: Path) -> IO[bytes]:
 def chunks(path: Path) -> Iterator[bytes]:
     """Yield a log in chunks of bytes that end where a line ends; only a line longer than `LONGEST_LINE` is divided."""
     rest = b""
-    with open_log(path) as file:
+    with _open_log(path) as file:
         while block := file.read(CHUNK_BYTES):
             block = rest + block
             end = block.rfind(b"\n") + 1
@@ -58,8 +58,8 @@ def chunks(path: Path) -> Iterator[bytes]:
 def clean(raw: bytes) -> str:
     """Return bytes of a log as text without colour codes and control characters."""
     if b"\x1b" in raw:
-        raw = ANSI.sub(b"", raw)
-    return CONTROL.sub(b"", raw).decode("utf-8", "replace")
+        raw = _ANSI.sub(b"", raw)
+    return _CONTROL.sub(b"", raw).decode("utf-8", "replace")
 
 
 def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
@@ -73,10 +73,10 @@ def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
         return
     end = -1
     for number, match in enumerate(triggers.finditer(line)):
-        if number >= PARTS_AT_MOST:
+        if number >= _PARTS_AT_MOST:
             return
         if match.start() > end:
-            end = match.start() + AFTER
+            end = match.start() + _AFTER
             yield from line[max(0, match.start() - BEFORE) : end].split(b"\r")
 
 
@@ -86,10 +86,10 @@ def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
     begin = chunk.rfind(b"\n", max(0, begin - before), begin) + 1 or begin
     end = min(len(chunk), start + after)
     line_end = chunk.find(b"\n", end, end + before)
-    return clean_lines(chunk[begin : line_end if line_end >= 0 else end])
+    return _clean_lines(chunk[begin : line_end if line_end >= 0 else end])
 
 
-def clean_lines(raw: bytes) -> str:
+def _clean_lines(raw: bytes) -> str:
     """Return lines of a log as text, without colours and other control sequences.
 
     Each state of a line that a progress bar has rewritten becomes a line of its own.
@@ -100,7 +100,7 @@ def clean_lines(raw: bytes) -> str:
 def line_before(at: Position) -> str:
     """Return the line before a position as clean text; empty if the position is at the beginning of a chunk."""
     end = max(0, at.start - 1)
-    begin = at.chunk.rfind(b"\n", max(0, end - LONGEST_BEFORE), end) + 1
+    begin = at.chunk.rfind(b"\n", max(0, end - _LONGEST_BEFORE), end) + 1
     return clean(at.chunk[begin:end])
 
 
@@ -111,4 +111,4 @@ def lines_after(at: Position, count: int) -> Iterator[str]:
         if end < 0:
             return
         begin, end = end + 1, at.chunk.find(b"\n", end + 1)
-        yield clean(at.chunk[begin : min(begin + LONGEST_BEFORE, end if end >= 0 else len(at.chunk))])
+        yield clean(at.chunk[begin : min(begin + _LONGEST_BEFORE, end if end >= 0 else len(at.chunk))])

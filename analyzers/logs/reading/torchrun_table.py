@@ -15,8 +15,8 @@ from analyzers.logs.model import EventKind, Facts
 from analyzers.logs.reading.line_patterns.pattern import Found, number
 from analyzers.logs.reading.line_patterns.processes import signal_name
 
-FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.{0,400})")
-RULE = re.compile(r"^\s*[=-]{20,}\s*$")
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.{0,400})")
+_RULE = re.compile(r"^\s*[=-]{20,}\s*$")
 RANK = re.compile(r"(\d{1,9}) \(local_rank: (\d{1,6})\)")
 EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
 
@@ -43,9 +43,9 @@ class TorchrunTable:
             self.is_root = True
         elif body.startswith("Failures:"):
             self.is_root = False
-        elif RULE.match(body):
+        elif _RULE.match(body):
             self.rank = None
-        match = FIELD.match(body)
+        match = _FIELD.match(body)
         return self.take(match[1], match[2].strip()) if match else None
 
     def take(self, name: str, value: str) -> Found | None:

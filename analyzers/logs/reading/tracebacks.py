@@ -15,23 +15,23 @@ from analyzers.frames import Origin, origin_of
 
 FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9})(?:,? in (\S[^\n]{0,200}))?')
 START = re.compile(r"Traceback \(most recent call last\)(?:: \(RANK (\d{1,6})\))?")
-CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: was the direct cause|, another)")
-MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
+_CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: was the direct cause|, another)")
+_MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
 EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
-NAMED_EXCEPTION = re.compile(
+_NAMED_EXCEPTION = re.compile(
     r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
 )
 """Matches a line that names an exception, even without a traceback."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
-BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
+_BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
 """Matches a line inside of the box that the library `rich` draws around a traceback."""
-BOXED_START = re.compile(r"^\s*[\u256d\u250c\u250f+][\u2500\u2501-]{2,} Traceback \(most recent call last\)")
-BOXED_END = re.compile(r"^\s*[\u2570\u2514\u2517+][\u2500\u2501-]{2,}")
-BOXED_FRAME = re.compile(r"^(\S.{0,1000}):(\d{1,9}) in (\S[^\n]{0,200})$")
-BOXED_CODE = re.compile(r"^(?:\u2771|>) {1,8}\d{1,9} [\u2502\u2503|] (.*)$")
-MISSES = 40
+_BOXED_START = re.compile(r"^\s*[\u256d\u250c\u250f+][\u2500\u2501-]{2,} Traceback \(most recent call last\)")
+_BOXED_END = re.compile(r"^\s*[\u2570\u2514\u2517+][\u2500\u2501-]{2,}")
+_BOXED_FRAME = re.compile(r"^(\S.{0,1000}):(\d{1,9}) in (\S[^\n]{0,200})$")
+_BOXED_CODE = re.compile(r"^(?:\u2771|>) {1,8}\d{1,9} [\u2502\u2503|] (.*)$")
+_MISSES = 40
 FRAMES_AT_MOST = 200
-CODE_LENGTH = 200
+_CODE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,18 @@ class OpenTraceback:
 
     def add_boxed(self, text: str) -> None:
         """Add a line of a traceback that `rich` drew in a box, without its border: a frame, or its source line."""
-        if match := BOXED_FRAME.match(text):
+        if match := _BOXED_FRAME.match(text):
             path = match[1] if match[1].startswith("/") else self.part_of_path + match[1]
             if len(self.frames) < FRAMES_AT_MOST:
                 self.frames.append((path, int(match[2]), match[3]))
-        elif match := BOXED_CODE.match(text):
+        elif match := _BOXED_CODE.match(text):
             self.add_code(match[1].replace("\u2502", " "))
         self.part_of_path = text if text.startswith("/") and " " not in text else ""
 
     def add_code(self, body: str) -> None:
         """Add a line of source text to the last frame, unless that frame already has one."""
         if self.frames:
-            self.code.setdefault(self.frames[-1][:2], code_of(body))
+            self.code.setdefault(self.frames[-1][:2], _code_of(body))
 
 
 @dataclass
@@ -112,16 +112,16 @@ class Tracebacks:
         The line that names the exception follows below the box. `key` is the prefix of the lines of the process, `body`
         the line without this prefix.
         """
-        if BOXED_START.match(body):
+        if _BOXED_START.match(body):
             self.open[key] = OpenTraceback(is_boxed=True)
             return True
         trace = self.open.get(key)
         if trace is None or not trace.is_boxed:
             return False
-        if match := BOX.match(body):
+        if match := _BOX.match(body):
             trace.add_boxed(match[1])
             return True
-        return bool(BOXED_END.match(body))
+        return bool(_BOXED_END.match(body))
 
     def feed(self, key: str, body: str) -> Raised | None:
         """Read the next line of a process; return the exception if the line names one, such as `KeyError: 'x'`.
@@ -137,7 +137,7 @@ class Tracebacks:
         if match := FRAME.search(body):
             self.add_frame(key, match)
             return None
-        if CHAINED.search(body) and key in self.last:
+        if _CHAINED.search(body) and key in self.last:
             self.chained[key] = self.last[key]
             return None
         return self.exception(key, body)
@@ -148,7 +148,7 @@ class Tracebacks:
         Such a line may contain the words of a failure: `raise OutOfMemoryError("CUDA out of memory")`.
         """
         trace = self.open.get(key)
-        return trace is not None and bool(trace.frames) and trace.code.get(trace.frames[-1][:2]) == code_of(body)
+        return trace is not None and bool(trace.frames) and trace.code.get(trace.frames[-1][:2]) == _code_of(body)
 
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
         """Add a frame (`match`) to the open traceback of the process whose lines have the prefix `key`.
@@ -166,17 +166,17 @@ class Tracebacks:
         """
         trace = self.open.get(key)
         if trace is None:
-            match = NAMED_EXCEPTION.search(body)
+            match = _NAMED_EXCEPTION.search(body)
             return self.finish(key, match, OpenTraceback()) if match else None
-        if not body.strip() or MARKERS.match(body) or len(body) - len(body.lstrip()) > trace.indent:
+        if not body.strip() or _MARKERS.match(body) or len(body) - len(body.lstrip()) > trace.indent:
             trace.add_code(body)
             return None
         match = EXCEPTION.match(body)
-        if match and trace.frames and is_exception_name(match[1]):
+        if match and trace.frames and _is_exception_name(match[1]):
             del self.open[key]
             return self.finish(key, match, trace)
         trace.misses += 1
-        if trace.misses > MISSES:
+        if trace.misses > _MISSES:
             del self.open[key]
         return None
 
@@ -196,12 +196,12 @@ class Tracebacks:
         return raised
 
 
-def code_of(body: str) -> str:
+def _code_of(body: str) -> str:
     """Return a source line of a traceback in the form in which it is stored: without indentation, shortened."""
-    return body.strip()[:CODE_LENGTH]
+    return body.strip()[:_CODE_LENGTH]
 
 
-def is_exception_name(name: str) -> bool:
+def _is_exception_name(name: str) -> bool:
     """Return whether a name can be the name of an exception class, such as `KeyError` or `my.module.Stop`."""
     return name.rpartition(".")[2][:1].isupper()
 

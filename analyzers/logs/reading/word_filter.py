@@ -11,23 +11,23 @@ import numpy as np
 
 from analyzers.columns import Mask
 
-COMMON = b" etaoinsrhldcumfpgwybvkxjqz"
+_COMMON = b" etaoinsrhldcumfpgwybvkxjqz"
 """The letters of English text, the most frequent first."""
-RARE = 0.004
-FACTORS = (31, 37, 41)
-HASHES = 1 << 16
+_RARE = 0.004
+_FACTORS = (31, 37, 41)
+_HASHES = 1 << 16
 
 
 class WordFilter:
     """Finds the lines of a text that certainly contain none of a set of words."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
-        self._tables = {length: np.zeros(HASHES, dtype=bool) for length in (3, 4)}
+        self._tables = {length: np.zeros(_HASHES, dtype=bool) for length in (3, 4)}
         for word in words:
             length = min(len(word), 4)
             grams = [word[i : i + length] for i in range(len(word) - length + 1)]
             rarest = np.frombuffer(min(grams, key=frequency), dtype=np.uint8)
-            self._tables[length][hashes(rarest, length)] = True
+            self._tables[length][_hashes(rarest, length)] = True
 
     def without_words(self, lines: Collection[bytes]) -> list[bytes]:
         """Return the lines that certainly contain none of the words; the other lines may contain one."""
@@ -37,12 +37,12 @@ class WordFilter:
         may_match = np.zeros(len(listed), dtype=bool)
         for length, table in self._tables.items():
             if len(content) >= length:
-                hits: Mask = table[hashes(content, length)]
+                hits: Mask = table[_hashes(content, length)]
                 may_match[np.searchsorted(ends, np.flatnonzero(hits), side="right")] = True
         return [line for line, may in zip(listed, may_match.tolist(), strict=True) if not may]
 
 
-def hashes(
+def _hashes(
     letters: "np.ndarray[tuple[int], np.dtype[np.uint8]]", length: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
     """Return a 16-bit hash of the `length` letters that begin at each position of a text, as an array.
@@ -55,7 +55,7 @@ def hashes(
     value = wide[:count].copy()
     # Numbers of 16 bits overflow, which is what a hash may do.
     for offset in range(1, length):
-        value *= np.uint16(FACTORS[offset - 1])
+        value *= np.uint16(_FACTORS[offset - 1])
         value += wide[offset : offset + count]
     return value
 
@@ -64,6 +64,6 @@ def frequency(gram: bytes) -> float:
     """Return an estimate of how frequent a sequence of letters is in English text, as a relative number."""
     product = 1.0
     for letter in gram:
-        at = COMMON.find(bytes([letter]).lower())
-        product *= (0.1 * 0.85**at if at >= 0 else RARE) * (0.1 if 65 <= letter <= 90 else 1.0)
+        at = _COMMON.find(bytes([letter]).lower())
+        product *= (0.1 * 0.85**at if at >= 0 else _RARE) * (0.1 if 65 <= letter <= 90 else 1.0)
     return product

@@ -25,10 +25,10 @@ Range = tuple[int, int]
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
     """Return the reserved address ranges after a trace entry, in order of address; adjacent ranges are joined."""
-    return join_adjacent(ranges_at(trace, entry))
+    return _join_adjacent(_ranges_at(trace, entry))
 
 
-def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
+def _ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
     """Return the reserved address ranges after a trace entry, one per segment or mapped part of a segment.
 
     The segments at the end of the trace are known exactly. The function goes backwards from there: it adds each range
@@ -42,11 +42,11 @@ def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
         if action[index] in RETURNING:
             ranges.append((start, length))
         else:
-            ranges = [part for whole in ranges for part in cut_out(whole, start, start + length)]
+            ranges = [part for whole in ranges for part in _cut_out(whole, start, start + length)]
     return ranges
 
 
-def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
+def _cut_out(whole: Range, start: int, stop: int) -> list[Range]:
     """Return the parts of the range `whole` outside of the addresses from `start` to `stop`: up to two ranges."""
     low, high = whole[0], whole[0] + whole[1]
     if stop <= low or high <= start:
@@ -55,7 +55,7 @@ def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
     return [*before, (stop, high - stop)] if stop < high else before
 
 
-def join_adjacent(ranges: list[Range]) -> list[Range]:
+def _join_adjacent(ranges: list[Range]) -> list[Range]:
     """Return the ranges in order of address; ranges that touch are joined into one."""
     joined: list[Range] = []
     for address, size in sorted(ranges):
@@ -66,7 +66,7 @@ def join_adjacent(ranges: list[Range]) -> list[Range]:
     return joined
 
 
-def alive_by_address(replay: Replay, entry: int) -> Integers:
+def _alive_by_address(replay: Replay, entry: int) -> Integers:
     """Return the blocks that are alive after trace entry `entry`, in order of address, as rows in `Lifetimes`."""
     rows = replay.lifetimes.alive(entry)
     return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
@@ -82,10 +82,10 @@ def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
     import pandas as pd
 
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
-    rows = alive_by_address(replay, entry)
+    rows = _alive_by_address(replay, entry)
     arenas = BlockArenas(replay)
     arena = arenas.by_block[rows]
-    segment = enclosing_ranges(segments_at(trace, entry), lives.addr[rows])
+    segment = _enclosing_ranges(segments_at(trace, entry), lives.addr[rows])
     return pd.DataFrame(
         segment
         | {
@@ -93,7 +93,7 @@ def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
             "pool": arenas.pool_names[arena],
             "address": lives.addr[rows],
             "requested": lives.size[rows],
-            "state": np.where(is_pending(replay, rows, entry), "pending_free", "active"),
+            "state": np.where(_is_pending(replay, rows, entry), "pending_free", "active"),
             "category": category_names(guess.category[rows]),
             "label": texts_of(lives.label[rows], trace.snapshot.text),
             "born": lives.born[rows],
@@ -124,11 +124,11 @@ def free_ranges(replay: Replay, entry: int) -> dict[str, Column]:
     block's start and at the segment's end, sorted 512, 1536, 2048. Paired in order: 0-512, 1024-1536, and an empty one.
     """
     trace, lives = replay.trace, replay.lifetimes
-    ranges = [] if trace.snapshot.made_up_segments else sorted(ranges_at(trace, entry))
+    ranges = [] if trace.snapshot.made_up_segments else sorted(_ranges_at(trace, entry))
     if trace.segment("expandable").any():
-        ranges = join_adjacent(ranges)  # parts that were mapped one by one are one segment
-    rows = alive_by_address(replay, entry)
-    around = enclosing_ranges(ranges, lives.addr[rows])
+        ranges = _join_adjacent(ranges)  # parts that were mapped one by one are one segment
+    rows = _alive_by_address(replay, entry)
+    around = _enclosing_ranges(ranges, lives.addr[rows])
     inside = around["segment_bytes"] > 0
     start, segment_end = lives.addr[rows][inside], (around["segment"] + around["segment_bytes"])[inside]
     stop = np.minimum(start + (lives.size[rows][inside].astype(np.uint64) + UNIT - 1) // UNIT * UNIT, segment_end)
@@ -137,11 +137,11 @@ def free_ranges(replay: Replay, entry: int) -> dict[str, Column]:
     free = ends.astype(np.int64) - begins.astype(np.int64)
     found = np.flatnonzero(free > 0)
     found = found[np.lexsort([begins[found], -free[found]])]
-    columns = {"address": begins[found], "bytes": free[found]} | enclosing_ranges(ranges, begins[found])
+    columns = {"address": begins[found], "bytes": free[found]} | _enclosing_ranges(ranges, begins[found])
     return columns | {"split": columns["bytes"].astype(np.uint64) < columns["segment_bytes"]}
 
 
-def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
+def _enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
     """Return, for each address, the first address and the bytes of the range that contains it.
 
     The columns are `segment` and `segment_bytes`; both are 0 if no range contains the address. `ranges` is in order of
@@ -155,7 +155,7 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
     return {"segment": np.where(inside, starts[position], 0), "segment_bytes": np.where(inside, sizes[position], 0)}
 
 
-def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
+def _is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
     """Return, for each of some blocks, whether a CUDA stream may still use it although the program freed it.
 
     The state is that after trace entry `entry`. `rows` are the blocks' rows in `Lifetimes`.

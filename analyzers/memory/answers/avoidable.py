@@ -28,18 +28,18 @@ from analyzers.memory.reading.schema import Category
 from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import Replay
 
-LOSS_SHARE = SCORES_SHARE = GATHERED_SHARE = 0.25
-BUCKETS_SHARE = PURPOSE_SHARE = 0.05
+_LOSS_SHARE = _SCORES_SHARE = _GATHERED_SHARE = 0.25
+_BUCKETS_SHARE = _PURPOSE_SHARE = 0.05
 """The shares of the memory that was needed from which on each use explains the failure; set by hand."""
-GRAPH_STACKS, GRAPH_BLOCKS = 4, 3
+_GRAPH_STACKS, _GRAPH_BLOCKS = 4, 3
 """A graph is kept if this many lines each have this many live blocks: one for each layer, or for each batch.
 
 Without a graph each layer's tensors are freed by the next layer, and a list or a cache is filled by one or two lines.
 """
 COPIES = re.compile(r" _multi_tensor_\w+$|_foreach_\w+")
-LOADING = re.compile(r"torch/serialization\.py \w+$")
-OFFLOADED_SHARE = 0.25
-PURPOSES = {
+_LOADING = re.compile(r"torch/serialization\.py \w+$")
+_OFFLOADED_SHARE = 0.25
+_PURPOSES = {
     AvoidableKind.EVALUATION: re.compile(
         r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation"
         r"|(test|prediction)_(step|loop|epoch))(_|$)"
@@ -51,7 +51,7 @@ PURPOSES = {
     AvoidableKind.OFFLOADED: re.compile(r"(?i)^(?!.*(data|batch|input|sample)).*(prefetch|offload|onload)"),
 }
 """{kind: pattern of the functions whose stacks show it}; `train_and_evaluate` also trains, so it shows nothing."""
-NAMED_BY_FILE = (AvoidableKind.AVERAGE, AvoidableKind.OFFLOADED)
+_NAMED_BY_FILE = (AvoidableKind.AVERAGE, AvoidableKind.OFFLOADED)
 """The kinds that the name of a module shows, too: all of `ema.py` is about the average."""
 
 
@@ -121,10 +121,10 @@ def avoidable_uses(replay: Replay, guess: Guess, index: int) -> list[AvoidableUs
     """
     request = FailedRequest(replay, guess, index, int(replay.trace.entry("size")[index]))
     return [
-        *bucket_copies(request),
+        *_bucket_copies(request),
         *optimizer_copies(request),
         *loaded(request),
-        *purposes(request),
+        *_purposes(request),
         *loss(request),
         *scores(request),
         *gathered(request),
@@ -147,41 +147,41 @@ def optimizer_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 def loaded(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield what `torch.load` put onto the device, if the request was for it."""
-    [stacks] = request.showing(LOADING)
+    [stacks] = request.showing(_LOADING)
     if stacks[request.stack]:
         total = request.bytes_of(request.alive(stacks), stacks)
-        yield from request.use(AvoidableKind.LOADED, total, PURPOSE_SHARE, request.stack)
+        yield from request.use(AvoidableKind.LOADED, total, _PURPOSE_SHARE, request.stack)
 
 
-def purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
+def _purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield what the request was for, by the names of the functions that made it: an evaluation, a checkpoint, ..."""
     purpose = purpose_of(request)
     if purpose is None:
         return
     kind, line = purpose
-    rows = request.alive(stacks := stacks_for(request.snapshot, kind))
-    if kind is AvoidableKind.EVALUATION and keeps_graph(request, rows):
+    rows = request.alive(stacks := _stacks_for(request.snapshot, kind))
+    if kind is AvoidableKind.EVALUATION and _keeps_graph(request, rows):
         kind = AvoidableKind.EVALUATION_GRAPH
-    share = OFFLOADED_SHARE if kind is AvoidableKind.OFFLOADED else PURPOSE_SHARE
+    share = _OFFLOADED_SHARE if kind is AvoidableKind.OFFLOADED else _PURPOSE_SHARE
     for use in request.use(kind, request.bytes_of(rows, stacks), share, request.stack):
         yield msgspec.structs.replace(use, line=line)
 
 
-def stacks_for(snapshot: Snapshot, kind: AvoidableKind) -> Mask:
+def _stacks_for(snapshot: Snapshot, kind: AvoidableKind) -> Mask:
     """Return a mask of the stacks with a frame, outside of PyTorch, that shows this kind of purpose."""
     c = snapshot.columns
     pairs = zip(c["frame_file"], c["frame_name"], strict=True)
-    shown = [is_for(kind, snapshot.text(int(name)), snapshot.text(int(file))) for file, name in pairs]
+    shown = [_is_for(kind, snapshot.text(int(name)), snapshot.text(int(file))) for file, name in pairs]
     return stacks_with_any(snapshot, np.array(shown, bool))
 
 
-def is_for(kind: AvoidableKind, function: str, file: str) -> bool:
+def _is_for(kind: AvoidableKind, function: str, file: str) -> bool:
     """Return whether a frame in the user's code, or in a package that the user chose, shows a purpose by its names."""
     if origin_of(file) < Origin.PACKAGE:
         return False
     module = re.split(r"[/\\]", file)[-1].removesuffix(".py")
-    pattern = PURPOSES[kind]
-    return bool(pattern.search(function) or (kind in NAMED_BY_FILE and pattern.search(module)))
+    pattern = _PURPOSES[kind]
+    return bool(pattern.search(function) or (kind in _NAMED_BY_FILE and pattern.search(module)))
 
 
 def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
@@ -193,18 +193,18 @@ def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
     if engine[request.stack]:
         return None
     frames = request.snapshot.frames.whole_stack(request.stack)
-    pairs = ((kind, frame) for frame in frames for kind in PURPOSES if is_for(kind, frame[0], frame[1]))
+    pairs = ((kind, frame) for frame in frames for kind in _PURPOSES if _is_for(kind, frame[0], frame[1]))
     kind, frame = next(pairs, (None, None))
     return (kind, frame_text(frame)) if kind and frame else None
 
 
-def keeps_graph(request: FailedRequest, rows: Integers) -> bool:
+def _keeps_graph(request: FailedRequest, rows: Integers) -> bool:
     """Return whether these blocks, of a forward pass of an evaluation, are kept as if a backward pass followed."""
     lives = request.replay.lifetimes
     rows = rows[lives.size[rows] >= request.requested // 64]
     stacks, inverse, counts = np.unique(lives.allocating_stack[rows], return_inverse=True, return_counts=True)
-    kept = counts >= GRAPH_BLOCKS
-    if np.count_nonzero(kept) < GRAPH_STACKS:
+    kept = counts >= _GRAPH_BLOCKS
+    if np.count_nonzero(kept) < _GRAPH_STACKS:
         return False
     by_stack = np.bincount(inverse, lives.size[rows], len(stacks))
     return bool(by_stack[kept].sum() >= by_stack.sum() / 2)
@@ -218,14 +218,14 @@ def loss(request: FailedRequest) -> Iterator[AvoidableUse]:
     size = request.replay.lifetimes.size
     largest = max(int(size[rows].max(initial=0)), request.requested * bool(stacks[request.stack]))
     # The logits, and a copy of them in another type, are as large as what the loss makes of them, or half as large.
-    alike = np.isin(size[request.rows], (largest, largest // 2)) & of_passes(request)
-    rows = np.union1d(rows, request.rows[alike]) if largest >= PURPOSE_SHARE * request.wanted else rows
+    alike = np.isin(size[request.rows], (largest, largest // 2)) & _of_passes(request)
+    rows = np.union1d(rows, request.rows[alike]) if largest >= _PURPOSE_SHARE * request.wanted else rows
     if largest:
         stack = request.stack if stacks[request.stack] else request.largest_stack(rows)
-        yield from request.use(AvoidableKind.LOSS, request.bytes_of(rows, stacks), LOSS_SHARE, stack)
+        yield from request.use(AvoidableKind.LOSS, request.bytes_of(rows, stacks), _LOSS_SHARE, stack)
 
 
-def of_passes(request: FailedRequest) -> Mask:
+def _of_passes(request: FailedRequest) -> Mask:
     """Return, for each block alive, whether it may belong to a forward or backward pass.
 
     Where a step is not complete, the category of what its loss allocated may be unknown.
@@ -239,17 +239,17 @@ def scores(request: FailedRequest) -> Iterator[AvoidableUse]:
     stacks = stacks_of_scores(request.replay, request.stacks)
     rows = request.rows[blocks_of_passes(request.replay, request.guess, stacks)[request.rows]]
     total = request.bytes_of(rows, stacks)
-    yield from request.use(AvoidableKind.ATTENTION_SCORES, total, SCORES_SHARE, request.largest_stack(rows))
+    yield from request.use(AvoidableKind.ATTENTION_SCORES, total, _SCORES_SHARE, request.largest_stack(rows))
 
 
 def gathered(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield the parameters that FSDP has gathered and not yet given back."""
     rows = request.rows[request.guess.rule[request.rows] == NUMBER_OF["unsharded"]]
     total = int(request.replay.lifetimes.size[rows].sum())
-    yield from request.use(AvoidableKind.GATHERED, total, GATHERED_SHARE, request.largest_stack(rows))
+    yield from request.use(AvoidableKind.GATHERED, total, _GATHERED_SHARE, request.largest_stack(rows))
 
 
-def bucket_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
+def _bucket_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield DDP's buckets, if gradients have memory of their own beside them.
 
     With gradient_as_bucket_view=True the gradients are views of the buckets.
@@ -259,7 +259,7 @@ def bucket_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
     rows = request.alive(stacks)
     total = int(request.replay.lifetimes.size[rows].sum())
     if total and int(size[category == Category.GRADIENTS].sum()) >= total / 2:
-        yield from request.use(AvoidableKind.BUCKETS, total, BUCKETS_SHARE, request.largest_stack(rows))
+        yield from request.use(AvoidableKind.BUCKETS, total, _BUCKETS_SHARE, request.largest_stack(rows))
 
 
 def model(request: FailedRequest) -> Iterator[AvoidableUse]:
@@ -268,7 +268,7 @@ def model(request: FailedRequest) -> Iterator[AvoidableUse]:
     built = (category == Category.PARAMETERS) & (request.guess.rule[request.rows] != NUMBER_OF["unsharded"])
     size = request.replay.lifetimes.size
     of_all = int(size[request.rows[built]].sum())
-    if of_all < request.wanted / 2 or is_trained(request, of_all):
+    if of_all < request.wanted / 2 or _is_trained(request, of_all):
         return
     largest = largest_model(request.replay, request.rows[built])
     if largest and largest.bytes >= of_all / 2:
@@ -277,7 +277,7 @@ def model(request: FailedRequest) -> Iterator[AvoidableUse]:
         )
 
 
-def is_trained(request: FailedRequest, parameters: int) -> bool:
+def _is_trained(request: FailedRequest, parameters: int) -> bool:
     """Return whether gradients in the trace are enough for most of the parameters, given in bytes."""
     lives = request.replay.lifetimes
     rows = np.flatnonzero(request.guess.category == Category.GRADIENTS)

@@ -11,7 +11,7 @@ from analyzers.memory.replay.simulator import UNIT, round_up
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_BLOCK = -1
+_NO_BLOCK = -1
 
 
 def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows: int | None = None) -> "pd.DataFrame":
@@ -29,13 +29,13 @@ def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows
     inside = blocks[blocks["segment"].isin(largest["address"])]
     usage = inside.groupby("segment")["requested"].agg(["sum", "count"]).reindex(largest["address"], fill_value=0)
     largest[["used", "count"]] = usage.to_numpy()
-    category, block = owners_of_cells(largest, inside, cells)
+    category, block = _owners_of_cells(largest, inside, cells)
     largest["owners"] = pd.Series(category.tolist(), dtype=object)
     largest["filled"] = pd.Series(block.tolist(), dtype=object)
     return largest
 
 
-def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
+def _owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
     """Return two arrays [segment, cell]: the category with the most bytes in each cell, and the largest block in it.
 
     Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given by
@@ -48,17 +48,17 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
     order = np.argsort(start, kind="stable")
     edges = (start - base).astype(float)[order, None] + total[order, None] * np.linspace(0, 1, cells + 1)
     most, owner = np.zeros((len(segments), cells)), np.full((len(segments), cells), "", object)
-    block = np.full(owner.shape, NO_BLOCK)
+    block = np.full(owner.shape, _NO_BLOCK)
     for name, part in blocks.groupby("category"):
-        amount = np.diff(bytes_below(part, base, edges))
+        amount = np.diff(_bytes_below(part, base, edges))
         more = amount > most
-        owner[more], block[more] = str(name), largest_block_of_cells(part, base, edges)[more]
+        owner[more], block[more] = str(name), _largest_block_of_cells(part, base, edges)[more]
         most = np.maximum(most, amount)
     restore = np.argsort(order)
     return owner[restore], block[restore]
 
 
-def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
+def _bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
     """Return, for each address, how many bytes of blocks lie below it; addresses are given as `offsets` from `base`.
 
     The blocks are sorted by address and do not overlap, so the result grows linearly inside a block and is constant
@@ -72,7 +72,7 @@ def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Flo
     return below
 
 
-def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Floats) -> Integers:
+def _largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Floats) -> Integers:
     """Return, for each cell of each segment, the row label in `blocks` of the block with the most bytes; -1: none.
 
     `edges` holds the borders of the cells, as address offsets from `base`: an array (segment, border).
@@ -86,8 +86,8 @@ def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Float
     length = np.minimum(stop, np.append(cuts[1:], cuts[-1])) - cuts
     cell = np.searchsorted(edges.ravel(), cuts, side="right") - 1
     order = np.lexsort((length, cell))  # the longest piece of a cell comes last, and so stays
-    block = np.full(edges.size, NO_BLOCK)
-    block[cell[order]] = np.where(length[order] > 0, blocks.index.to_numpy()[row[order]], NO_BLOCK)
+    block = np.full(edges.size, _NO_BLOCK)
+    block[cell[order]] = np.where(length[order] > 0, blocks.index.to_numpy()[row[order]], _NO_BLOCK)
     return block.reshape(edges.shape)[:, :-1]
 
 
@@ -120,9 +120,9 @@ def content_at(segments: "pd.DataFrame", blocks: "pd.DataFrame", address: int) -
     inside = blocks[blocks["segment"] == segment]
     requested = inside["requested"].tolist()
     # With a sentinel at both sides, neighbour k of the address is rows[k] before it and rows[k + 1] after it.
-    rows, start = [NO_BLOCK, *inside.index, NO_BLOCK], [*inside["address"].tolist(), segment_end]
+    rows, start = [_NO_BLOCK, *inside.index, _NO_BLOCK], [*inside["address"].tolist(), segment_end]
     stop = [segment, *(at + round_up(size, UNIT) for at, size in zip(start, requested, strict=False))]
     k = bisect_right(start, address)  # so many blocks begin at or before it
     if k and address < min(stop[k], start[k]):
         return AddressContent(rows[k], start[k - 1], requested[k - 1], segment, rows[k - 1], rows[k + 1])
-    return AddressContent(NO_BLOCK, stop[k], start[k] - stop[k], segment, rows[k], rows[k + 1])
+    return AddressContent(_NO_BLOCK, stop[k], start[k] - stop[k], segment, rows[k], rows[k + 1])

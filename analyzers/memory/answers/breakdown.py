@@ -29,10 +29,10 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.run import Artefact
 
-TENSORS_AT_MOST = 20
+_TENSORS_AT_MOST = 20
 NAMES_AT_MOST = 3
-SHORT_LIVED = (Category.TEMPORARY, Category.WORKSPACE, Category.COMMUNICATION)
-SPECIAL_WEIGHTS = {
+_SHORT_LIVED = (Category.TEMPORARY, Category.WORKSPACE, Category.COMMUNICATION)
+_SPECIAL_WEIGHTS = {
     "quantized weights": re.compile(r"fp8|float8|int8|int4|nf4|fp4|[48]bit|qweight|qzeros|absmax|quant", re.IGNORECASE),
     "adapter weights": re.compile(r"lora|adapter|\bdora|\bia3", re.IGNORECASE),
 }
@@ -65,16 +65,16 @@ def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
         device=trace.number,
         step=step_of(snapshot, artefact),
         peak_bytes=peak,
-        segments=segment_kinds(trace),
-        categories=by_category(at_peak),
-        high_water=high_water_marks(replay, guess),
-        tensors=at_peak[:TENSORS_AT_MOST],
-        activations=Activations(job, job.activation_bytes_per_layer if job else None, by_layer(at_peak)),
+        segments=_segment_kinds(trace),
+        categories=_by_category(at_peak),
+        high_water=_high_water_marks(replay, guess),
+        tensors=at_peak[:_TENSORS_AT_MOST],
+        activations=Activations(job, job.activation_bytes_per_layer if job else None, _by_layer(at_peak)),
         overhead=overhead(trace, replay),
     )
 
 
-def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
+def _segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
     """Return, for each kind of segment, the number and the bytes of its segments at the end of the trace.
 
     Snapshots do not contain managed and pinned memory.
@@ -85,7 +85,7 @@ def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
     np.add.at(used, trace.block("segment")[active], trace.block("size")[active])
     rows: defaultdict[str, list[int]] = defaultdict(list)
     for segment in trace.segments.tolist():
-        rows[segment_kind(trace, segment)].append(segment)
+        rows[_segment_kind(trace, segment)].append(segment)
     return [
         SegmentKind(kind, len(of_kind), reserved, allocated, reserved - allocated)
         for kind, of_kind in sorted(rows.items())
@@ -93,7 +93,7 @@ def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
     ]
 
 
-def segment_kind(trace: DeviceTrace, segment: int) -> str:
+def _segment_kind(trace: DeviceTrace, segment: int) -> str:
     """Return the kind of a segment, such as `device, large blocks`; `segment` is its row in the columns `segment_*`."""
     c = trace.snapshot.columns
     if trace.snapshot.made_up_segments:
@@ -129,10 +129,10 @@ def narrow_category(category: str, name_and_site: str) -> str:
     """Return `quantized weights` or `adapter weights` for parameters whose name or line shows this, else `category`."""
     if category != CATEGORIES[Category.PARAMETERS]:
         return category
-    return next((name for name, pattern in SPECIAL_WEIGHTS.items() if pattern.search(name_and_site)), category)
+    return next((name for name, pattern in _SPECIAL_WEIGHTS.items() if pattern.search(name_and_site)), category)
 
 
-def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
+def _by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
     """Return, for each category, the bytes and the number of its tensors and the names of the largest ones.
 
     The category with the most bytes comes first.
@@ -152,14 +152,14 @@ def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
     return sorted(rows, key=lambda row: (-row.bytes, row.name))
 
 
-def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
+def _high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
     """Return, for each category of temporary memory, its highest live bytes and the trace entry that reached them.
 
     The entry is -1 if they were reached before the trace. Categories without memory are left out.
     """
     lives, length = replay.lifetimes, len(replay.trace)
     marks = []
-    for category in SHORT_LIVED:
+    for category in _SHORT_LIVED:
         rows = np.flatnonzero(guess.category == category)
         change = np.zeros(length + 2, np.int64)  # position 0 is before the first entry
         np.add.at(change, lives.born[rows].astype(np.int64) + 1, lives.size[rows])
@@ -169,7 +169,7 @@ def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
     return [mark for mark in marks if mark.bytes]
 
 
-def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
+def _by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
     """Return the bytes of the activations in each numbered layer, in the order of the layers."""
     sums: Counter[str] = Counter()
     for tensor in live:

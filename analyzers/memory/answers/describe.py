@@ -30,7 +30,7 @@ def further_uses(replay: Replay, steps: Sequence[StepUse], loop: TrainingLoop) -
         yield use
 
 
-UNSET_THRESHOLDS = ("0", "0.0", "")
+_UNSET_THRESHOLDS = ("0", "0.0", "")
 
 
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
@@ -94,7 +94,7 @@ def idle_threshold(settings: Mapping[str, str]) -> str:
     """
     threshold = settings.get("garbage_collection_threshold", "0")
     limited = "per_process_memory_fraction" in settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    return "" if limited or threshold in UNSET_THRESHOLDS else threshold
+    return "" if limited or threshold in _UNSET_THRESHOLDS else threshold
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:

@@ -16,10 +16,10 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.arenas import BlockArenas, enclosing_segments
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
-SIZE_QUERY = re.compile(r"(>=|<=)?\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?", re.IGNORECASE)
-ADDRESS_QUERY = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_SIZE_QUERY = re.compile(r"(>=|<=)?\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?", re.IGNORECASE)
+_ADDRESS_QUERY = re.compile(r"0x[0-9a-fA-F]{1,16}")
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-COMPARE: dict[str | None, Callable[[Integers, float], Mask]] = {
+_COMPARE: dict[str | None, Callable[[Integers, float], Mask]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
     None: np.equal,
@@ -35,12 +35,12 @@ It is (address, bytes, trace entry that reserved the range, trace entry that rel
 def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:
     """Return a table of `count` trace entries, from index `first` on.
 
-    If `text` is given, only the entries that match it (`matching_entries`) are counted and returned. Columns: entry,
+    If `text` is given, only the entries that match it (`_matching_entries`) are counted and returned. Columns: entry,
     time_us, action, address (for the action `oom`: the free bytes of the device), bytes, stream, pool, category (of the
     block that the entry allocates or frees; else empty), label, frame (the innermost frame of the user's code).
     """
     trace, arenas = replay.trace, BlockArenas(replay)
-    rows = matching_entries(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
+    rows = _matching_entries(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
     changes, of_block = replay.changes[rows] != 0, arenas.by_entry[rows]
     arena = np.where(of_block < 0, trace.entry("arena")[rows], of_block)
     return pd.DataFrame(
@@ -59,7 +59,7 @@ def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFra
     )
 
 
-def matching_entries(replay: Replay, text: str) -> Integers:
+def _matching_entries(replay: Replay, text: str) -> Integers:
     """Return the indexes of the trace entries that match a text; all entries for an empty text.
 
     An entry matches if its action contains `text`, or if its block matches the query (`search_blocks`).
@@ -81,12 +81,12 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
     at the end), stream, pool, expandable (False also if the segment was released, because its kind is then not
     recorded).
     """
-    spans = np.array(segment_spans(trace), np.int64).reshape(-1, 4)
+    spans = np.array(_segment_spans(trace), np.int64).reshape(-1, 4)
     low, high = window or (BEFORE, len(trace))
     spans = spans[(spans[:, 2] < high) & (spans[:, 3] > low)]
     spans = spans[np.lexsort((spans[:, 2], spans[:, 0], -spans[:, 1]))][:limit]
     address, size, born, died = spans.T
-    arena, expandable = arenas_of_spans(trace, spans)
+    arena, expandable = _arenas_of_spans(trace, spans)
     arenas = BlockArenas(Replay(trace))
     return pd.DataFrame(
         {
@@ -101,7 +101,7 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
     )
 
 
-def segment_spans(trace: DeviceTrace) -> list[Span]:
+def _segment_spans(trace: DeviceTrace) -> list[Span]:
     """Return every address range that was ever reserved, with the trace entries that reserved and released it.
 
     The function walks backwards from the segments at the end of the trace. An expandable segment is one segment at the
@@ -121,11 +121,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
         if action[index] in RETURNING:
             present[at] = length, index
         else:
-            spans += take_out(present, at, length, index)
+            spans += _take_out(present, at, length, index)
     return [*spans, *((start, length, BEFORE, died) for start, (length, died) in present.items())]
 
 
-def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
+def _take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
     """Remove the `length` bytes at address `at` from the reserved ranges `present`; return the removed pieces as spans.
 
     `present` maps the address of each range to (length, trace entry that releases it). If a range is removed only in
@@ -154,7 +154,7 @@ def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> li
     return [(start, entry) for start, entry in present.items() if start < at + length and at < start + entry[0]]
 
 
-def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask]:
+def _arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask]:
     """Return the index of the arena of each reserved address range, and a mask of the ranges in expandable segments.
 
     An arena is a (stream, pool) pair. `spans` has one row per range: address, bytes, and the trace entries that
@@ -191,15 +191,15 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
 
 def matching_blocks(replay: Replay, text: str) -> Mask:
     """Return a mask over all blocks of the trace: True for the blocks that match a query (see `search_blocks`)."""
-    if ADDRESS_QUERY.fullmatch(text):
+    if _ADDRESS_QUERY.fullmatch(text):
         return replay.lifetimes.containing(int(text, 16))
-    if query := SIZE_QUERY.fullmatch(text):
+    if query := _SIZE_QUERY.fullmatch(text):
         wanted = float(query[2]) * UNITS[(query[3] or "B").lower()]
-        return COMPARE[query[1]](replay.lifetimes.size, wanted)
-    return mentioning(replay, text.casefold())
+        return _COMPARE[query[1]](replay.lifetimes.size, wanted)
+    return _mentioning(replay, text.casefold())
 
 
-def mentioning(replay: Replay, text: str) -> Mask:
+def _mentioning(replay: Replay, text: str) -> Mask:
     """Return a mask over all blocks of the trace: True for blocks with `text` in their frames, label or category.
 
     Case is ignored; `text` is in lower case.

@@ -12,8 +12,8 @@ from analyzers.memory.replay.lifetimes import Replay
 
 STEPS_AT_LEAST = 4
 # Set by hand. Peaks of steps with batches of several sizes also differ: a spike must stand out from how they differ.
-SPIKE_RATIO, SPREADS_AT_LEAST = 1.1, 2
-SHARE_AT_MOST = 0.25
+_SPIKE_RATIO, _SPREADS_AT_LEAST = 1.1, 2
+_SHARE_AT_MOST = 0.25
 """The largest share of steps that may count as unusually large; if there are more, the job has two kinds of steps."""
 
 
@@ -26,9 +26,9 @@ def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) ->
     """
     order = sorted(range(len(uses)), key=lambda row: uses[row].peak_bytes)
     peaks = [uses[row].peak_bytes for row in order]
-    counts = range(1, int(SHARE_AT_MOST * len(uses)) + 1) if len(uses) >= STEPS_AT_LEAST else ()
+    counts = range(1, int(_SHARE_AT_MOST * len(uses)) + 1) if len(uses) >= STEPS_AT_LEAST else ()
     count = max(counts, key=lambda k: peaks[-k] / max(1, peaks[-k - 1]), default=0)
-    if not count or not stands_out(peaks, count) or peaks[-1] < replay.peak[0]:
+    if not count or not _stands_out(peaks, count) or peaks[-1] < replay.peak[0]:
         return
     highest, usual = uses[order[-1]], uses[order[-count - 1]]
     yield UnusualUse(
@@ -36,20 +36,20 @@ def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) ->
         bytes=highest.peak_bytes - usual.peak_bytes,
         frees_bytes=highest.peak_bytes - usual.peak_bytes,
         step=highest.step if loop.is_annotated else None,
-        frames=stack_lines(replay.trace.snapshot, stack_that_grew(replay, usual.peak_index, highest.peak_index)),
+        frames=stack_lines(replay.trace.snapshot, _stack_that_grew(replay, usual.peak_index, highest.peak_index)),
         larger_steps=count,
         compared_steps=len(uses),
         forward_only=loop.is_forward_only or msgspec.UNSET,
     )
 
 
-def stands_out(peaks: Sequence[int], count: int) -> bool:
+def _stands_out(peaks: Sequence[int], count: int) -> bool:
     """Return whether the last `count` of ascending peaks are far above the others, relative to the others' spread."""
     lowest, usual, median = peaks[-count], peaks[-count - 1], peaks[(len(peaks) - count) // 2]
-    return lowest >= SPIKE_RATIO * usual and lowest - usual >= SPREADS_AT_LEAST * (usual - median)
+    return lowest >= _SPIKE_RATIO * usual and lowest - usual >= _SPREADS_AT_LEAST * (usual - median)
 
 
-def stack_that_grew(replay: Replay, before: int, after: int) -> int:
+def _stack_that_grew(replay: Replay, before: int, after: int) -> int:
     """Return the stack with the largest increase of its live bytes between two trace entries."""
     lives = replay.lifetimes
     difference = np.zeros(int(lives.allocating_stack.max(initial=0)) + 1)

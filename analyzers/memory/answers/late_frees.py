@@ -17,7 +17,7 @@ from analyzers.memory.answers.training_loop import TrainingLoop
 from analyzers.memory.model import UnusualKind, UnusualUse
 from analyzers.memory.replay.lifetimes import Replay
 
-STEPS_AT_LEAST, BURSTS_AT_LEAST = 3, 2
+STEPS_AT_LEAST, _BURSTS_AT_LEAST = 3, 2
 """A burst frees blocks of this many steps, and a stack must have this many bursts."""
 SHARE_AT_LEAST = 0.05
 
@@ -28,7 +28,7 @@ def late_frees(replay: Replay, loop: TrainingLoop) -> UnusualUse | None:
     `bytes` is the size of its largest burst without the blocks of one step, which would be alive in any case.
     """
     starts = np.array([step.start for step in loop.steps], np.int64)
-    if len(starts) < STEPS_AT_LEAST * BURSTS_AT_LEAST:
+    if len(starts) < STEPS_AT_LEAST * _BURSTS_AT_LEAST:
         return None
     lives = replay.lifetimes
     rows = np.flatnonzero((lives.born >= starts[0]) & (lives.died < len(replay.trace)) & ~lives.freed_stack)
@@ -40,7 +40,7 @@ def late_frees(replay: Replay, loop: TrainingLoop) -> UnusualUse | None:
     stacks, first = np.unique(lives.stack[rows[order]], return_index=True)
     best, most = 0, 0
     for stack, part in zip(stacks.tolist(), np.split(order, first[1:]), strict=False):
-        kept = bytes_of_bursts(born[part], died[part], lives.size[rows[part]])
+        kept = _bytes_of_bursts(born[part], died[part], lives.size[rows[part]])
         if stack and kept > most:
             best, most = stack, kept
     if most < SHARE_AT_LEAST * replay.peak[0] or not most:
@@ -54,7 +54,7 @@ def late_frees(replay: Replay, loop: TrainingLoop) -> UnusualUse | None:
     )
 
 
-def bytes_of_bursts(born: Integers, died: Integers, size: Integers) -> int:
+def _bytes_of_bursts(born: Integers, died: Integers, size: Integers) -> int:
     """Return the bytes of the largest burst of one stack, less those of one step; 0 if it is not freed in bursts.
 
     `born` and `died` are the steps in which its blocks were allocated and freed.
@@ -63,6 +63,6 @@ def bytes_of_bursts(born: Integers, died: Integers, size: Integers) -> int:
     steps = np.array([len(np.unique(born[burst == number])) for number in range(len(when))])
     total = np.bincount(burst, size, len(when))
     is_burst = steps >= STEPS_AT_LEAST
-    if np.count_nonzero(is_burst) < BURSTS_AT_LEAST or total[is_burst].sum() < total.sum() / 2:
+    if np.count_nonzero(is_burst) < _BURSTS_AT_LEAST or total[is_burst].sum() < total.sum() / 2:
         return 0
     return int((total * (1 - 1 / steps))[is_burst].max())

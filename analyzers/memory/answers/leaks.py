@@ -15,24 +15,24 @@ from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import StepSpan
 
-RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
+_RISES_AT_LEAST, _RISES_TO_BE_SURE = 4, 8
 """The number of steps that must add live bytes for a leak, and the number that is enough to be sure.
 
 Blocks that are freed late, or whose free was not recorded, grow for some steps too. So a few steps prove a leak only if
 each of them keeps blocks of the same sizes; with many steps it is enough that they add about equally many bytes.
 """
-PAUSE_AT_MOST = 1
+_PAUSE_AT_MOST = 1
 """The most steps without growth between two that grow: a tensor that every second step keeps is a leak too."""
 # Each step takes a pass over all blocks; 64 are more than enough for proof.
-STEPS_AT_MOST = 64
-BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
-STACKS_AT_MOST = 10
+_STEPS_AT_MOST = 64
+_BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
+_STACKS_AT_MOST = 10
 # Caches fill during the first steps, so a few snapshots prove less than many steps do: thresholds are higher.
-SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST, SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
+_SNAPSHOT_BYTES_AT_LEAST, _SNAPSHOT_SHARE_AT_LEAST, _SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
 STEADY = 0.5
-KEPT_BY_LAYERS = 0.5
+_KEPT_BY_LAYERS = 0.5
 """The share of what a forward pass allocates from which on it keeps its activations for a backward pass."""
-OOM_SHARE_AT_LEAST = 0.1
+_OOM_SHARE_AT_LEAST = 0.1
 """The share of the allocated bytes below which growth does not explain why a request failed."""
 
 
@@ -43,31 +43,31 @@ def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Gro
     first step and at the ends of five steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. This is a leak
     if each of these 4 steps left a block of the same size (1 MiB) alive to the end.
     """
-    steps = loop.steps[-STEPS_AT_MOST:]
-    if len(steps) <= RISES_AT_LEAST:
+    steps = loop.steps[-_STEPS_AT_MOST:]
+    if len(steps) <= _RISES_AT_LEAST:
         return []
     instants = [steps[0].start - 1, *(step.end - 1 for step in steps if step.end)]
     # A guessed category depends on how long a block lives: the last blocks of a queue have one of their own.
     origin = stack_and_category(replay.lifetimes, guess) if guess.exact else replay.lifetimes.allocating_stack
     group = np.unique(origin, return_inverse=True)[1].reshape(-1)
     # Something small always grows; a leak must matter at the scale of what is alive.
-    worthwhile = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
+    worthwhile = max(_BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
     # No group can have grown by more than it has at the end: few of a million need a closer look.
-    is_large = live_bytes_at(replay, group, instants[-1:])[0] >= worthwhile
+    is_large = _live_bytes_at(replay, group, instants[-1:])[0] >= worthwhile
     group = np.where(is_large, np.cumsum(is_large) - 1, -1)[group]
-    live = live_bytes_at(replay, group, instants)
-    lasting = np.array([growing_steps(series) for series in live.T], np.int64)
+    live = _live_bytes_at(replay, group, instants)
+    lasting = np.array([_growing_steps(series) for series in live.T], np.int64)
     total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     candidates = [k for k in np.argsort(-total, kind="stable").tolist() if total[k] >= worthwhile]
     return [
         growth(replay, guess, group == k, int(total[k]), loop._replace(steps=steps[-int(lasting[k]) :]))
         for k in candidates
-        if is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
-        and not (loop.is_forward_only and is_one_pass(replay, steps[-int(lasting[k]) :]))
-    ][:STACKS_AT_MOST]
+        if _is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
+        and not (loop.is_forward_only and _is_one_pass(replay, steps[-int(lasting[k]) :]))
+    ][:_STACKS_AT_MOST]
 
 
-def is_one_pass(replay: Replay, steps: Sequence[StepSpan]) -> bool:
+def _is_one_pass(replay: Replay, steps: Sequence[StepSpan]) -> bool:
     """Return whether what recurs are the layers of one forward pass, and not steps.
 
     Its layers keep most of what they allocate, and all run below one line of the model's forward function; steps also
@@ -77,7 +77,7 @@ def is_one_pass(replay: Replay, steps: Sequence[StepSpan]) -> bool:
     lives, trace = replay.lifetimes, replay.trace
     new = (lives.born >= steps[0].start) & (lives.born < steps[-1].start)
     kept = new & (lives.died == len(trace))
-    if int(lives.size[kept].sum()) < KEPT_BY_LAYERS * int(lives.size[new].sum()):
+    if int(lives.size[kept].sum()) < _KEPT_BY_LAYERS * int(lives.size[new].sum()):
         return False
     frames, stacks = trace.snapshot.frames, np.unique(lives.allocating_stack[new]).tolist()
     paths = [frames.user_stack(stack)[::-1] if frames.has_user_line(stack) else [] for stack in stacks]
@@ -109,7 +109,7 @@ def growth(replay: Replay, guess: Guess, selected: Mask, total: int, loop: Train
     )
 
 
-def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
+def _live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
     """Return the live bytes of each group of blocks after each entry in `instants`: an array (instant, group).
 
     `group` has the number of the group of each row in `Lifetimes`; rows of group -1 are left out.
@@ -121,7 +121,7 @@ def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> I
     return np.array(live, np.int64).reshape(len(instants), count)
 
 
-def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
+def _is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
     """Return whether live bytes grew steadily: in enough steps, and by about the same number of bytes in each.
 
     `starts` has the first trace entry of each step since the growth began; `live` has the bytes of the `selected`
@@ -129,14 +129,14 @@ def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integ
     """
     changes = np.diff(live)[-len(starts) :] if starts else np.array([], np.int64)
     kept = changes[changes > 0]
-    if len(kept) < RISES_AT_LEAST:
+    if len(kept) < _RISES_AT_LEAST:
         return False
-    if len(kept) >= RISES_TO_BE_SURE:
+    if len(kept) >= _RISES_TO_BE_SURE:
         return bool(np.median(kept) >= STEADY * kept.mean())
-    return bytes_kept_every_time(replay, selected, starts, len(kept)) * len(kept) >= STEADY * int(kept.sum())
+    return _bytes_kept_every_time(replay, selected, starts, len(kept)) * len(kept) >= STEADY * int(kept.sum())
 
 
-def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
+def _bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
     """Return the sum of the block sizes that at least `times` steps kept, each size counted once.
 
     A step keeps a size if a block of that size, allocated in the step, is alive at the end of the trace. `starts` has
@@ -151,7 +151,7 @@ def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int],
     return int(sizes[steps_with_it >= times].sum())
 
 
-def growing_steps(series: Integers) -> int:
+def _growing_steps(series: Integers) -> int:
     """Return for how many steps live bytes have been growing at the end of a series, including pauses of one step.
 
     There may be no fall among these steps. Example: for 5, 4, 6, 6, 7 the result is 3, because the last fall is before
@@ -162,13 +162,13 @@ def growing_steps(series: Integers) -> int:
     rises = np.flatnonzero(changes > 0)
     rises = rises[rises > falls[-1]] if len(falls) else rises
     pauses = np.diff(np.append(rises, len(changes)))
-    if not len(rises) or pauses[-1] > PAUSE_AT_MOST + 1:
+    if not len(rises) or pauses[-1] > _PAUSE_AT_MOST + 1:
         return 0
-    breaks = np.flatnonzero(pauses > PAUSE_AT_MOST + 1)
+    breaks = np.flatnonzero(pauses > _PAUSE_AT_MOST + 1)
     return len(changes) - int(rises[breaks[-1] + 1 if len(breaks) else 0])
 
 
-def trailing_rises(series: Integers) -> int:
+def _trailing_rises(series: Integers) -> int:
     """Return how many values at the end of a series are each above the value before: 2 for 5, 4, 6, 7."""
     falls = np.flatnonzero(np.diff(series) <= 0)
     return len(series) - 1 - (int(falls[-1]) + 1 if len(falls) else 0)
@@ -190,35 +190,35 @@ def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Gr
         last = of_device[-1]
         # One taken in mid-step holds what the step's end would have freed; on a CPU some frees are never recorded.
         settled = [d for d in of_device if not (d.oom or d.fragmentation.made_up_segments)]
-        if last.growing and not (last.oom and is_minor(last.growing[0], last.oom.allocated_bytes)):
+        if last.growing and not (last.oom and _is_minor(last.growing[0], last.oom.allocated_bytes)):
             yield last, last.growing
-        elif rise := growth_between_snapshots(settled):
+        elif rise := _growth_between_snapshots(settled):
             yield settled[-1], [rise]
 
 
-def is_minor(rise: Growth, allocated: int) -> bool:
+def _is_minor(rise: Growth, allocated: int) -> bool:
     """Return whether a growth is too small, compared with the allocated bytes, to explain why a request failed."""
-    return rise.total_bytes < OOM_SHARE_AT_LEAST * allocated
+    return rise.total_bytes < _OOM_SHARE_AT_LEAST * allocated
 
 
-def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
+def _growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
     """Return the growth of the live bytes over the snapshots of one device, which are given in order of time.
 
     The result is None if the live bytes do not grow, or if their growth slows down (a cache that fills, for example).
     """
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
-    rises = trailing_rises(ends) if len(ends) > 1 else 0
-    if rises < SNAPSHOT_RISES_AT_LEAST:
+    rises = _trailing_rises(ends) if len(ends) > 1 else 0
+    if rises < _SNAPSHOT_RISES_AT_LEAST:
         return None
     first, last = devices[-1 - rises], devices[-1]
     total = last.end_allocated_bytes - first.end_allocated_bytes
     steps = (last.step or 0) - (first.step or 0)
-    if steps <= 0 or total < max(SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST * last.end_allocated_bytes):
+    if steps <= 0 or total < max(_SNAPSHOT_BYTES_AT_LEAST, _SNAPSHOT_SHARE_AT_LEAST * last.end_allocated_bytes):
         return None
     last_steps = max(1, (last.step or 0) - (devices[-2].step or 0))
     if (ends[-1] - ends[-2]) / last_steps < STEADY * total / steps:
         return None  # it levels off: a cache that fills, not a leak
-    stack = most_grown_stack(first, last)
+    stack = _most_grown_stack(first, last)
     return Growth(
         bytes_per_step=total // steps,
         total_bytes=total,
@@ -229,7 +229,7 @@ def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
     )
 
 
-def most_grown_stack(first: Device, last: Device) -> TopStack | None:
+def _most_grown_stack(first: Device, last: Device) -> TopStack | None:
     """Return the stack whose live bytes grew most from the first to the last snapshot; None if the last has no stacks.
 
     Only the stacks with the most live bytes at the end of the last snapshot are considered.

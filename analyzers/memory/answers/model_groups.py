@@ -14,8 +14,8 @@ from analyzers.columns import Integers
 from analyzers.memory.reading.frames import Frame, frame_text
 from analyzers.memory.replay.lifetimes import Replay
 
-STACKS_AT_MOST = 20_000
-BLOCKS_AT_LEAST = 8
+_STACKS_AT_MOST = 20_000
+_BLOCKS_AT_LEAST = 8
 """A model has at least this many parameters; single tensors beside a model belong to it."""
 
 
@@ -34,7 +34,7 @@ def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
     """
     lives, frames = replay.lifetimes, replay.trace.snapshot.frames
     stacks, inverse, counts = np.unique(lives.allocating_stack[rows], return_inverse=True, return_counts=True)
-    if len(stacks) > STACKS_AT_MOST:
+    if len(stacks) > _STACKS_AT_MOST:
         return None
     size = np.bincount(inverse, lives.size[rows], len(stacks))
     paths = {
@@ -42,12 +42,12 @@ def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
         for number, stack in enumerate(stacks)
         if frames.has_user_line(stack)
     }
-    depth = common_depth(list(paths.values()))
+    depth = _common_depth(list(paths.values()))
     groups: defaultdict[Frame, list[int]] = defaultdict(list)
     for number, path in paths.items():
         if len(path) > depth + 1 and path[depth][0] != "__init__":
             groups[path[depth]].append(number)
-    models = [group for group in groups.values() if counts[group].sum() >= BLOCKS_AT_LEAST]
+    models = [group for group in groups.values() if counts[group].sum() >= _BLOCKS_AT_LEAST]
     if len(models) <= 1:
         return None
     largest = max(models, key=lambda group: size[group].sum())
@@ -55,7 +55,7 @@ def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
     return ModelGroup(int(size[largest].sum()), frame_text(path[depth + 1]), [frame_text(f) for f in path[::-1]])
 
 
-def common_depth(paths: list[list[Frame]]) -> int:
+def _common_depth(paths: list[list[Frame]]) -> int:
     """Return how many outermost frames all stacks share."""
     shortest = min(map(len, paths), default=0)
     return next((depth for depth in range(shortest) if len({path[depth] for path in paths}) > 1), shortest)

@@ -16,12 +16,12 @@ from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import step_at
 
-BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
+_BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
 """Finds the layer in the name of a module: the memory of `layers.3.attention.wq` counts for `layers.3`."""
 # Set by hand: a quarter above the highest step before is no ordinary variation.
-GROWN_SHARE, SPIKE_RATIO = 0.1, 1.25
-MODULES_AT_MOST = 8
-ALLOCATIONS_AFTERWARDS = 50
+_GROWN_SHARE, _SPIKE_RATIO = 0.1, 1.25
+_MODULES_AT_MOST = 8
+_ALLOCATIONS_AFTERWARDS = 50
 """After this many allocations the program has survived a failed request; handlers of the error make a few."""
 
 
@@ -41,9 +41,9 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
     before = [step for step in steps if step.last_entry < index]
     usual_peak = max((step.peak_bytes for step in before), default=None)
     at_peaks = live_bytes_by_category(replay, guess, np.array([step.peak_index for step in before], np.int64))
-    pattern, since = pattern_of(allocated + requested, usual_peak, growing)
+    pattern, since = _pattern_of(allocated + requested, usual_peak, growing)
     return Oom(
-        modules=bytes_by_module(replay, index),
+        modules=_bytes_by_module(replay, index),
         pattern=pattern,
         since_step=since,
         usual_peak_bytes=usual_peak,
@@ -67,7 +67,7 @@ def survived(replay: Replay, index: int) -> bool:
     """
     later = replay.trace.where(Action.ALLOC)
     later = later[later > index]
-    if len(later) < ALLOCATIONS_AFTERWARDS:
+    if len(later) < _ALLOCATIONS_AFTERWARDS:
         return False
     return int(replay.live_bytes[later].max()) >= int(replay.live_bytes[index])
 
@@ -86,21 +86,21 @@ def caught_request(replay: Replay) -> CaughtRequest | None:
     )
 
 
-def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -> tuple[OomPattern, int | None]:
+def _pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -> tuple[OomPattern, int | None]:
     """Return how the failing step differs from earlier steps, and the step in which growth began (None if unknown).
 
     `wanted` is the bytes allocated at the failure plus the bytes requested. `usual_peak` is the highest peak of earlier
     steps (None: there are none). `growing` has the stacks whose live bytes rise from step to step. Growth is checked
     first, because the last step of a leak may also look like a spike.
     """
-    if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
+    if growing and sum(growth.total_bytes for growth in growing) >= _GROWN_SHARE * wanted:
         return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)
     if usual_peak is None:
         return OomPattern.UNKNOWN, None
-    return (OomPattern.SPIKE if wanted > SPIKE_RATIO * usual_peak else OomPattern.STEADY), None
+    return (OomPattern.SPIKE if wanted > _SPIKE_RATIO * usual_peak else OomPattern.STEADY), None
 
 
-def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
+def _bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
     """Return {module: bytes alive after the trace entry `index`}, the largest first.
 
     The submodules of a layer count for the layer; blocks without a label are left out.
@@ -110,7 +110,7 @@ def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
     total: Counter[str] = Counter()
     for label in np.unique(lives.label[rows]):
         name = replay.trace.snapshot.text(int(label))
-        total[BELOW_LAYER.sub(r"\1", name)] += int(lives.size[rows][lives.label[rows] == label].sum())
+        total[_BELOW_LAYER.sub(r"\1", name)] += int(lives.size[rows][lives.label[rows] == label].sum())
     # Unlabelled blocks are no module.
     del total[""]
-    return dict(total.most_common(MODULES_AT_MOST))
+    return dict(total.most_common(_MODULES_AT_MOST))

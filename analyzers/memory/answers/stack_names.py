@@ -12,8 +12,8 @@ from analyzers.memory.reading.operations import called_operators, runs_backward_
 from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 
-NO_STACK, OLDER = "no stack recorded", "allocated before the recording began"
-CALLER_PARTS = 2
+NO_STACK, _OLDER = "no stack recorded", "allocated before the recording began"
+_CALLER_PARTS = 2
 ALLOCATIONS = 3
 """The number of allocations after a block's own within which its tensor must be freed.
 
@@ -28,7 +28,7 @@ def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
     """
     line = frames.line(stack)
     if not line:
-        return label or (OLDER if older else NO_STACK)
+        return label or (_OLDER if older else NO_STACK)
     operation = frames.operation(stack)
     named = f"{line}: {operation}" if operation and operation != line else line
     return f"{label}, {named}" if label else named
@@ -40,29 +40,29 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
     If two rows of one category have the same name, a difference between their stacks is added to the names.
     """
     names = [row.name for row in rows]
-    paths = {stack: callers_and_operators(frames, stack) for stack in {*stacks}}
-    while changed := distinguish(names, [row.category for row in rows], [paths[stack] for stack in stacks]):
+    paths = {stack: _callers_and_operators(frames, stack) for stack in {*stacks}}
+    while changed := _distinguish(names, [row.category for row in rows], [paths[stack] for stack in stacks]):
         names = changed
-    for alike in same_names(names, [row.category for row in rows]):
+    for alike in _same_names(names, [row.category for row in rows]):
         for number, row in enumerate(alike, 1):
             names[row] += f" (stack {number} of {len(alike)})"
     return names
 
 
-def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
+def _distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
     """Return new names for the rows of a table of stacks: a difference between the stacks is added to equal names.
 
     Only rows of the same category are distinguished. `paths` has for each row the phrases in which its stack may
     differ, such as its callers; the first differing phrase is added. The result is empty if no name changes.
     """
     changed = list(names)
-    for alike in same_names(names, categories):
-        for row, difference in zip(alike, first_differences([paths[row] for row in alike]), strict=True):
+    for alike in _same_names(names, categories):
+        for row, difference in zip(alike, _first_differences([paths[row] for row in alike]), strict=True):
             changed[row] += f", {difference}" if difference and difference not in names[row] else ""
     return changed if changed != list(names) else []
 
 
-def same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int]]:
+def _same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int]]:
     """Return each group of two or more rows, as row numbers, that have the same name and the same category."""
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for row, key in enumerate(zip(names, categories, strict=True)):
@@ -70,30 +70,30 @@ def same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int
     return [rows for rows in groups.values() if len(rows) > 1]
 
 
-def callers_and_operators(frames: Frames, stack: int) -> list[str]:
+def _callers_and_operators(frames: Frames, stack: int) -> list[str]:
     """Return phrases that can distinguish a stack from others: its callers, its operators, its native functions."""
     native = frames.native_names(stack)
     callers = [] if frames.operation(stack) == frames.line(stack) else frames.user_stack(stack)
     return [
-        *(f"from {short_line(frame)}" for frame in callers),
+        *(f"from {_short_line(frame)}" for frame in callers),
         *(f"in {name}" for name in reversed(called_operators(native))),
-        *(f"in {short_function(name)}" for name in native),
+        *(f"in {_short_function(name)}" for name in native),
     ]
 
 
-def short_line(frame: Frame) -> str:
+def _short_line(frame: Frame) -> str:
     """Return a frame as `folder/file.py:line function`."""
     name, file, line = frame
-    return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-CALLER_PARTS:]), line))
+    return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-_CALLER_PARTS:]), line))
 
 
-def short_function(name: str) -> str:
+def _short_function(name: str) -> str:
     """Return a C++ function's name without its arguments and template parameters."""
     head = name.partition("(anonymous namespace)::")[2] or name
     return head.partition("(")[0].partition("<")[0].strip() or head
 
 
-def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
+def _first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
     """Return the line of each stack at the first position at which the stacks differ; a stack is a list of lines.
 
     The line is empty for a stack that is too short, and for all stacks if they are equal. Example: [["a", "b"], ["a",
@@ -131,17 +131,17 @@ def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int)
         user_frames = frames.user_stack(saved)
         [innermost] = user_frames[:1] or [("", "", 0)]
         if innermost[1].endswith(".py"):
-            line, made_by = short_line(innermost), frames.operation(saved)
+            line, made_by = _short_line(innermost), frames.operation(saved)
             result = f"{line}: {made_by}" if made_by else line
-            module = snapshot.text(int(lives.label[row])) or module_line(user_frames)
+            module = snapshot.text(int(lives.label[row])) or _module_line(user_frames)
             return f"after which the result of {result} is freed" + (f", in {module}" if module else "")
     return ""
 
 
-def module_line(user_frames: Sequence[Frame]) -> str:
+def _module_line(user_frames: Sequence[Frame]) -> str:
     """Return the line of the innermost module that calls the first of these frames, which are innermost first.
 
     A module is recognised by its `forward`. The text is empty if the first frame itself is a `forward` that no other
     module calls, or if there is no module.
     """
-    return next((short_line(frame) for frame in user_frames[1:] if frame[0] == "forward"), "")
+    return next((_short_line(frame) for frame in user_frames[1:] if frame[0] == "forward"), "")

@@ -14,16 +14,16 @@ from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 
-FRAMES_SHOWN = 12
-FILE_LINE = re.compile(r"(.*?:-?\d+) (.+)$", re.DOTALL)
+_FRAMES_SHOWN = 12
+_FILE_LINE = re.compile(r"(.*?:-?\d+) (.+)$", re.DOTALL)
 
 
 def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
-    """Return up to `FRAMES_SHOWN` of the user's frames in a stack as `file:line function`, innermost first.
+    """Return up to `_FRAMES_SHOWN` of the user's frames in a stack as `file:line function`, innermost first.
 
     If no frame is in the user's code, the lines are those of `Frames.user_stack`.
     """
-    return [frame_text(frame) for frame in snapshot.frames.user_stack(stack)[:FRAMES_SHOWN]]
+    return [frame_text(frame) for frame in snapshot.frames.user_stack(stack)[:_FRAMES_SHOWN]]
 
 
 def call_site(line: str) -> str:
@@ -31,7 +31,7 @@ def call_site(line: str) -> str:
 
     A frame without a file, such as `aten::bmm` or `backward of bmm`, is returned as it is.
     """
-    parts = FILE_LINE.match(line)
+    parts = _FILE_LINE.match(line)
     if not parts:
         return line
     location, name = parts.groups()

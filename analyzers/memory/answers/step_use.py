@@ -11,19 +11,19 @@ from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 from analyzers.memory.replay.phases import StepSpan
 
-STEPS_AT_MOST = 200
+_STEPS_AT_MOST = 200
 
 
 def step_uses(replay: Replay, guess: Guess, steps: Sequence[StepSpan]) -> list[StepUse]:
-    """Return the memory use of the last `STEPS_AT_MOST` of `steps` that have an end, in order."""
+    """Return the memory use of the last `_STEPS_AT_MOST` of `steps` that have an end, in order."""
     spans = [(step.number, step.start, step.end - 1) for step in steps if step.end]
     # A step whose annotations follow one another without an entry has no memory to speak of.
-    spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
+    spans = [(number, first, last) for number, first, last in spans if first <= last][-_STEPS_AT_MOST:]
     ends = live_bytes_by_category(replay, guess, np.array([last for _, _, last in spans], np.int64))
-    return [step_use(replay, *span, categories) for span, categories in zip(spans, ends.T.tolist(), strict=True)]
+    return [_step_use(replay, *span, categories) for span, categories in zip(spans, ends.T.tolist(), strict=True)]
 
 
-def step_use(replay: Replay, number: int, first: int, last: int, end_categories: list[int]) -> StepUse:
+def _step_use(replay: Replay, number: int, first: int, last: int, end_categories: list[int]) -> StepUse:
     """Return the memory use of step `number`, whose trace entries are those from `first` to `last`, both included.
 
     `end_categories` has the live bytes of each category at the end of the step, in the order of `CATEGORIES`.

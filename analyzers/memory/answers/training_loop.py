@@ -28,10 +28,10 @@ class TrainingLoop(NamedTuple):
 def training_loop(replay: Replay) -> TrainingLoop:
     """Return the complete steps of a trace; none if it has neither marked steps nor a loop of at least five."""
     annotated = whole_steps(replay.trace)
-    return TrainingLoop(annotated, True) if annotated else inferred_loop(replay)
+    return TrainingLoop(annotated, True) if annotated else _inferred_loop(replay)
 
 
-def inferred_loop(replay: Replay) -> TrainingLoop:
+def _inferred_loop(replay: Replay) -> TrainingLoop:
     """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
     Otherwise there are none: loading weights layer by layer also repeats stacks, and its memory stays allocated without

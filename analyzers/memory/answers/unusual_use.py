@@ -24,16 +24,16 @@ from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.replay.phases import Phase, PhaseTimeline, StepSpan, whole_steps
 
-LOSS_FUNCTION = re.compile(
+_LOSS_FUNCTION = re.compile(
     r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$|(at::_ops|aten)::_?(cross_entropy_loss|log_softmax|nll_loss)"
 )
-DROPOUT = re.compile(r" (at::|aten::)\S*dropout")
+_DROPOUT = re.compile(r" (at::|aten::)\S*dropout")
 LOSS_PIECES = 8
 """The number of pieces that is assumed in the estimate of what computing the loss in pieces would save."""
-BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST, SCORES_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25, 0.1
-UNUSED_SHARE_AT_LEAST = 0.5
+_BYTES_AT_LEAST, _PEAK_SHARE_AT_LEAST, _LOSS_SHARE_AT_LEAST, _SCORES_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25, 0.1
+_UNUSED_SHARE_AT_LEAST = 0.5
 """The smallest share of the activations at the peak that no backward pass used, from which on they are reported."""
-KEPT_STEPS = 2
+_KEPT_STEPS = 2
 """An activation counts as kept if it is still alive this many steps after its own step.
 
 Its own step may end late, and one more step may log it.
@@ -53,11 +53,11 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
         late_state(replay, guess, steps),
         loss(replay, guess),
         attention_scores(replay, guess),
-        fallback_scores(replay, guess),
+        _fallback_scores(replay, guess),
         kept(replay, guess, steps),
         unused_graph(replay, guess),
     ]
-    enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
+    enough = max(_BYTES_AT_LEAST, _PEAK_SHARE_AT_LEAST * replay.peak[0])
     return [use for use in uses if use and use.bytes >= enough]
 
 
@@ -71,14 +71,14 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
     """
     lives, last = replay.lifetimes, len(replay.trace) - 1
     state = np.flatnonzero(guess.category == Category.OPTIMIZER_STATE)
-    new = state[lives.born[state] > first_pass(lives, guess)]
+    new = state[lives.born[state] > _first_pass(lives, guess)]
     if not len(new):
         return None
     begin = int(lives.born[new].min())
     end = next((step.end - 1 for step in steps if step.end and step.start <= begin < step.end), last)
     present = new[(lives.born[new] <= end) & (lives.died[new] > end)]
-    before = live_bytes_of(lives, state, begin - 1) + replaced_bytes(replay, guess, present)
-    after = live_bytes_of(lives, state, end)
+    before = _live_bytes_of(lives, state, begin - 1) + _replaced_bytes(replay, guess, present)
+    after = _live_bytes_of(lives, state, end)
     # State that mostly existed before the step: then what it added is a detail.
     if after - before <= before:
         return None
@@ -86,23 +86,23 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
         kind=UnusualKind.LATE_STATE,
         bytes=after - before,
         frees_bytes=0,
-        step=step_of_entry(steps, begin),
-        frames=largest_stack(replay, present),
+        step=_step_of_entry(steps, begin),
+        frames=_largest_stack(replay, present),
     )
 
 
-def first_pass(lives: Lifetimes, guess: Guess) -> int:
+def _first_pass(lives: Lifetimes, guess: Guess) -> int:
     """Return the trace entry of the first allocation for a forward or backward pass; `BEFORE` if there is none."""
     of_pass = np.isin(guess.category, (Category.ACTIVATIONS, Category.GRADIENTS)) & (lives.born != BEFORE)
     return int(lives.born[of_pass].min()) if of_pass.any() else BEFORE
 
 
-def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
+def _live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
     """Return the bytes of the blocks at `rows` of `lives` that are alive after trace entry `entry`."""
     return int(lives.size[rows[(lives.born[rows] <= entry) & (lives.died[rows] > entry)]].sum())
 
 
-def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
+def _replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
     """Return how many bytes of new optimizer state replaced older blocks that were not known to be optimizer state.
 
     `new` are the rows in `Lifetimes` of the new state. A replaced block is older than the trace, has the size of a
@@ -119,29 +119,29 @@ def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
     return int((sizes * np.minimum(counts, before)).sum())
 
 
-def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
+def _step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
     """Return the number of the step that contains this trace entry; None if none of `steps` does."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 
 def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     """Return the part of the peak that loss functions allocated; None if it is less than a quarter of the peak."""
-    rows = blocks_at_peak(replay, guess, stacks_of_loss)
+    rows = _blocks_at_peak(replay, guess, stacks_of_loss)
     total = int(replay.lifetimes.size[rows].sum())
-    if total < LOSS_SHARE_AT_LEAST * replay.peak[0]:
+    if total < _LOSS_SHARE_AT_LEAST * replay.peak[0]:
         return None
     of_loss = blocks_of_passes(replay, guess, stacks_of_loss(replay))
     # A fresh scenario: this one is changed in place.
-    frees = saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
+    frees = _saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
     return UnusualUse(
-        kind=UnusualKind.LOSS, bytes=total, frees_bytes=frees, step=None, frames=largest_stack(replay, rows)
+        kind=UnusualKind.LOSS, bytes=total, frees_bytes=frees, step=None, frames=_largest_stack(replay, rows)
     )
 
 
 def stacks_of_loss(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks in a loss function; with `among`, only of the stacks with these numbers."""
     snapshot = replay.trace.snapshot
-    return stacks_showing(snapshot, [LOSS_FUNCTION], among)[0]
+    return stacks_showing(snapshot, [_LOSS_FUNCTION], among)[0]
 
 
 def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
@@ -150,27 +150,27 @@ def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     Fused attention has no such tensors (Dao et al. 2022, FlashAttention, arXiv:2205.14135). Their size is batch x heads
     x the square of the sequence.
     """
-    return scores_of(replay, guess, stacks_of_scores, UnusualKind.ATTENTION_SCORES)
+    return _scores_of(replay, guess, stacks_of_scores, UnusualKind.ATTENTION_SCORES)
 
 
-def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
+def _fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     """Return the part of the peak that PyTorch's math kernel of attention made; None if it is less than a tenth."""
-    use = scores_of(replay, guess, stacks_of_fallback, UnusualKind.ATTENTION_FALLBACK)
+    use = _scores_of(replay, guess, stacks_of_fallback, UnusualKind.ATTENTION_FALLBACK)
     if use is None:
         return None
     snapshot = replay.trace.snapshot
-    fallback, dropout = stacks_showing(snapshot, (MATH, DROPOUT))
+    fallback, dropout = stacks_showing(snapshot, (MATH, _DROPOUT))
     return msgspec.structs.replace(use, with_dropout=bool((fallback & dropout).any()))
 
 
-def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: UnusualKind) -> UnusualUse | None:
+def _scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: UnusualKind) -> UnusualUse | None:
     """Return the part of the peak that the stacks selected by `stacks` allocated; None if it is less than a tenth.
 
     Tensors of the same sizes next to them count too: copies in 16 bits, and what the scores are computed from.
     """
     lives = replay.lifetimes
-    rows = blocks_at_peak(replay, guess, stacks)
-    if int(lives.size[rows].sum()) < SCORES_SHARE_AT_LEAST * replay.peak[0]:
+    rows = _blocks_at_peak(replay, guess, stacks)
+    if int(lives.size[rows].sum()) < _SCORES_SHARE_AT_LEAST * replay.peak[0]:
         return None
     selected = blocks_of_passes(replay, guess, stacks(replay, None))
     selected |= scratch_as_large(replay, guess, selected) | score_neighbours(replay, guess, selected)
@@ -184,11 +184,11 @@ def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: Unusual
         bytes=int(lives.size[at_peak[selected[at_peak]]].sum()),
         frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
         step=None,
-        frames=largest_stack(replay, saved if len(saved) else rows),
+        frames=_largest_stack(replay, saved if len(saved) else rows),
     )
 
 
-def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integers:
+def _blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integers:
     """Return the rows in `Lifetimes` of the blocks at the peak that `blocks_of_passes` selects."""
     lives = replay.lifetimes
     rows = lives.alive(replay.peak[1])
@@ -196,7 +196,7 @@ def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integ
     return rows[selected[rows]]
 
 
-def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
+def _saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
     """Return by how many bytes the peak falls if the selected blocks are computed in `LOSS_PIECES` pieces in turn.
 
     The sizes of these blocks in the scenario are changed in place.
@@ -211,13 +211,13 @@ def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | No
     Nothing uses them any more. The result is None if there are none. On a CPU some frees are not recorded, so temporary
     tensors are left out.
     """
-    if len(steps) <= KEPT_STEPS:
+    if len(steps) <= _KEPT_STEPS:
         return None
     lives = replay.lifetimes
     on_cpu = replay.trace.snapshot.made_up_segments
     kinds = (Category.ACTIVATIONS,) if on_cpu else (Category.ACTIVATIONS, Category.TEMPORARY)
     stays = np.isin(guess.category, kinds) & (lives.died == len(replay.trace)) & (lives.born >= steps[0].start)
-    rows = np.flatnonzero(stays & (lives.born < steps[-KEPT_STEPS].start))
+    rows = np.flatnonzero(stays & (lives.born < steps[-_KEPT_STEPS].start))
     if not len(rows):
         return None
     total = int(lives.size[rows].sum())
@@ -225,8 +225,8 @@ def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | No
         kind=UnusualKind.KEPT,
         bytes=total,
         frees_bytes=total,
-        step=step_of_entry(steps, int(lives.born[rows].min())),
-        frames=largest_stack(replay, rows),
+        step=_step_of_entry(steps, int(lives.born[rows].min())),
+        frames=_largest_stack(replay, rows),
     )
 
 
@@ -248,7 +248,7 @@ def unused_graph(replay: Replay, guess: Guess) -> UnusualUse | None:
     unused = saved[freed & (timeline.next(Phase.BACKWARD, lives.born[saved]) > lives.died[saved])]
     at_peak, unused_at_peak = (np.intersect1d(lives.alive(replay.peak[1]), rows) for rows in (saved, unused))
     total = int(lives.size[unused_at_peak].sum())
-    if not total or total < UNUSED_SHARE_AT_LEAST * int(lives.size[at_peak].sum()):
+    if not total or total < _UNUSED_SHARE_AT_LEAST * int(lives.size[at_peak].sum()):
         return None
     scenario = Scenario.recorded(replay, guess)
     # Without a graph each tensor is freed by the next operation.
@@ -258,11 +258,11 @@ def unused_graph(replay: Replay, guess: Guess) -> UnusualUse | None:
         bytes=total,
         frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
         step=None,
-        frames=largest_stack(replay, unused_at_peak),
+        frames=_largest_stack(replay, unused_at_peak),
     )
 
 
-def largest_stack(replay: Replay, rows: Integers) -> list[str]:
+def _largest_stack(replay: Replay, rows: Integers) -> list[str]:
     """Return the lines of the stack that allocated the most bytes among the blocks at `rows` of `Lifetimes`."""
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0

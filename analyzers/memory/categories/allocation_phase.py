@@ -7,16 +7,16 @@ from analyzers.memory.categories.stack_signs import phase_of_entries, stack_sign
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windows
 
-OLDER = len(Phase)
+_OLDER = len(Phase)
 """The number that stands for the phase of blocks that were allocated before the trace begins."""
 PHASE_NAMES = {
     Phase.NONE: "other",
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",
     Phase.OPTIMIZER: "optimizer",
-    OLDER: "before the trace",
+    _OLDER: "before the trace",
 }
-ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "Optimizer.step"}
+_ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "Optimizer.step"}
 """The prefix of the annotations that mark each phase; this project's recorder and PyTorch's optimizer write them."""
 
 
@@ -27,6 +27,6 @@ def allocation_phases(replay: Replay) -> Integers:
     """
     trace, born = replay.trace, replay.lifetimes.born
     phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
-    for annotated, prefix in ANNOTATION_OF.items():
+    for annotated, prefix in _ANNOTATION_OF.items():
         phase = np.where(annotated_windows(trace, prefix).contains(born), int(annotated), phase)
-    return np.where(born == BEFORE, OLDER, phase)
+    return np.where(born == BEFORE, _OLDER, phase)

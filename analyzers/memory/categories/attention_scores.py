@@ -19,20 +19,20 @@ SOFTMAX = re.compile(r"(?<!log)(?<!log_)[sS]oftmax\w*(::call\(|$|\(|\.py \w+$)")
 """Matches a frame `file function` that computes a softmax: a function or module of the user, or PyTorch's operator."""
 ATTENTION = re.compile(r"(?i)(attention|attn|sdpa)\w*(\.py \w+$|$)")
 """Matches a frame `file function` of a module or function for attention."""
-FALLBACK = re.compile(r" (at::|aten::)\S*scaled_dot_product_attention")
+_FALLBACK = re.compile(r" (at::|aten::)\S*scaled_dot_product_attention")
 """Matches PyTorch's own attention without a fused kernel, which only its arguments can change."""
 MATH = re.compile(r" (at::|aten::)\S*_scaled_dot_product_attention_math\b(?!_)")
 """Matches PyTorch's attention where it takes its math kernel, which is not fused."""
-PRODUCT = re.compile(r" (at::_ops::|aten::)(baddbmm|bmm)(::|$)")
+_PRODUCT = re.compile(r" (at::_ops::|aten::)(baddbmm|bmm)(::|$)")
 """Matches a batched matrix product, of which attention written out makes its scores."""
-BEFORE_SOFTMAX = 8
+_BEFORE_SOFTMAX = 8
 """How many allocations before that of a softmax its scores are looked for: scaling, mask and dropout lie between."""
-AFTER_SOFTMAX = 4
-BEFORE_FREE, AFTER_FREE = 6, 6
+_AFTER_SOFTMAX = 4
+_BEFORE_FREE, _AFTER_FREE = 6, 6
 """How many allocations after that of a saved softmax, and around its free, tensors that belong to it are looked for."""
-SCALAR_BYTES = 64
+_SCALAR_BYTES = 64
 """The largest size in bytes of a block that does not count in these distances: a factor or a value of the mask."""
-ROW_SHARE = 1 / 8
+_ROW_SHARE = 1 / 8
 """The smallest part of the largest scores that counts as scores; maxima and sums of rows are far smaller."""
 
 
@@ -43,12 +43,12 @@ def stacks_of_scores(replay: Replay, among: Integers | None = None) -> Mask:
     name speaks of attention, the softmax must follow a batched matrix product of its own size.
     """
     snapshot = replay.trace.snapshot
-    softmax, attention, fallback = stacks_showing(snapshot, (SOFTMAX, ATTENTION, FALLBACK), among)
+    softmax, attention, fallback = stacks_showing(snapshot, (SOFTMAX, ATTENTION, _FALLBACK), among)
     named: Mask = softmax & attention & ~fallback
-    return named | after_product(replay, softmax & ~attention & ~fallback)
+    return named | _after_product(replay, softmax & ~attention & ~fallback)
 
 
-def after_product(replay: Replay, softmax: Mask) -> Mask:
+def _after_product(replay: Replay, softmax: Mask) -> Mask:
     """Return a mask of those stacks in `softmax` that allocate just after a batched matrix product of the same size.
 
     A softmax in float32 of scores in 16 bits is twice as large. Scalars in between do not count.
@@ -57,13 +57,13 @@ def after_product(replay: Replay, softmax: Mask) -> Mask:
     if not softmax.any():
         return after
     allocations = trace.where(Action.ALLOC)
-    allocations = allocations[trace.entry("size")[allocations] > SCALAR_BYTES]
+    allocations = allocations[trace.entry("size")[allocations] > _SCALAR_BYTES]
     stack, size = trace.entry("stack")[allocations], trace.entry("size")[allocations]
     at = np.flatnonzero(softmax[stack])
-    for back in range(1, BEFORE_SOFTMAX + 1):
+    for back in range(1, _BEFORE_SOFTMAX + 1):
         at = at[at >= back]
         alike = at[(size[at] == size[at - back]) | (size[at] == 2 * size[at - back])]
-        [product] = stacks_showing(trace.snapshot, [PRODUCT], stack[alike - back])
+        [product] = stacks_showing(trace.snapshot, [_PRODUCT], stack[alike - back])
         after[stack[alike[product[stack[alike - back]]]]] = True
     return after
 
@@ -82,7 +82,7 @@ def score_blocks(replay: Replay, guess: Guess) -> Mask:
     stacks = stacks_of_scores(replay) | stacks_of_fallback(replay)
     selected = blocks_of_passes(replay, guess, stacks)
     size = replay.lifetimes.size
-    selected &= size >= ROW_SHARE * size[selected & (guess.category == Category.ACTIVATIONS)].max(initial=0)
+    selected &= size >= _ROW_SHARE * size[selected & (guess.category == Category.ACTIVATIONS)].max(initial=0)
     selected |= scratch_as_large(replay, guess, selected) | score_neighbours(replay, guess, selected)
     return selected
 
@@ -101,11 +101,11 @@ def score_neighbours(replay: Replay, guess: Guess, selected: Mask) -> Mask:
     [attention] = stacks_showing(replay.trace.snapshot, [ATTENTION])
     kept = (guess.category == Category.ACTIVATIONS) & attention[lives.stack]
     of_pass = kept | np.isin(guess.category, (Category.TEMPORARY, Category.UNKNOWN))
-    recorded = np.flatnonzero((lives.born != BEFORE) & (lives.size > SCALAR_BYTES))
+    recorded = np.flatnonzero((lives.born != BEFORE) & (lives.size > _SCALAR_BYTES))
     order = recorded[np.argsort(lives.born[recorded], kind="stable")]
     born = lives.born[order]
     forward, backward = np.searchsorted(born, lives.born[saved]), np.searchsorted(born, lives.died[saved])
-    for places, back, ahead in ((forward, BEFORE_SOFTMAX, AFTER_SOFTMAX), (backward, BEFORE_FREE, AFTER_FREE)):
+    for places, back, ahead in ((forward, _BEFORE_SOFTMAX, _AFTER_SOFTMAX), (backward, _BEFORE_FREE, _AFTER_FREE)):
         for offset in range(-back, ahead + 1):
             inside = (places + offset >= 0) & (places + offset < len(order))
             rows, of = order[places[inside] + offset], saved[inside]

@@ -31,11 +31,11 @@ def gradient_names(replay: Replay, guess: Guess, rows: Integers) -> dict[int, st
     return {
         row: name
         for row, bytes_ in zip(unnamed.tolist(), lives.size[unnamed].tolist(), strict=True)
-        if (name := name_of(replay, alone.get(bytes_, -1), count[bytes_], gradients[bytes_]))
+        if (name := _name_of(replay, alone.get(bytes_, -1), count[bytes_], gradients[bytes_]))
     }
 
 
-def name_of(replay: Replay, parameter: int, parameters: int, gradients: int) -> str:
+def _name_of(replay: Replay, parameter: int, parameters: int, gradients: int) -> str:
     """Return the name of a gradient: `parameters` and `gradients` of its size are live, `parameter` is a row of them.
 
     More gradients than parameters of one size cannot all be those of parameters; then the name is empty.
@@ -44,10 +44,10 @@ def name_of(replay: Replay, parameter: int, parameters: int, gradients: int) -> 
         return ""
     if parameters > 1:
         return f"gradient of one of {parameters} parameters of this size"
-    return f"gradient of {owner}" if (owner := owner_of(replay, parameter)) else ""
+    return f"gradient of {owner}" if (owner := _owner_of(replay, parameter)) else ""
 
 
-def owner_of(replay: Replay, parameter: int) -> str:
+def _owner_of(replay: Replay, parameter: int) -> str:
     """Return the label of a parameter, or the line that made it; empty if neither is known."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     if label := snapshot.text(int(lives.label[parameter])):

@@ -18,9 +18,9 @@ from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
 
 GroupPath = tuple[str, ...]
-NO_NAME, NO_STACK = "(no name)", "(no stack)"
-NO_FILE = ("", "??")
-FILE_PARTS = 2
+_NO_NAME, NO_STACK = "(no name)", "(no stack)"
+_NO_FILE = ("", "??")
+_FILE_PARTS = 2
 
 
 @dataclass(frozen=True)
@@ -44,41 +44,41 @@ class BlockKind(NamedTuple):
 
 
 @lru_cache(1 << 16)
-def file_and_function(frame: Frame) -> GroupPath:
+def _file_and_function(frame: Frame) -> GroupPath:
     """Return the file and `function:line` of a stack frame; if the frame has no source file, only the function.
 
     Only the last two parts of the file's path are kept, so that the folder of the checkout does not matter.
     """
     name, file, line = frame
     function = f"{name}:{line}" if line else name
-    parts = file.replace("\\", "/").split("/")[-FILE_PARTS:]
-    return ("/".join(parts), function) if file not in NO_FILE else (function,)
+    parts = file.replace("\\", "/").split("/")[-_FILE_PARTS:]
+    return ("/".join(parts), function) if file not in _NO_FILE else (function,)
 
 
 @lru_cache(1 << 16)
-def frame_label(frame: Frame) -> str:
+def _frame_label(frame: Frame) -> str:
     """Return a stack frame as `folder/file.py function:line`."""
-    return " ".join(file_and_function(frame))
+    return " ".join(_file_and_function(frame))
 
 
-def category_path(kind: BlockKind) -> GroupPath:
+def _category_path(kind: BlockKind) -> GroupPath:
     """Return the group by category: (category, label); without a label, (category, the user's innermost frame)."""
     frame = kind.frames.innermost(kind.stack)
-    return kind.category, kind.label or (frame_label(frame) if frame else NO_STACK)
+    return kind.category, kind.label or (_frame_label(frame) if frame else NO_STACK)
 
 
-def module_path(kind: BlockKind) -> GroupPath:
+def _module_path(kind: BlockKind) -> GroupPath:
     """Return the group by module: the parts of the block's label, such as layers, 3, wq, then the category."""
-    return *(kind.label.split(".") if kind.label else [NO_NAME]), kind.category
+    return *(kind.label.split(".") if kind.label else [_NO_NAME]), kind.category
 
 
-def line_path(kind: BlockKind) -> GroupPath:
+def _line_path(kind: BlockKind) -> GroupPath:
     """Return the group by source line: (file, `function:line`) of the user's innermost frame."""
     frame = kind.frames.innermost(kind.stack)
-    return file_and_function(frame) if frame else (NO_STACK,)
+    return _file_and_function(frame) if frame else (NO_STACK,)
 
 
-def stack_path(kind: BlockKind) -> GroupPath:
+def _stack_path(kind: BlockKind) -> GroupPath:
     """Return the group by stack: the user's frames in the stack that allocated the block, outermost first.
 
     A stack without such frames (in the threads of the backward pass, for example) has only its operation as its path:
@@ -86,20 +86,20 @@ def stack_path(kind: BlockKind) -> GroupPath:
     """
     if not kind.frames.has_user_line(kind.stack) and (operation := kind.frames.operation(kind.stack)):
         return (operation,)
-    return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
+    return tuple(map(_frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 
-def whole_stack_path(kind: BlockKind) -> GroupPath:
+def _whole_stack_path(kind: BlockKind) -> GroupPath:
     """Return the group by stack including the frames in libraries: all frames, outermost first."""
-    return tuple(map(frame_label, reversed(kind.frames.whole_stack(kind.stack)))) or (NO_STACK,)
+    return tuple(map(_frame_label, reversed(kind.frames.whole_stack(kind.stack)))) or (NO_STACK,)
 
 
 GROUPINGS: dict[str, Callable[[BlockKind], GroupPath]] = {
-    "category": category_path,
-    "module": module_path,
-    "line": line_path,
-    "stack": stack_path,
-    "whole_stack": whole_stack_path,
+    "category": _category_path,
+    "module": _module_path,
+    "line": _line_path,
+    "stack": _stack_path,
+    "whole_stack": _whole_stack_path,
 }
 
 
@@ -114,13 +114,13 @@ def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict
     if by not in GROUPINGS:
         raise InputError(f"cannot group by {by}", f"choose one of {', '.join(GROUPINGS)}")
     snapshot, groups = replay.trace.snapshot, dict[GroupPath, Usage]()
-    for stack, label, category, usage in usage_by_kind(replay, replay.peak[1] if entry is None else entry):
+    for stack, label, category, usage in _usage_by_kind(replay, replay.peak[1] if entry is None else entry):
         path = GROUPINGS[by](BlockKind(snapshot.frames, stack, CATEGORIES[category], snapshot.text(label)))
         groups[path] = groups.get(path, Usage()) + usage
     return groups
 
 
-def usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Usage]]:
+def _usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Usage]]:
     """Yield (stack, label, category, usage) for each combination of the three among the blocks alive after an entry.
 
     The three are indexes. There are far fewer combinations than blocks, so callers look up the names once for each.

@@ -20,13 +20,13 @@ from analyzers.memory.reading.schema import Category
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 from analyzers.memory.replay.phases import Phase, PhaseTimeline
 
-LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+_LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 """The categories of tensors that scripts replace as a whole."""
 MOVED = (Category.PARAMETERS, Category.OPTIMIZER_STATE)
 """The categories of tensors that scripts move away, to the CPU for example, and back."""
-LOOK_BACK = 32
+_LOOK_BACK = 32
 """The number of latest allocations, of the same size in the same interval, that may have replaced a freed block."""
-EVENTS_AT_MOST = 500_000
+_EVENTS_AT_MOST = 500_000
 """The most blocks that are searched for replacements; searching more would take seconds."""
 
 
@@ -54,7 +54,7 @@ class Replacements:
         self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask, *, at_once: bool = False
     ) -> None:
         self._lives, self._phases = lives, phases
-        pairs = list(replacements(lives, phases, category, open_rows, at_once=at_once))
+        pairs = list(_replacements(lives, phases, category, open_rows, at_once=at_once))
         self.older, self.newer = (np.array([pair[k] for pair in pairs], np.int64) for k in range(2))
 
     def spread(self, category: Column, open_rows: Mask) -> Integers:
@@ -63,7 +63,7 @@ class Replacements:
         `category` has the present category of each block. Only blocks of uncertain category (the mask `open_rows`)
         inherit, and only from blocks of certain category.
         """
-        known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
+        known = np.where(np.isin(category, _LASTING) & ~open_rows, category, -1).astype(np.int64)
         inherited = known.copy()
         # Pairs are in order of time, so that once forward and once backward reaches all of a chain.
         for one, other in (*self._pairs(), *((new, old) for old, new in reversed(list(self._pairs())))):
@@ -90,7 +90,7 @@ class Replacements:
         return category != Category.GRADIENTS or bool(self._lives.died[row] <= next_backward)
 
 
-def replacements(
+def _replacements(
     lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask, *, at_once: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows in `Lifetimes` of blocks of equal size, where the newer block replaced the older one.
@@ -103,7 +103,7 @@ def replacements(
     order = np.argsort(lives.size[rows], kind="stable")
     ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
     for same_size in np.split(rows[order], ends[:-1]):
-        yield from pair_up(lives, away, events_of(lives, phases, same_size), open_rows)
+        yield from _pair_up(lives, away, _events_of(lives, phases, same_size), open_rows)
 
 
 def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
@@ -111,11 +111,11 @@ def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_r
 
     There are two kinds of such blocks: a block that certainly has a lasting category, and a block of uncertain category
     (`open_rows`) that lives longer than a training phase. In addition, some block of the same size must have been freed
-    in the trace, and some allocated. The result is empty if there are more than `EVENTS_AT_MOST` blocks.
+    in the trace, and some allocated. The result is empty if there are more than `_EVENTS_AT_MOST` blocks.
     """
     born, died = lives.born, np.minimum(lives.died, phases.count - 1)
     outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))
-    lasting = np.isin(category, LASTING) & ~open_rows
+    lasting = np.isin(category, _LASTING) & ~open_rows
     may_go = (lives.died < phases.count) & (lasting | (outlives & open_rows & (born == BEFORE)))
     may_come = outlives & (born != BEFORE) & (open_rows | lasting)
     rows = np.flatnonzero(lasting | (outlives & open_rows))
@@ -123,10 +123,10 @@ def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_r
     both = np.intersect1d(lives.size[may_go], lives.size[may_come & open_rows])
     both = np.union1d(both, np.intersect1d(lives.size[may_go & open_rows], lives.size[may_come]))
     rows = rows[np.isin(lives.size[rows], both) & (lives.size[rows] > 0)]
-    return rows if len(rows) <= EVENTS_AT_MOST else rows[:0]
+    return rows if len(rows) <= _EVENTS_AT_MOST else rows[:0]
 
 
-def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[Event]:
+def _events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[Event]:
     """Return the allocations and frees within the trace of the blocks at `rows` of `lives`, in order of time."""
     born, died = rows[lives.born[rows] != BEFORE], rows[lives.died[rows] < phases.count]
     entries = np.concatenate([lives.born[born], lives.died[died]])
@@ -136,7 +136,7 @@ def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[E
     return [Event(*values) for values in zip(*(column[order].tolist() for column in columns), strict=True)]
 
 
-def pair_up(lives: Lifetimes, away: Mask, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
+def _pair_up(lives: Lifetimes, away: Mask, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows among blocks of one size, from their allocations and frees (`events`).
 
     A freed block was replaced by the last block allocated before the free in the same training phase. If there is no
@@ -157,14 +157,14 @@ def pair_up(lives: Lifetimes, away: Mask, events: list[Event], open_rows: Mask) 
                 yield moved_away.popleft(), event.row
             else:
                 new.append(event)
-        elif fitting := [one for one in new[-LOOK_BACK:] if may_replace(lives, open_rows, event.row, one)]:
+        elif fitting := [one for one in new[-_LOOK_BACK:] if _may_replace(lives, open_rows, event.row, one)]:
             new.remove(fitting[-1])
             yield event.row, fitting[-1].row
         elif event.row in returns:
             moved_away.append(event.row)
 
 
-def may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> bool:
+def _may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> bool:
     """Return whether the block of the event `newer` may have taken the place of the block at row `older` of `lives`.
 
     The newer block must have been allocated later, and the category of at least one of the two must be uncertain;

@@ -77,17 +77,17 @@ NUMBER_OF = {rule.name: number for number, rule in enumerate(RULES)}
 CATEGORY = np.array([-1 if rule.category is None else rule.category for rule in RULES], np.int8)
 CONFIDENCE = np.array([rule.confidence for rule in RULES])
 
-CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
+_CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
 """The size of cuBLAS's workspace per handle and stream before Hopper, set by `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`.
 
 The setting means 2 buffers of 4096 KiB and 8 buffers of 16 KiB.
 """
-WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
+_WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
 """The indexes of the least certain rules.
 
 If one of them decided the category of a block, the category of the block that it replaced takes precedence.
 """
-INHERITED = {
+_INHERITED = {
     Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
     Category.GRADIENTS: NUMBER_OF["replaced_gradients"],
     Category.OPTIMIZER_STATE: NUMBER_OF["replaced_state"],
@@ -109,11 +109,11 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     for name, mask in reversed(list(matches(trace, lives, signs))):
         rule[mask] = NUMBER_OF[name]
     phases = PhaseTimeline(phase_of_entries(trace, signs))
-    chains = Replacements(lives, phases, CATEGORY[rule], np.isin(rule, WEAK))
+    chains = Replacements(lives, phases, CATEGORY[rule], np.isin(rule, _WEAK))
     inherit(rule, chains)
-    find_updated_parameters(lives, phases, rule)
+    _find_updated_parameters(lives, phases, rule)
     # Sizes may tell what a chain is that no rule knows, so that it inherits afterwards.
-    match_sizes_of_older_blocks(lives, rule, chains)
+    _match_sizes_of_older_blocks(lives, rule, chains)
     inherit(rule, chains)
     # As long as no optimizer state is known, unexplained old blocks may just be that: then they stay unknown.
     if {Category.GRADIENTS, Category.OPTIMIZER_STATE} <= set(CATEGORY[rule].tolist()):
@@ -133,24 +133,24 @@ def matches(trace: DeviceTrace, lives: Lifetimes, signs: Mapping[Sign, Mask]) ->
     # First, as the first operation that needs a workspace allocates it, in whatever phase.
     yield "workspace", made[Sign.WORKSPACE]
     # Recordings without native frames show the line of the operation that came first.
-    yield "workspace_size", (lives.size == CUBLAS_WORKSPACE_BYTES) & (lives.died == phases.count)
+    yield "workspace_size", (lives.size == _CUBLAS_WORKSPACE_BYTES) & (lives.died == phases.count)
     yield "zeroed", freed[Sign.ZERO_GRAD]
-    yield from optimizer_rules(trace, lives, made, phases)
+    yield from _optimizer_rules(trace, lives, made, phases)
     yield "backward_freed", freed[Sign.ENGINE] | freed[Sign.BACKWARD]
     # What follows runs inside the passes, so it goes before their general rules: gradients, collectives, FSDP, DDP.
     yield "accumulated", made[Sign.ACCUMULATE]
     yield "collective", made[Sign.COLLECTIVE]
     yield "unsharded", made[Sign.UNSHARDED]
-    yield "reduced", made[Sign.REDUCED] & lasts_until(lives, phases, Phase.OPTIMIZER)
+    yield "reduced", made[Sign.REDUCED] & _lasts_until(lives, phases, Phase.OPTIMIZER)
     yield "buckets", made[Sign.BUCKETS]
     yield "communication", made[Sign.COMMUNICATION]
     # Not brief: moving a module to the device makes copies that are freed at once.
-    yield "loaded", made[Sign.PARAMETERS] & ~is_brief(lives, phases)
-    yield from pass_rules(lives, made, phases)
-    yield from lifetime_rules(lives, made, phases)
+    yield "loaded", made[Sign.PARAMETERS] & ~_is_brief(lives, phases)
+    yield from _pass_rules(lives, made, phases)
+    yield from _lifetime_rules(lives, made, phases)
 
 
-def optimizer_rules(
+def _optimizer_rules(
     trace: DeviceTrace, lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline
 ) -> Iterator[RuleMatch]:
     """Yield the rules for blocks that the optimizer's step allocates or frees, each with a mask of the matching blocks.
@@ -171,7 +171,7 @@ def optimizer_rules(
     yield "optimizer_scratch", made[Sign.OPTIMIZER]
 
 
-def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
+def _pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
     """Yield the rules for blocks of the forward and backward passes, each with a mask of the matching blocks.
 
     Blocks that are alive when the backward pass begins were saved for it. `made` has, for each sign (a kind of code),
@@ -180,15 +180,15 @@ def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> 
     in_backward = phases.at(lives.born) == Phase.BACKWARD
     never_freed = (lives.born == BEFORE) & (lives.died == phases.count)
     yield "backward_left", never_freed & (made[Sign.ENGINE] | made[Sign.BACKWARD])
-    yield "backward_kept", in_backward & lasts_until(lives, phases, Phase.OPTIMIZER)
+    yield "backward_kept", in_backward & _lasts_until(lives, phases, Phase.OPTIMIZER)
     # From here on order alone separates kept and freed: the rule before took those that last.
     yield "backward_scratch", in_backward
-    yield "saved", made[Sign.FORWARD] & lasts_until(lives, phases, Phase.BACKWARD)
+    yield "saved", made[Sign.FORWARD] & _lasts_until(lives, phases, Phase.BACKWARD)
     yield "forward_kept", made[Sign.FORWARD] & (lives.died == phases.count)
     yield "forward_scratch", made[Sign.FORWARD]
 
 
-def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
+def _lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
     """Yield the rules that use only the time of a block's allocation or free, each with a mask of the matching blocks.
 
     `made` has, for each sign (a kind of code), a mask of the blocks whose allocating stack shows it.
@@ -198,16 +198,16 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
     forward = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.count)
     freed = lives.died < phases.count
     yield "input", made[Sign.INPUT]
-    yield "built", made[Sign.BUILT] & ~is_brief(lives, phases)
-    yield "brief", is_brief(lives, phases)
-    yield "batch", new & (previous != Phase.FORWARD) & lasts_until(lives, phases, Phase.FORWARD) & freed
+    yield "built", made[Sign.BUILT] & ~_is_brief(lives, phases)
+    yield "brief", _is_brief(lives, phases)
+    yield "batch", new & (previous != Phase.FORWARD) & _lasts_until(lives, phases, Phase.FORWARD) & freed
     in_loss = new & (previous == Phase.FORWARD) & (lives.died < forward)
-    yield "loss", in_loss & lasts_until(lives, phases, Phase.BACKWARD)
+    yield "loss", in_loss & _lasts_until(lives, phases, Phase.BACKWARD)
     yield "between", new & (previous != Phase.NONE) & (lives.died < forward)
     yield "consumed", freed & (phases.at(lives.died) == Phase.BACKWARD) & ~lives.freed_stack
 
 
-def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
+def _lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
     """Return a mask of the blocks that are still alive when a training phase next begins after their allocation.
 
     The value is False for a block if the phase does not occur again.
@@ -215,7 +215,7 @@ def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
     return lives.died >= phases.next(phase, lives.born)
 
 
-def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
+def _is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
     """Return a mask of the blocks that were freed in the training phase that allocated them."""
     new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != Phase.NONE)
     same_span = phases.span(lives.born) == phases.span(np.minimum(lives.died, phases.count - 1))
@@ -229,12 +229,12 @@ def inherit(rule: Column, chains: Replacements) -> None:
     `rule` has the index in `RULES` of the rule that decided each block's category; it is changed in place. `chains`
     are the replacements, such as new weights in the place of old ones.
     """
-    inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
-    for category, number in INHERITED.items():
+    inherited = chains.spread(CATEGORY[rule], np.isin(rule, _WEAK))
+    for category, number in _INHERITED.items():
         rule[inherited == category] = number
 
 
-def find_updated_parameters(lives: Lifetimes, phases: PhaseTimeline, rule: Column) -> None:
+def _find_updated_parameters(lives: Lifetimes, phases: PhaseTimeline, rule: Column) -> None:
     """Find new parameters among the blocks that the optimizer's step allocated and that stay alive.
 
     An optimizer that writes `p.data = p - lr * m` allocates new parameters beside new state. `rule`, the index in
@@ -246,7 +246,7 @@ def find_updated_parameters(lives: Lifetimes, phases: PhaseTimeline, rule: Colum
     rule[kept & (inherited == Category.PARAMETERS)] = NUMBER_OF["replaced_parameters"]
 
 
-def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
+def _match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
     """Guess the category of unexplained blocks that are older than the trace, from their sizes.
 
     For each gradient there is a parameter of the same size and, with Adam, two moments. `rule`, the index in `RULES` of
@@ -258,21 +258,21 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
     gradients in one buffer).
     """
     # What took the place of another block counts like a block that was always there.
-    was_there = ((lives.born == BEFORE) & (rule == 0)) | (chains.has_older & np.isin(rule, WEAK))
+    was_there = ((lives.born == BEFORE) & (rule == 0)) | (chains.has_older & np.isin(rule, _WEAK))
     older = np.flatnonzero(was_there & (lives.died == lives.died.max(initial=0)))
     older = older[np.argsort(lives.size[older], kind="stable")]
     # Sorted by size, so that the n-th of its size is its position less that of the first one.
     size = lives.size[older]
     nth_of_its_size = np.arange(len(size)) - np.searchsorted(size, size)
-    gradients = count_by_size(lives, size, CATEGORY[rule] == Category.GRADIENTS)
-    states = count_by_size(lives, size, CATEGORY[rule] == Category.OPTIMIZER_STATE)
+    gradients = _count_by_size(lives, size, CATEGORY[rule] == Category.GRADIENTS)
+    states = _count_by_size(lives, size, CATEGORY[rule] == Category.OPTIMIZER_STATE)
     expected = np.maximum(gradients, states)
     rule[older[nth_of_its_size < expected]] = NUMBER_OF["sized_parameters"]
     moments = (nth_of_its_size >= expected) & (nth_of_its_size < 3 * expected) & (states == 0)
     rule[older[moments]] = NUMBER_OF["sized_state"]
 
 
-def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
+def _count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
     """Return, for each of `sizes`, how many `selected` blocks of this size are alive when most of the bytes are.
 
     This time is the trace entry after which the bytes of all selected blocks together are highest.

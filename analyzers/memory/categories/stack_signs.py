@@ -69,7 +69,7 @@ PATTERN = {
     Sign.INPUT: r"dataloader\.py| (get_(batch|input)\w*|collate\w*|pin_memory|next_batch)$",
 }
 
-PHASE_OF_SIGN = {
+_PHASE_OF_SIGN = {
     Sign.FORWARD: Phase.FORWARD,
     Sign.ENGINE: Phase.BACKWARD,
     Sign.BACKWARD: Phase.BACKWARD,
@@ -81,20 +81,20 @@ Backward and optimizer code may run below a frame of a forward function.
 """
 
 
-STACKS_AT_ONCE = 1 << 14
+_STACKS_AT_ONCE = 1 << 14
 """The number of stacks that are searched at once; the frames of all stacks may take a hundred megabytes."""
 
 
-SIGNS_OF: "WeakKeyDictionary[Snapshot, dict[Sign, Mask]]" = WeakKeyDictionary()
+_SIGNS_OF: "WeakKeyDictionary[Snapshot, dict[Sign, Mask]]" = WeakKeyDictionary()
 """The results of `stack_signs` for the snapshots that are in use, as several findings of each device ask for them."""
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
     """Return, for each kind of code, a mask of the snapshot's stacks that contain a frame of this kind."""
-    if snapshot not in SIGNS_OF:
+    if snapshot not in _SIGNS_OF:
         masks = stacks_showing(snapshot, list(map(re.compile, PATTERN.values())))
-        SIGNS_OF[snapshot] = dict(zip(PATTERN, masks, strict=True))
-    return SIGNS_OF[snapshot]
+        _SIGNS_OF[snapshot] = dict(zip(PATTERN, masks, strict=True))
+    return _SIGNS_OF[snapshot]
 
 
 def stacks_showing(
@@ -108,39 +108,39 @@ def stacks_showing(
     # A bit for each pattern: one pass over the frames of the stacks, which may be many millions.
     bits = np.zeros(len(texts), np.uint32)
     for number, pattern in enumerate(patterns):
-        bits |= frames_matching(texts, pattern).astype(np.uint32) << np.uint32(number)
-    few = among is not None and len(found := np.unique(among)) <= STACKS_AT_ONCE
-    of_stacks = combined_bits_among(snapshot, bits, found) if few else combined_bits(snapshot, bits)
+        bits |= _frames_matching(texts, pattern).astype(np.uint32) << np.uint32(number)
+    few = among is not None and len(found := np.unique(among)) <= _STACKS_AT_ONCE
+    of_stacks = _combined_bits_among(snapshot, bits, found) if few else _combined_bits(snapshot, bits)
     return [(of_stacks >> np.uint32(number) & np.uint32(1)) != 0 for number in range(len(patterns))]
 
 
-def frames_matching(texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
+def _frames_matching(texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
     """Return a mask of the frames whose text matches `pattern`."""
     return np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
 
 
 def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
     """Return a mask of the stacks that contain any of the frames in `frames`, a mask of the distinct frames."""
-    has_any: Mask = combined_bits(snapshot, frames.astype(np.uint32)) != 0
+    has_any: Mask = _combined_bits(snapshot, frames.astype(np.uint32)) != 0
     return has_any
 
 
-def combined_bits(snapshot: Snapshot, bits: Column) -> Column:
+def _combined_bits(snapshot: Snapshot, bits: Column) -> Column:
     """Return, for each stack, the bitwise OR of its frames' numbers; `bits` has a number for each distinct frame."""
     frames, ends = snapshot.columns["stack_frames"], np.asarray(snapshot.columns["stack_end"])
     starts = np.concatenate([[0], ends[:-1]])
     # `reduceat` goes from one start to the next, and a stack without frames has no place between them.
     filled = np.flatnonzero(ends > starts)
     combined = np.zeros(len(ends), bits.dtype)
-    for first in range(0, len(filled), STACKS_AT_ONCE):
-        stacks = filled[first : first + STACKS_AT_ONCE]
+    for first in range(0, len(filled), _STACKS_AT_ONCE):
+        stacks = filled[first : first + _STACKS_AT_ONCE]
         low, high = starts[stacks[0]], ends[stacks[-1]]
         combined[stacks] = np.bitwise_or.reduceat(bits[frames[low:high]], starts[stacks] - low)
     return combined
 
 
-def combined_bits_among(snapshot: Snapshot, bits: Column, stacks: Integers) -> Column:
-    """Return what `combined_bits` does, but 0 for all but the stacks with these numbers, which are in order."""
+def _combined_bits_among(snapshot: Snapshot, bits: Column, stacks: Integers) -> Column:
+    """Return what `_combined_bits` does, but 0 for all but the stacks with these numbers, which are in order."""
     ends = np.asarray(snapshot.columns["stack_end"])
     sizes = np.diff(ends, prepend=0)
     stacks = stacks[sizes[stacks] > 0]
@@ -159,7 +159,7 @@ def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
     `signs` has, for each kind of code (`Sign`), a mask of the stacks with a frame of this kind.
     """
     of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
-    for sign, phase in PHASE_OF_SIGN.items():
+    for sign, phase in _PHASE_OF_SIGN.items():
         of_stack[signs[sign]] = phase
     stack = trace.entry("stack")
     phases: Column = of_stack[stack]

@@ -13,10 +13,10 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simulate
 
-LAYERS_AT_LEAST = 2
-SIMULATED_ENTRIES_AT_MOST = 250_000
+_LAYERS_AT_LEAST = 2
+_SIMULATED_ENTRIES_AT_MOST = 250_000
 """The most trace entries for which the allocator is simulated; two simulations take 3 µs per entry."""
-FAITHFUL = 0.05
+_FAITHFUL = 0.05
 """The largest relative error of the simulation, in reserved bytes, with which its result is used."""
 
 
@@ -34,19 +34,19 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
     If `entry` is the peak and the forward and backward passes are known, the blocks are moved to where recomputation
     would allocate them (see `scenario`), and the saving is by how much the peak falls: what `--what-if ac=full` says.
-    If an allocation failed in a forward pass, or no passes are known, only a bound is possible (`bound_of_saving`).
+    If an allocation failed in a forward pass, or no passes are known, only a bound is possible (`_bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == Category.ACTIVATIONS]
     scenario = Scenario.recorded(replay, guess)
     layers = [np.intersect1d(rows, layer) for layer in scenario.layers.values()]
     layers = [layer for layer in layers if len(layer)]
-    if len(layers) < LAYERS_AT_LEAST:
+    if len(layers) < _LAYERS_AT_LEAST:
         return None
     # Before or after the peak the replay is no answer: it says by how much the peak falls.
-    frees = saving_of_peak(scenario) if entry == replay.peak[1] else None
+    frees = _saving_of_peak(scenario) if entry == replay.peak[1] else None
     if frees is None:
-        frees = bound_of_saving(scenario, rows, layers)
+        frees = _bound_of_saving(scenario, rows, layers)
     if frees <= 0:
         return None
     return Saving(
@@ -57,7 +57,7 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     )
 
 
-def saving_of_peak(scenario: Scenario) -> int | None:
+def _saving_of_peak(scenario: Scenario) -> int | None:
     """Return by how many bytes the peak falls if every layer is recomputed in the backward pass.
 
     The result is None if no forward pass is known, or if a request failed in one. The scenario is changed in place.
@@ -67,7 +67,7 @@ def saving_of_peak(scenario: Scenario) -> int | None:
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
-def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
+def _bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
     """Return how many bytes of activations checkpointing of every layer would free at most, at the peak of a step.
 
     `rows` are the blocks that hold activations, `layers` those of each layer. With checkpointing each layer keeps only
@@ -117,9 +117,9 @@ def expandable_segments(replay: Replay) -> Saving | None:
         return None
     frees = bound
     model = "at most: the driver can only move whole free units of 2 MiB (20 MiB for large blocks)"
-    if len(replay.trace) <= SIMULATED_ENTRIES_AT_MOST:
+    if len(replay.trace) <= _SIMULATED_ENTRIES_AT_MOST:
         ordinary = simulate(replay, expandable=False)
-        if abs(ordinary.reserved - replay.trace.reserved_bytes) <= FAITHFUL * replay.trace.reserved_bytes:
+        if abs(ordinary.reserved - replay.trace.reserved_bytes) <= _FAITHFUL * replay.trace.reserved_bytes:
             expanding = simulate(replay, expandable=True)
             # Compare what each cannot give back: memory that can be released is no loss on either kind.
             frees = ordinary.reserved - ordinary.releasable - (expanding.reserved - expanding.releasable)

@@ -22,7 +22,7 @@ from analyzers.memory.reading.schema import CATEGORIES, Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows
 
-LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
+_LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 """Finds the numbered layer in a label: `layers.3.attention.wq` begins with `layers.3`."""
 
 
@@ -60,7 +60,7 @@ class Scenario:
             born=lives.born.astype(np.int64),
             died=lives.died.astype(np.int64),
             extra=np.zeros(len(trace) + 1, np.int64),
-            layers=rows_by_layer(replay),
+            layers=_rows_by_layer(replay),
             forward=annotated_windows(trace, "fwd"),
             backward=annotated_windows(trace, "bwd"),
         )
@@ -125,11 +125,11 @@ def layer_order(layer: str) -> tuple[str, int]:
 
 def layer_of(label: str) -> str | None:
     """Return the numbered layer at the beginning of a label: `layers.3` for `layers.3.attention.wq`; else None."""
-    matched = LAYER_LABEL.match(label)
+    matched = _LAYER_LABEL.match(label)
     return matched[0].rstrip(".") if matched else None
 
 
-def rows_by_layer(replay: Replay) -> dict[str, Integers]:
+def _rows_by_layer(replay: Replay) -> dict[str, Integers]:
     """Return, for each numbered layer in order, the rows in `Lifetimes` of the blocks whose label names the layer."""
     lives = replay.lifetimes
     rows: dict[str, list[Integers]] = {}
@@ -166,10 +166,10 @@ def recompute(scenario: Scenario, layers: Sequence[Integers]) -> int:
     """
     passes = scenario.forward_passes
     windows = map(range, passes.start.tolist(), passes.end.tolist())
-    return sum(delay_saved_tensors(scenario, layers, window) for window in windows)
+    return sum(_delay_saved_tensors(scenario, layers, window) for window in windows)
 
 
-def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> int:
+def _delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> int:
     """Move the allocation of tensors that some layers saved in one forward pass to the layer's backward pass.
 
     The scenario is changed in place. Each element of `layers` is one of the arrays in `scenario.layers`. Each layer
@@ -178,7 +178,7 @@ def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward:
     """
     moved_blocks, backward_begins = 0, -1
     # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.
-    for rows, saved in reversed(saved_by_layer(scenario, forward)):
+    for rows, saved in reversed(_saved_by_layer(scenario, forward)):
         # One entry earlier than the first tensor dies: it must be there when it is used.
         backward_begins = max(backward_begins, int(scenario.died[saved].min()) - 1)
         if any(rows is layer for layer in layers):
@@ -190,7 +190,7 @@ def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward:
     return moved_blocks
 
 
-def saved_by_layer(scenario: Scenario, forward: range) -> list[tuple[Integers, Integers]]:
+def _saved_by_layer(scenario: Scenario, forward: range) -> list[tuple[Integers, Integers]]:
     """Return, for each layer with saved tensors from one forward pass, its rows and those of these tensors.
 
     The layers are in the order of their first saved tensor. `forward` is the range of the trace entries of the pass.

@@ -24,18 +24,18 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
-RECOMPUTED_EVERY = {"full": 1, "selective": 2}
+_RECOMPUTED_EVERY = {"full": 1, "selective": 2}
 """{mode of activation checkpointing: n}, where every n-th layer is recomputed (`selective`: the trainer's default)."""
-COUNTER_BYTES = 8
+_COUNTER_BYTES = 8
 """The largest size in bytes of optimizer state that is taken for a step counter, which keeps its data type."""
-BLOCKWISE, BLOCKWISE_ELEMENTS_AT_LEAST = "int8", 4096
-MOMENT_BYTES = BYTES_OF | {BLOCKWISE: 1 + 4 / 256}
+_BLOCKWISE, _BLOCKWISE_ELEMENTS_AT_LEAST = "int8", 4096
+_MOMENT_BYTES = BYTES_OF | {_BLOCKWISE: 1 + 4 / 256}
 """{data type: bytes of one element of an optimizer's moment}.
 
 For int8, bitsandbytes and torchao keep a scale in float32 for each block of 256 elements, and do not quantize moments
-of fewer than `BLOCKWISE_ELEMENTS_AT_LEAST` elements.
+of fewer than `_BLOCKWISE_ELEMENTS_AT_LEAST` elements.
 """
-VALUE = re.compile(r"(\d+(?:\.\d+)?)(x?)")
+_VALUE = re.compile(r"(\d+(?:\.\d+)?)(x?)")
 
 
 def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options | None = None) -> list[WhatIf]:
@@ -44,7 +44,7 @@ def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options 
     Raises:
         InputError: There is no such change, or a recording lacks what is needed to predict it.
     """
-    settings = parse_changes(changes)
+    settings = _parse_changes(changes)
     return [
         predict(artefact, trace, settings)
         for artefact in artefacts
@@ -53,7 +53,7 @@ def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options 
     ]
 
 
-def parse_changes(text: str) -> dict[str, str]:
+def _parse_changes(text: str) -> dict[str, str]:
     """Return the new value of each setting in a text such as `batch=2x,ac=full`.
 
     Raises:
@@ -61,9 +61,9 @@ def parse_changes(text: str) -> dict[str, str]:
     """
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     settings = {name.strip(): value.strip() for name, _, value in pairs}
-    if not settings or not all(settings.values()) or settings.keys() - CHANGES.keys():
+    if not settings or not all(settings.values()) or settings.keys() - _CHANGES.keys():
         raise InputError(
-            f"{text!r} is no list of changes", f"write it like batch=2x,ac=full; there are {', '.join(CHANGES)}"
+            f"{text!r} is no list of changes", f"write it like batch=2x,ac=full; there are {', '.join(_CHANGES)}"
         )
     return settings
 
@@ -73,7 +73,7 @@ def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) ->
     replay = Replay(trace)
     scenario = Scenario.recorded(replay, categorise(replay), job_of(artefact.path))
     before = scenario.categories_at(replay.peak[1] + 1)
-    changes = [SettingChange(name, value, CHANGES[name](scenario, value)) for name, value in settings.items()]
+    changes = [SettingChange(name, value, _CHANGES[name](scenario, value)) for name, value in settings.items()]
     live = scenario.live_bytes()
     peak = int(live.argmax())
     return WhatIf(
@@ -90,7 +90,7 @@ def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) ->
     )
 
 
-def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
+def _scale_tokens(name: str) -> Callable[[Scenario, str], str]:
     """Return a function that applies a new `batch` or `seq` (`name`) to a scenario, by resizing its blocks in place.
 
     The function takes the scenario and the new value, such as `2x`, and returns a description of the change. Both
@@ -99,18 +99,20 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
     """
 
     def change(scenario: Scenario, value: str) -> str:
-        require_known_peak(scenario, name)
+        _require_known_peak(scenario, name)
         factor = ratio(value, getattr(scenario.job, name, None), name)
         scores = score_blocks(scenario.replay, scenario.guess) if name == "seq" else np.zeros(len(scenario.size), bool)
         grows = grows_with_batch(scenario) & ~scores
         scenario.size[grows] = np.round(scenario.size[grows] * factor)
         scenario.size[scores] = np.round(scenario.size[scores] * factor**2)
-        return f"activations, inputs and temporaries of the passes x {factor:g}{growth_of_scores(name, scores, factor)}"
+        return (
+            f"activations, inputs and temporaries of the passes x {factor:g}{_growth_of_scores(name, scores, factor)}"
+        )
 
     return change
 
 
-def growth_of_scores(name: str, scores: Mask, factor: float) -> str:
+def _growth_of_scores(name: str, scores: Mask, factor: float) -> str:
     """Return the end of a sentence on how the blocks in `scores` grow with the sequence; empty for another setting."""
     if name != "seq":
         return ""
@@ -119,7 +121,7 @@ def growth_of_scores(name: str, scores: Mask, factor: float) -> str:
     return f", but attention scores (recognised by their stacks and sizes) x {factor**2:g}, the square"
 
 
-def require_known_peak(scenario: Scenario, name: str) -> None:
+def _require_known_peak(scenario: Scenario, name: str) -> None:
     """Refuse to predict if more than half of the bytes at the peak are of unknown category.
 
     `name` is the setting to be changed; the error message names it.
@@ -144,7 +146,7 @@ def ratio(value: str, old: int | None, name: str) -> float:
     Raises:
         InputError: The value is neither a factor nor a number, or a plain number is given and `old` is not known.
     """
-    matched = VALUE.fullmatch(value)
+    matched = _VALUE.fullmatch(value)
     if not matched or not float(matched[1]):
         raise InputError(f"{name}={value}: neither a number nor a factor", f"write {name}=2x, or a whole number")
     if matched[2]:
@@ -169,12 +171,12 @@ def shard(scenario: Scenario, value: str) -> str:
     # Only parameters older than the trace are shards; later ones are gathered copies, which do not shrink.
     model = f"weights, gradients and optimizer state / {factor:g}"
     if old == 1:
-        model += gather_weights(scenario)
+        model += _gather_weights(scenario)
     scenario.size[states] = np.ceil(scenario.size[states] / factor)
     return model
 
 
-def gather_weights(scenario: Scenario) -> str:
+def _gather_weights(scenario: Scenario) -> str:
     """Add to a scenario the memory that FSDP2 needs during the passes in addition to the shards; return a description.
 
     During the passes FSDP2 holds the root module's weights. While a layer runs, FSDP2 also holds the layer's weights,
@@ -188,7 +190,7 @@ def gather_weights(scenario: Scenario) -> str:
         in_layer[rows] = True
         per_layer.append(int(scenario.size[rows[weights[rows]]].sum()))
     root, layer = int(scenario.size[weights & ~in_layer].sum()), max(per_layer, default=0)
-    for forward, backward in layer_passes(scenario):
+    for forward, backward in _layer_passes(scenario):
         # + 1, as position 0 is before the first entry. The root stays gathered from forward to backward.
         scenario.extra[forward[0] + 1 : backward[1] + 1] += root
         scenario.extra[forward[0] + 1 : forward[1] + 1] += 3 * layer
@@ -196,7 +198,7 @@ def gather_weights(scenario: Scenario) -> str:
     return f"; gathered at a time: {root} bytes of the root and three times a layer's {layer}"
 
 
-def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def _layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield, for each step, the (start, end) trace entries of its forward and its backward pass through the layers.
 
     The forward pass ends with the last activation that a layer allocates. The backward pass begins with the first
@@ -222,11 +224,11 @@ def checkpoint(scenario: Scenario, value: str) -> str:
         InputError: The mode cannot be predicted from a recording, the run recomputed layers already, no activation is
             known to belong to a layer, or no forward pass with its backward pass is known.
     """
-    if value not in RECOMPUTED_EVERY:
+    if value not in _RECOMPUTED_EVERY:
         raise InputError(f"ac={value}: a recording cannot tell", "ac is full or selective; `workbench estimate` can")
     if scenario.job and scenario.job.checkpointing != "none":
         raise InputError(f"ac={value}: the run recomputed already", "use `workbench estimate` with both settings")
-    layers = list(scenario.layers.values())[RECOMPUTED_EVERY[value] - 1 :: RECOMPUTED_EVERY[value]]
+    layers = list(scenario.layers.values())[_RECOMPUTED_EVERY[value] - 1 :: _RECOMPUTED_EVERY[value]]
     if not any((scenario.category[rows] == Category.ACTIVATIONS).any() for rows in layers):
         raise InputError(f"ac={value}: no activation is known to be of a layer", "record with the trainer's recorder")
     if scenario.failed_in_forward:
@@ -242,7 +244,7 @@ def checkpoint(scenario: Scenario, value: str) -> str:
     return f"each of {len(layers)} layers keeps its input, and is computed again when its backward pass begins"
 
 
-def change_moment_type(scenario: Scenario, value: str) -> str:
+def _change_moment_type(scenario: Scenario, value: str) -> str:
     """Resize the optimizer's moments to the data type `value`; return a text on the change.
 
     The scenario is changed in place. Step counters keep their type; with int8, small moments keep theirs, too.
@@ -250,22 +252,22 @@ def change_moment_type(scenario: Scenario, value: str) -> str:
     Raises:
         InputError: The type is not known.
     """
-    if value not in MOMENT_BYTES:
-        raise InputError(f"optim_dtype={value}", f"one of {', '.join(MOMENT_BYTES)}")
+    if value not in _MOMENT_BYTES:
+        raise InputError(f"optim_dtype={value}", f"one of {', '.join(_MOMENT_BYTES)}")
     now = scenario.job.state_bytes if scenario.job else BYTES_OF["float32"]
-    factor = MOMENT_BYTES[value] / now
+    factor = _MOMENT_BYTES[value] / now
     # One byte more than a counter, so that every real moment changes its type.
-    smallest = BLOCKWISE_ELEMENTS_AT_LEAST * now if value == BLOCKWISE else COUNTER_BYTES + 1
+    smallest = _BLOCKWISE_ELEMENTS_AT_LEAST * now if value == _BLOCKWISE else _COUNTER_BYTES + 1
     moments = (scenario.category == Category.OPTIMIZER_STATE) & (scenario.size >= smallest)
     scenario.size[moments] = np.round(scenario.size[moments] * factor)
     return f"the optimizer's moments x {factor:g}"
 
 
-CHANGES: dict[str, Callable[[Scenario, str], str]] = {
-    "batch": scale_tokens("batch"),
-    "seq": scale_tokens("seq"),
+_CHANGES: dict[str, Callable[[Scenario, str], str]] = {
+    "batch": _scale_tokens("batch"),
+    "seq": _scale_tokens("seq"),
     "dp_shard": shard,
     "ac": checkpoint,
-    "optim_dtype": change_moment_type,
+    "optim_dtype": _change_moment_type,
 }
 """{setting: function that applies its new value to a scenario, and returns a description of the change}."""

@@ -8,8 +8,8 @@ from analyzers.memory.ranks.across_ranks import UnevenRank, uneven_rank
 from analyzers.report import Finding, Severity
 from analyzers.words import share, size
 
-EVIDENCE_SHOWN = 3
-NOTABLE_SHARE = 0.001
+_EVIDENCE_SHOWN = 3
+_NOTABLE_SHARE = 0.001
 """The share of the difference between ranks above which a category is evidence."""
 ADVICE = {
     "parameters": "Split the layers more evenly over the pipeline stages, or shard what only this rank keeps whole.",
@@ -18,21 +18,21 @@ ADVICE = {
     "activations": "Give this rank shorter sequences; if it is a pipeline stage, fewer microbatches in flight.",
     "inputs": "Give every rank samples of similar length.",
 }
-OTHER_ADVICE = "Compare the memory snapshots of this rank and of another one (`workbench compare A B`)."
+_OTHER_ADVICE = "Compare the memory snapshots of this rank and of another one (`workbench compare A B`)."
 
 
 def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
     """Return a list with the finding that one rank peaks clearly above the others; empty if none does."""
     uneven = uneven_rank(devices)
-    return [uneven_finding(uneven)] if uneven else []
+    return [_uneven_finding(uneven)] if uneven else []
 
 
-def usual_of(uneven: UnevenRank) -> str:
+def _usual_of(uneven: UnevenRank) -> str:
     """Return a phrase for what the rank is compared with: the other rank, or the median of the other ranks."""
     return "other rank" if len(uneven.others) == 1 else "median of the other ranks"
 
 
-def uneven_finding(uneven: UnevenRank) -> Finding:
+def _uneven_finding(uneven: UnevenRank) -> Finding:
     """Return the finding that a rank peaks above the others, with the category that causes most of the difference."""
     device, excess = uneven.fullest, uneven.excess_bytes
     more, usual = uneven.excess_by_category, uneven.usual
@@ -41,12 +41,12 @@ def uneven_finding(uneven: UnevenRank) -> Finding:
     return Finding(
         id="memory.uneven",
         severity=Severity.WARNING,
-        title=f"{who.capitalize()} peaks {size(excess)} above the {usual_of(uneven)}, so it would run out of memory"
+        title=f"{who.capitalize()} peaks {size(excess)} above the {_usual_of(uneven)}, so it would run out of memory"
         " first",
-        why=f"The peak of {who} is {size(device.peak_allocated_bytes)}, that of the {usual_of(uneven)}"
+        why=f"The peak of {who} is {size(device.peak_allocated_bytes)}, that of the {_usual_of(uneven)}"
         f" {size(device.peak_allocated_bytes - excess)}. The difference is mostly {in_words(worst)}:"
         f" {size(more[worst])}.",
-        next=f"{ADVICE.get(worst, OTHER_ADVICE)} If this difference were spread evenly over all ranks, the peak of"
+        next=f"{ADVICE.get(worst, _OTHER_ADVICE)} If this difference were spread evenly over all ranks, the peak of"
         f" {who} would be {size(excess - excess / (len(uneven.others) + 1))} lower.",
         ranks=ranks_of(device),
         step=device.step,
@@ -54,11 +54,11 @@ def uneven_finding(uneven: UnevenRank) -> Finding:
             fact(
                 device,
                 f"{in_words(name)}: {size(device.categories[name])} on {who}, {size(usual[name])}"
-                f" {'on' if len(uneven.others) == 1 else 'in'} the {usual_of(uneven)}"
+                f" {'on' if len(uneven.others) == 1 else 'in'} the {_usual_of(uneven)}"
                 f" ({share(more[name], excess)} of the difference)",
             )
-            for name in sorted(more, key=lambda name: -more[name])[:EVIDENCE_SHOWN]
-            if more[name] > NOTABLE_SHARE * excess
+            for name in sorted(more, key=lambda name: -more[name])[:_EVIDENCE_SHOWN]
+            if more[name] > _NOTABLE_SHARE * excess
         ],
         confidence=0.8,
     )

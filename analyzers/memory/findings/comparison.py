@@ -7,9 +7,9 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import percent_change, size, uncapitalised
 
 # A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.
-NOISE_SHARE, NOISE_BYTES = 0.05, 1 << 20
-GROUPS_SHOWN = 3
-STATES = {"went": "is gone"}
+_NOISE_SHARE, _NOISE_BYTES = 0.05, 1 << 20
+_GROUPS_SHOWN = 3
+_STATES = {"went": "is gone"}
 """{state of a group of blocks: words for it in a sentence}, for a state that is not a verb of a sentence."""
 
 
@@ -18,7 +18,7 @@ def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
 
     The rank and step of the finding are those of `b`, the second of the two compared states.
     """
-    if abs(diff.bytes) < max(NOISE_BYTES, NOISE_SHARE * diff.a_bytes):
+    if abs(diff.bytes) < max(_NOISE_BYTES, _NOISE_SHARE * diff.a_bytes):
         return []
     grew = diff.bytes > 0
     most = (max if grew else min)(diff.categories, key=lambda change: change.bytes)
@@ -45,10 +45,10 @@ def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
 
 def evidence(diff: Diff, b: Instant, *, grew: bool) -> list[Evidence]:
     """Return the modules and lines that changed most: those that grew if `grew` is true, or else those that shrank."""
-    most = [*diff.modules[:GROUPS_SHOWN], *diff.lines[:GROUPS_SHOWN]]
+    most = [*diff.modules[:_GROUPS_SHOWN], *diff.lines[:_GROUPS_SHOWN]]
     return [
         Evidence(
-            text=f"{change.what} {STATES.get(change.state, change.state)}: {size(change.a_bytes)} ->"
+            text=f"{change.what} {_STATES.get(change.state, change.state)}: {size(change.a_bytes)} ->"
             f" {size(change.b_bytes)}",
             source=str(b.artefact.path),
         )

@@ -11,7 +11,7 @@ COMMON_POOL = "0.0"
 STEPS_INFERRED = (
     "The snapshot does not say where a step begins: workbench derived the steps from call stacks that repeat."
 )
-CATEGORY_WORDS = {
+_CATEGORY_WORDS = {
     "optimizer_state": "optimizer state",
     "temporary": "temporary tensors",
     "communication": "communication buffers",
@@ -25,7 +25,7 @@ FORWARD_ONLY = " No stack shows a backward pass, so they may be evaluation or in
 
 def in_words(category: str) -> str:
     """Return a category's name as a noun for a sentence: `optimizer state` for `optimizer_state`."""
-    return CATEGORY_WORDS.get(category, category)
+    return _CATEGORY_WORDS.get(category, category)
 
 
 def largest(categories: Mapping[str, int]) -> tuple[str, int]:

@@ -8,11 +8,11 @@ from analyzers.memory.model import Device, FreeBlocks, FreeMemory, Moment, Oom, 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
-SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
-WORTH_JOINING = 0.1
+_SPLIT_SHARE_AT_LEAST, _SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
+_WORTH_JOINING = 0.1
 """The share of the reserved memory from which on fragmented free memory explains why a request failed."""
-PLACES_SHOWN = 3
-FEWER_SIZES = "Allocate fewer different sizes: pad batches to a few lengths."
+_PLACES_SHOWN = 3
+_FEWER_SIZES = "Allocate fewer different sizes: pad batches to a few lengths."
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
@@ -21,13 +21,13 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
     if free is None:
         return
     match free.moment:
-        case Moment.FAILED_REQUEST if device.oom and is_fragmented(device, device.oom):
-            yield blocked_finding(device, free, device.oom.requested_bytes)
-        case Moment.PEAK if free.split_bytes >= max(SPLIT_BYTES_AT_LEAST, SPLIT_SHARE_AT_LEAST * free.reserved_bytes):
-            yield split_finding(device, free)
+        case Moment.FAILED_REQUEST if device.oom and _is_fragmented(device, device.oom):
+            yield _blocked_finding(device, free, device.oom.requested_bytes)
+        case Moment.PEAK if free.split_bytes >= max(_SPLIT_BYTES_AT_LEAST, _SPLIT_SHARE_AT_LEAST * free.reserved_bytes):
+            yield _split_finding(device, free)
 
 
-def would_have_served(free: FreeMemory, request: int) -> bool:
+def _would_have_served(free: FreeMemory, request: int) -> bool:
     """Return whether a request fits into all free memory together, but into no single free block.
 
     All free memory is the free memory in segments that other blocks use, plus the free memory of the device: expandable
@@ -40,21 +40,21 @@ def is_served_by_pieces(device: Device, oom: Oom) -> bool:
     """Return whether joining free memory would have satisfied a request, and no estimate contradicts it."""
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     enough = saving is None or saving.frees_bytes + oom.device_free_bytes >= oom.requested_bytes
-    return enough and is_fragmented(device, oom)
+    return enough and _is_fragmented(device, oom)
 
 
-def is_fragmented(device: Device, oom: Oom) -> bool:
+def _is_fragmented(device: Device, oom: Oom) -> bool:
     """Return whether free memory was enough for a request but fragmented, and enough to explain the failure.
 
     Where earlier steps had not needed as much, a few per cent would only move the failure to one of the next requests.
     """
     free = device.fragmentation.decisive
-    if free is None or not would_have_served(free, oom.requested_bytes):
+    if free is None or not _would_have_served(free, oom.requested_bytes):
         return False
-    return oom.pattern is OomPattern.STEADY or free.split_bytes >= WORTH_JOINING * free.reserved_bytes
+    return oom.pattern is OomPattern.STEADY or free.split_bytes >= _WORTH_JOINING * free.reserved_bytes
 
 
-def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
+def _blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
     """Return the finding that a request failed only because free memory was fragmented."""
     return Finding(
         id="memory.fragmentation",
@@ -72,7 +72,7 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
     )
 
 
-def split_finding(device: Device, free: FreeMemory) -> Finding:
+def _split_finding(device: Device, free: FreeMemory) -> Finding:
     """Return the finding that much of the memory reserved at the peak was free between blocks in use."""
     return Finding(
         id="memory.fragmentation",
@@ -96,17 +96,17 @@ def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
         device, f"free in segments in use, after entry {free.entry} of the allocation history: {size(free.split_bytes)}"
     )
     use = device.fragmentation
-    for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
-        yield fact(device, f"when the snapshot was taken, {free_place(place)}")
+    for place in [*use.pools[:_PLACES_SHOWN], *use.segments[:_PLACES_SHOWN]]:
+        yield fact(device, f"when the snapshot was taken, {_free_place(place)}")
 
 
 def defragment(device: Device) -> str:
     """Return advice against fragmentation: expandable segments, unless they are in use or would free nothing."""
     if device.fragmentation.expandable:
-        return f"{FEWER_SIZES} Segments are expandable already."
+        return f"{_FEWER_SIZES} Segments are expandable already."
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     if saving and not saving.frees_bytes:
-        return f"{FEWER_SIZES} The allocator's setting expandable_segments would free nothing here ({saving.model})."
+        return f"{_FEWER_SIZES} The allocator's setting expandable_segments would free nothing here ({saving.model})."
     sentence = f"Set {EXPANDABLE_SEGMENTS}."
     if saving is None:
         return sentence
@@ -114,7 +114,7 @@ def defragment(device: Device) -> str:
     return f"{sentence} Of the {size(saving.of_bytes)} that were free like this when the snapshot was taken,{usable}"
 
 
-def free_place(free: FreeBlocks) -> str:
+def _free_place(free: FreeBlocks) -> str:
     """Return a phrase on the free memory in one pool or segment that cannot be released to the device."""
     where = (
         f"segment {free.segment:#x}" if free.segment is not None else f"{pool_words(free.pool)}, stream {free.stream}"

@@ -8,14 +8,14 @@ from analyzers.memory.model import Device, Growth, UnusualUse
 from analyzers.report import Finding, Severity
 from analyzers.words import quantity, size, size_change
 
-LEAK_CAUSES = (
+_LEAK_CAUSES = (
     "Common causes are a list that is appended to, a loss summed up without .item() or .detach(), and a stored output"
     " that keeps its autograd graph."
 )
 
 
-CACHE = re.compile(r"(?i)kv_?cache|cache_utils\.py|past_key_value|key_value_cache")
-GROWING_CACHE = (
+_CACHE = re.compile(r"(?i)kv_?cache|cache_utils\.py|past_key_value|key_value_cache")
+_GROWING_CACHE = (
     "This is a cache of keys and values, which grows with each token. Bound the length of a sequence (max_new_tokens)"
     ' or the number of sequences, or allocate the cache once: cache_implementation="static" in transformers.'
 )
@@ -23,9 +23,9 @@ GROWING_CACHE = (
 
 def leak_advice(growth: Growth, line: str) -> str:
     """Return what to do about growth; `line` names the line that allocates it."""
-    if any(map(CACHE.search, growth.frames)):
-        return GROWING_CACHE
-    return f"Find what keeps the tensors of {line} alive. {LEAK_CAUSES}"
+    if any(map(_CACHE.search, growth.frames)):
+        return _GROWING_CACHE
+    return f"Find what keeps the tensors of {line} alive. {_LEAK_CAUSES}"
 
 
 def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:

@@ -11,29 +11,29 @@ from analyzers.memory.model import CaughtRequest, Device, FreeBlocks, Oom, OomPa
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import capitalised, quantity, rank_names, share, size
 
-NEAR_LIMIT_SHARE = 0.9
-LARGE_REQUEST_SHARE = 0.25
+_NEAR_LIMIT_SHARE = 0.9
+_LARGE_REQUEST_SHARE = 0.25
 """The share of the allocated bytes from which on a failed request has a finding of its own."""
-INPUT_LABEL = re.compile(r"input (\d+)")
-MODULES_SHOWN = POOLS_SHOWN = 3
-WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the processes on it and their memory."
+_INPUT_LABEL = re.compile(r"input (\d+)")
+_MODULES_SHOWN = _POOLS_SHOWN = 3
+_WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the processes on it and their memory."
 
 
 def oom_findings(device: Device) -> Iterator[Finding]:
     """Yield the finding that an allocation failed, and a second one if one step or request was unusually large."""
     oom = device.oom
     if isinstance(device.caught, CaughtRequest):
-        yield caught_finding(device, device.caught)
+        yield _caught_finding(device, device.caught)
     if oom is None:
         return
-    yield oom_finding(device, oom)
+    yield _oom_finding(device, oom)
     if oom.pattern is OomPattern.SPIKE:
-        yield spike_finding(device, oom)
-    elif oom.requested_bytes >= LARGE_REQUEST_SHARE * max(oom.allocated_bytes, 1):
-        yield large_request_finding(device, oom)
+        yield _spike_finding(device, oom)
+    elif oom.requested_bytes >= _LARGE_REQUEST_SHARE * max(oom.allocated_bytes, 1):
+        yield _large_request_finding(device, oom)
 
 
-def caught_finding(device: Device, caught: CaughtRequest) -> Finding:
+def _caught_finding(device: Device, caught: CaughtRequest) -> Finding:
     """Return the finding that the program survived failed requests."""
     where = f" in {innermost(caught.frames)}" if caught.frames else ""
     times = "" if caught.count == 1 else f" It is the last of {caught.count} failed requests in the recording."
@@ -52,27 +52,27 @@ def caught_finding(device: Device, caught: CaughtRequest) -> Finding:
     )
 
 
-def oom_finding(device: Device, oom: Oom) -> Finding:
+def _oom_finding(device: Device, oom: Oom) -> Finding:
     """Return the finding that an allocation failed: the request, the free memory, and the largest category in use."""
     category, total = largest(oom.categories)
     where = f" in {innermost(oom.frames)}" if oom.frames else ""
-    title = f"Out of {memory_name(device)}: a request for {size(oom.requested_bytes)} failed{where}"
+    title = f"Out of {_memory_name(device)}: a request for {size(oom.requested_bytes)} failed{where}"
     return Finding(
         id="memory.oom",
         severity=Severity.ERROR,
         title=f"{title}; the inputs were about {abnormal} times as large as in earlier steps"
         if (abnormal := abnormal_batch(oom))
         else title,
-        why=f"{free_memory(device, oom)} {what_tensors_held(oom)}",
-        next=next_step(device, oom, category) if total else WITHOUT_TENSORS,
+        why=f"{_free_memory(device, oom)} {_what_tensors_held(oom)}",
+        next=next_step(device, oom, category) if total else _WITHOUT_TENSORS,
         ranks=ranks_of(device),
         step=oom.step,
-        evidence=list(oom_evidence(device, oom)),
+        evidence=list(_oom_evidence(device, oom)),
         confidence=1.0,
     )
 
 
-def what_tensors_held(oom: Oom) -> str:
+def _what_tensors_held(oom: Oom) -> str:
     """Return a sentence on how much memory tensors used when a request failed, and on the largest category of them."""
     category, total = largest(oom.categories)
     if not oom.allocated_bytes:
@@ -80,7 +80,7 @@ def what_tensors_held(oom: Oom) -> str:
     return f"Tensors held {size(oom.allocated_bytes)}, {share(total, oom.allocated_bytes)} of it {in_words(category)}."
 
 
-def memory_name(device: Device) -> str:
+def _memory_name(device: Device) -> str:
     """Return the name of the memory that ran out: the host's for a recording on a CPU, or else the device's."""
     # Only recordings of a CPU have segments that are made up.
     if device.fragmentation.made_up_segments:
@@ -88,7 +88,7 @@ def memory_name(device: Device) -> str:
     return f"device memory (GPU {device.device})" if device.device else "device memory (GPU)"
 
 
-def free_memory(device: Device, oom: Oom) -> str:
+def _free_memory(device: Device, oom: Oom) -> str:
     """Return a sentence on how much memory was free when a request failed, and which limit this refers to."""
     free = size(oom.device_free_bytes)
     if not device.fragmentation.made_up_segments:
@@ -97,7 +97,7 @@ def free_memory(device: Device, oom: Oom) -> str:
         return "The process has no memory limit of its own, so the machine or its container had no more."
     others = device.limit_bytes - oom.device_free_bytes - oom.allocated_bytes
     rest = f" Python, libraries and threads took {size(others)}." if others > 0 else ""
-    limit = f"{size(device.limit_bytes)} ({limit_words(device)})"
+    limit = f"{size(device.limit_bytes)} ({_limit_words(device)})"
     return f"The process is limited to {limit}, and only {free} of this was free.{rest}"
 
 
@@ -106,15 +106,15 @@ LIMITS = {
     "RLIMIT_AS": "RLIMIT_AS, `ulimit -v`, which limits its address space: all that it maps, used or not",
 }
 """{name of a memory limit of the process: its name with the command that shows it, and what counts towards it}."""
-UNKNOWN_LIMIT = "`ulimit -d` or `ulimit -v`: the recording does not say which"
+_UNKNOWN_LIMIT = "`ulimit -d` or `ulimit -v`: the recording does not say which"
 
 
-def limit_words(device: Device) -> str:
+def _limit_words(device: Device) -> str:
     """Return which limit of a process its memory limit is, how to see it, and what counts towards it."""
-    return LIMITS.get(device.limit_name, UNKNOWN_LIMIT)
+    return LIMITS.get(device.limit_name, _UNKNOWN_LIMIT)
 
 
-def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
+def _oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     """Yield the evidence of a failed allocation: request, largest category, earlier steps, inputs, modules, pools."""
     category, total = largest(oom.categories)
     request = f"requested: {size(oom.requested_bytes)}; free: {size(oom.device_free_bytes)}"
@@ -123,17 +123,17 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     if total:
         part = share(total, oom.allocated_bytes)
         yield fact(device, f"{in_words(category)}: {size(total)} of the {size(oom.allocated_bytes)} allocated ({part})")
-    if history := step_history(oom):
+    if history := _step_history(oom):
         yield fact(device, history)
-    if inputs := larger_inputs(oom):
+    if inputs := _larger_inputs(oom):
         yield fact(device, inputs)
     if oom.difference:
         yield fact(device, difference_fact(oom.difference), innermost(oom.difference.frames))
-    for name, module_bytes in list(oom.modules.items())[:MODULES_SHOWN]:
+    for name, module_bytes in list(oom.modules.items())[:_MODULES_SHOWN]:
         part = f"{size(module_bytes)} of the {size(oom.allocated_bytes)} allocated"
         yield fact(device, f"{part} belong to {owner_words(name)}")
-    for pool in device.fragmentation.pools[:POOLS_SHOWN]:
-        yield fact(device, free_in_pool(pool, oom))
+    for pool in device.fragmentation.pools[:_POOLS_SHOWN]:
+        yield fact(device, _free_in_pool(pool, oom))
 
 
 def owner_words(label: str) -> str:
@@ -142,12 +142,12 @@ def owner_words(label: str) -> str:
     The label `input 0` stands for the first argument in a call of the model, `loss` for operations outside of the
     model.
     """
-    if input_number := INPUT_LABEL.fullmatch(label):
+    if input_number := _INPUT_LABEL.fullmatch(label):
         return f"argument {input_number[1]} of the model's forward()"
     return "operations outside of the model, such as the loss" if label == "loss" else label
 
 
-def step_history(oom: Oom) -> str:
+def _step_history(oom: Oom) -> str:
     """Return a phrase that compares the failing step with earlier ones; empty if the trace has no earlier step."""
     usual = size(oom.usual_peak_bytes)
     match oom.pattern:
@@ -163,7 +163,7 @@ def step_history(oom: Oom) -> str:
             return ""
 
 
-def larger_inputs(oom: Oom) -> str:
+def _larger_inputs(oom: Oom) -> str:
     """Return a phrase on how much larger the inputs of the failing step are than usual; empty if they are not."""
     growth = input_growth(oom)
     if not growth:
@@ -172,7 +172,7 @@ def larger_inputs(oom: Oom) -> str:
     return f"the inputs take {now} in this step, about {about(growth)} times as much as in earlier steps ({usual})"
 
 
-def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
+def _free_in_pool(free: FreeBlocks, oom: Oom) -> str:
     """Return a phrase on how much reserved memory is free in one pool, compared with the failed request."""
     too_small = free.largest_bytes < oom.requested_bytes
     return (
@@ -182,7 +182,7 @@ def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
     )
 
 
-def spike_finding(device: Device, oom: Oom) -> Finding:
+def _spike_finding(device: Device, oom: Oom) -> Finding:
     """Return the finding that the failing step needed far more memory than the steps before it."""
     wanted = oom.allocated_bytes + oom.requested_bytes
     return Finding(
@@ -190,12 +190,12 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
         severity=Severity.WARNING,
         title=f"{failing_step(device, oom)} needed at least {size(wanted)}, earlier steps at most"
         f" {size(oom.usual_peak_bytes)}",
-        why=f"{what_differs(oom)} {size(oom.allocated_bytes)} was allocated when the request for"
+        why=f"{_what_differs(oom)} {size(oom.allocated_bytes)} was allocated when the request for"
         f" {size(oom.requested_bytes)} failed, which makes {size(wanted)}.",
-        next=smaller_request(oom),
+        next=_smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,
-        evidence=spike_evidence(device, oom),
+        evidence=_spike_evidence(device, oom),
         confidence=0.7,
     )
 
@@ -206,31 +206,31 @@ def failing_step(device: Device, oom: Oom) -> str:
     return f"{step} of {rank_names(ranks)}" if (ranks := ranks_of(device)) else step
 
 
-def large_request_finding(device: Device, oom: Oom) -> Finding:
+def _large_request_finding(device: Device, oom: Oom) -> Finding:
     """Return the finding that the failed request is unusually large by itself."""
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
         title=f"The request that failed is large by itself: {size(oom.requested_bytes)},"
         f" while all tensors together held {size(oom.allocated_bytes)}",
-        why=f"This one request is {part_of_allocated(oom)} all memory that was allocated at that moment."
+        why=f"This one request is {_part_of_allocated(oom)} all memory that was allocated at that moment."
         if oom.allocated_bytes
         else "No other memory was allocated at that moment.",
-        next=smaller_request(oom),
+        next=_smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,
-        evidence=spike_evidence(device, oom),
+        evidence=_spike_evidence(device, oom),
         confidence=0.7,
     )
 
 
-def part_of_allocated(oom: Oom) -> str:
+def _part_of_allocated(oom: Oom) -> str:
     """Return the size of a failed request relative to what the text names next: `31 % of`, or `2.3 times`."""
     ratio = oom.requested_bytes / oom.allocated_bytes
     return f"{about(ratio)} times" if ratio > 1 else f"{share(oom.requested_bytes, oom.allocated_bytes)} of"
 
 
-def smaller_request(oom: Oom) -> str:
+def _smaller_request(oom: Oom) -> str:
     """Return advice on how to make the failed request smaller."""
     where = innermost(oom.frames, "the failing operation")
     others = "Check"
@@ -242,16 +242,16 @@ def smaller_request(oom: Oom) -> str:
     )
 
 
-def what_differs(oom: Oom) -> str:
+def _what_differs(oom: Oom) -> str:
     """Return a sentence on how the failing step differs from earlier steps, as far as that is known."""
-    inputs = larger_inputs(oom)
+    inputs = _larger_inputs(oom)
     known = f"{capitalised(inputs)}."
     return known if inputs else "Earlier steps fitted into memory, so this step had larger inputs or kept more tensors."
 
 
-def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
+def _spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
     """Return the evidence on an unusually large step or request: requested and allocated bytes, and larger inputs."""
-    inputs = larger_inputs(oom)
+    inputs = _larger_inputs(oom)
     request = fact(device, f"requested: {size(oom.requested_bytes)}; already allocated: {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]
 
@@ -259,7 +259,7 @@ def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
 def near_limit_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if the peak came close to the memory limit and no allocation failed."""
     limit, peak = device.limit_bytes, device.peak_allocated_bytes
-    if device.oom or not limit or peak < NEAR_LIMIT_SHARE * limit:
+    if device.oom or not limit or peak < _NEAR_LIMIT_SHARE * limit:
         return
     category, total = largest(device.categories)
     yield Finding(

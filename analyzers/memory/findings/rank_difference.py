@@ -35,14 +35,14 @@ NEXT = {
 
 def difference_advice(rank: int, oom: Oom, difference: RankDifference) -> str:
     """Return the difference of a rank from the others and what to do about it, as sentences."""
-    if difference.kind is DifferenceKind.BATCH and may_be_everywhere(oom, difference):
-        return batch_before(rank, difference)
-    sentence = own_sentence(rank, oom, difference) if difference.kind is DifferenceKind.OWN else ""
+    if difference.kind is DifferenceKind.BATCH and _may_be_everywhere(oom, difference):
+        return _batch_before(rank, difference)
+    sentence = _own_sentence(rank, oom, difference) if difference.kind is DifferenceKind.OWN else ""
     advice = NEXT.get(difference.kind) or PURPOSE_ADVICE[difference.purpose]
-    return f"{sentence or difference_sentence(rank, difference)} {advice}"
+    return f"{sentence or _difference_sentence(rank, difference)} {advice}"
 
 
-def may_be_everywhere(oom: Oom, difference: RankDifference) -> bool:
+def _may_be_everywhere(oom: Oom, difference: RankDifference) -> bool:
     """Return whether the other ranks may do the same in the failing step: they are recorded up to an earlier step.
 
     If the failing rank did it in its own earlier steps already, the recordings of the others would show it.
@@ -52,28 +52,30 @@ def may_be_everywhere(oom: Oom, difference: RankDifference) -> bool:
     return difference.until_step < oom.step
 
 
-def batch_before(rank: int, difference: RankDifference) -> str:
+def _batch_before(rank: int, difference: RankDifference) -> str:
     """Return the advice on a batch that is larger than all that this rank and others had in earlier steps."""
     return (
         f"First check why the batch of rank {rank} in the failing step is so large (collation, packing, long samples"
         f" that are not truncated): its tensors are about {about(difference.ratio or 1)} times as large as any that it"
-        f" or {compared_ranks(difference)} had before in the same lines. Cap the tokens or pixels of a batch."
+        f" or {_compared_ranks(difference)} had before in the same lines. Cap the tokens or pixels of a batch."
     )
 
 
-def own_sentence(rank: int, oom: Oom, difference: RankDifference) -> str:
+def _own_sentence(rank: int, oom: Oom, difference: RankDifference) -> str:
     """Return a sentence on lines that are in no recording of another rank."""
     d = difference
     most = "" if d.line == d.frames[0] else f", most of it in {innermost(d.frames)}"
     first = f"First look at {call_site(d.line)}: it needs {size(d.bytes)} on rank {rank}{most}"
-    if not may_be_everywhere(oom, d):
+    if not _may_be_everywhere(oom, d):
         return f"{first}, and no other rank ran it."
-    return f"{first}. It is in no earlier step, and the recordings of {compared_ranks(d)} end with step {d.until_step}."
+    return (
+        f"{first}. It is in no earlier step, and the recordings of {_compared_ranks(d)} end with step {d.until_step}."
+    )
 
 
-def difference_sentence(rank: int, difference: RankDifference) -> str:
+def _difference_sentence(rank: int, difference: RankDifference) -> str:
     """Return a sentence on how the memory of a rank differs from that of the other ranks."""
-    d, others = difference, compared_ranks(difference)
+    d, others = difference, _compared_ranks(difference)
     ratio = about(d.ratio or 1)
     match d.kind:
         case DifferenceKind.PART:
@@ -82,7 +84,7 @@ def difference_sentence(rank: int, difference: RankDifference) -> str:
                 f" {ratio} times as large as the largest of {others}, while those of other lines are as large as there."
             )
         case DifferenceKind.MORE | DifferenceKind.NO_RECOMPUTATION:
-            return more_sentence(rank, d)
+            return _more_sentence(rank, d)
         case DifferenceKind.LAYERS:
             return (
                 f"First compare the part of the model on rank {rank}: parameters, gradients and optimizer state take"
@@ -102,7 +104,7 @@ def difference_sentence(rank: int, difference: RankDifference) -> str:
 
 def difference_clause(difference: RankDifference) -> str:
     """Return the difference as a clause for the verdict, whose subject is the rank that ran out of memory."""
-    d, others, ratio = difference, compared_ranks(difference), about(difference.ratio or 1)
+    d, others, ratio = difference, _compared_ranks(difference), about(difference.ratio or 1)
     match d.kind:
         case DifferenceKind.BATCH:
             return f"its tensors are about {ratio} times as large as any of {others}"
@@ -116,12 +118,12 @@ def difference_clause(difference: RankDifference) -> str:
             return f"it has {size(d.bytes)} more than {others}, in tensors of the same sizes"
 
 
-def more_sentence(rank: int, difference: RankDifference) -> str:
+def _more_sentence(rank: int, difference: RankDifference) -> str:
     """Return a sentence on a rank that keeps more tensors of the usual size alive than the others."""
     many = f"{about(difference.ratio)} times as many" if difference.ratio else "more"
     why = " keeps activations that they compute again in the backward pass, and so"
     return (
-        f"First check why rank {rank} holds more than {compared_ranks(difference)}: it"
+        f"First check why rank {rank} holds more than {_compared_ranks(difference)}: it"
         f"{why * (difference.kind is DifferenceKind.NO_RECOMPUTATION)} has {many} tensors of the same size alive, such"
         f" as those of {innermost(difference.frames, 'the backward pass')}, which makes {size(difference.bytes)}."
     )
@@ -129,10 +131,10 @@ def more_sentence(rank: int, difference: RankDifference) -> str:
 
 def difference_fact(difference: RankDifference) -> str:
     """Return the difference as evidence: how many bytes more than on the ranks with which it was compared."""
-    return f"{size(difference.bytes)} more than on {compared_ranks(difference)}"
+    return f"{size(difference.bytes)} more than on {_compared_ranks(difference)}"
 
 
-def compared_ranks(difference: RankDifference) -> str:
+def _compared_ranks(difference: RankDifference) -> str:
     """Return the ranks of a comparison as a phrase: `rank 0` or `the 3 other ranks (ranks 0-2)`."""
     names = rank_names(difference.ranks)
     return f"the {len(difference.ranks)} other ranks ({names})" if len(difference.ranks) > 1 else names

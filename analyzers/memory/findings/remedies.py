@@ -25,14 +25,14 @@ ADVICE = {
     "unknown": "Look at the lines that allocated most of the memory: run `workbench inspect` on this file with"
     " `--breakdown`",
 }
-ADVICE_WHEN_RECOMPUTING = {
+_ADVICE_WHEN_RECOMPUTING = {
     "selective": 'Recompute all activations (in torchtitan activation_checkpoint.mode = "full"), or use a smaller batch'
     f" ({BATCH}) or sequence ({SEQUENCE})",
     "full": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}): all activations are recomputed already",
 }
 """{mode in run.json: advice against activations}, for jobs that already recompute some or all of them."""
-SHARDABLE = ("parameters", "gradients", "optimizer_state")
-HELPFUL = {
+_SHARDABLE = ("parameters", "gradients", "optimizer_state")
+_HELPFUL = {
     "activations": {
         Remedy.ACTIVATION_CHECKPOINTING: "Checkpointing",
         Remedy.HALF_BATCH: "Half the batch or the sequence",
@@ -43,7 +43,7 @@ HELPFUL = {
 """{category: {remedy that helps against it: the beginning of a sentence about its effect}}."""
 
 
-UNKNOWN_WHEN_FAILED = (
+_UNKNOWN_WHEN_FAILED = (
     f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). To see which lines need most of the memory, run"
     " `workbench inspect` on this file with `--breakdown`."
 )
@@ -56,13 +56,13 @@ def remedy(device: Device, categories: Mapping[str, int], *, failed: bool = Fals
     """
     category, total = largest(categories)
     if failed and category == "unknown":
-        return UNKNOWN_WHEN_FAILED
+        return _UNKNOWN_WHEN_FAILED
     sentences = [f"{advice(device, category)}."]
-    for helpful, beginning in HELPFUL.get(category, {}).items():
+    for helpful, beginning in _HELPFUL.get(category, {}).items():
         if saving := saving_by(device, helpful):
             amount = f"{size(saving.frees_bytes)} of {size(saving.of_bytes)}"
             sentences.append(f"{beginning} would free about {amount} ({saving.model}).")
-    if category in SHARDABLE:
+    if category in _SHARDABLE:
         amount = f"{size(total / 2)} of {size(total)} of {in_words(category)}"
         sentences.append(f"Sharding over twice as many ranks would free {amount} on each rank.")
     return " ".join(sentences)
@@ -74,7 +74,7 @@ def advice(device: Device, category: str) -> str:
     If the job already recomputes activations, the advice against activations takes that into account.
     """
     job = job_of(Path(device.path)) if category == "activations" else None
-    return ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]
+    return _ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]
 
 
 def saving_by(device: Device, wanted: Remedy) -> Saving | None:

@@ -9,22 +9,22 @@ from analyzers.memory.model import Device, MissingEvidence
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import quantity, share, size
 
-UNKNOWN_SHARE = 0.5
-STACKS_SHOWN = 3
+_UNKNOWN_SHARE = 0.5
+_STACKS_SHOWN = 3
 
 
-WITHOUT_STACK = (
+_WITHOUT_STACK = (
     "These blocks have no stack: most often they are older than the recording, or stacks were not recorded.",
     "Call torch.cuda.memory._record_memory_history() before the model is created: then every allocation has a stack.",
 )
-WITHOUT_STACK_ON_CPU = (
-    WITHOUT_STACK[0],
+_WITHOUT_STACK_ON_CPU = (
+    _WITHOUT_STACK[0],
     (
         "Create the `workbench.recorders.MemoryRecorder` right after the model and the optimizer, and put"
         " `with recorder.step(N):` around each whole step: then every later allocation has a stack."
     ),
 )
-UNTOLD = (
+_UNTOLD = (
     "Most of these blocks have a stack, but it contains no forward or backward pass, no optimizer and no collective.",
     (
         "Run `workbench inspect` on this file with `--breakdown`, which lists the lines that allocated most. Or start"
@@ -33,24 +33,24 @@ UNTOLD = (
 )
 """The reason why blocks with stacks are of unknown category, and the advice on it.
 
-`WITHOUT_STACK` is the same for blocks without stacks, and `WITHOUT_STACK_ON_CPU` for those of a CPU.
+`_WITHOUT_STACK` is the same for blocks without stacks, and `_WITHOUT_STACK_ON_CPU` for those of a CPU.
 """
 
 
 def trust_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if the trace contradicts the snapshot, and one if most of the peak is of unknown category."""
     if MissingEvidence.HISTORY in device.missing and device.reserved_bytes:
-        yield state_finding(device)
+        yield _state_finding(device)
     if not device.consistent:
-        yield inconsistent_finding(device)
+        yield _inconsistent_finding(device)
     elif device.exceeds_segments:
-        yield impossible_peak_finding(device)
+        yield _impossible_peak_finding(device)
     unknown = device.categories["unknown"]
-    if device.peak_allocated_bytes and unknown > UNKNOWN_SHARE * device.peak_allocated_bytes:
+    if device.peak_allocated_bytes and unknown > _UNKNOWN_SHARE * device.peak_allocated_bytes:
         yield uncategorised_finding(device, unknown)
 
 
-def state_finding(device: Device) -> Finding:
+def _state_finding(device: Device) -> Finding:
     """Return the finding that a snapshot shows one moment only."""
     return Finding(
         id="memory.state_only",
@@ -66,7 +66,7 @@ def state_finding(device: Device) -> Finding:
     )
 
 
-def inconsistent_finding(device: Device) -> Finding:
+def _inconsistent_finding(device: Device) -> Finding:
     """Return the finding that the bytes at the end of the trace differ from those of the snapshot's list of blocks."""
     return Finding(
         id="memory.inconsistent",
@@ -93,7 +93,7 @@ def sums(device: Device) -> str:
     return f"{end}; sum of the list of blocks: {size(device.listed_bytes)}; difference: {apart}"
 
 
-def impossible_peak_finding(device: Device) -> Finding:
+def _impossible_peak_finding(device: Device) -> Finding:
     """Return the finding that the peak of the trace does not fit into the segments of the snapshot."""
     peak, reserved = size(device.peak_allocated_bytes), size(device.peak_reserved_bytes)
     return Finding(
@@ -112,16 +112,16 @@ def impossible_peak_finding(device: Device) -> Finding:
     )
 
 
-def has_stacks(device: Device) -> bool:
+def _has_stacks(device: Device) -> bool:
     """Return whether most bytes of unknown category, among the largest stacks at the peak, have a recorded stack."""
     unknown = [stack for stack in device.top_stacks if stack.category == "unknown"]
     return sum(stack.bytes if stack.frames else -stack.bytes for stack in unknown) > 0
 
 
-def unknown_stacks(device: Device) -> Iterator[Evidence]:
+def _unknown_stacks(device: Device) -> Iterator[Evidence]:
     """Yield the stacks that allocated most of the bytes of unknown category at the peak, as evidence."""
     unknown = [stack for stack in device.top_stacks if stack.category == "unknown" and stack.frames]
-    for stack in unknown[:STACKS_SHOWN]:
+    for stack in unknown[:_STACKS_SHOWN]:
         text = f"of unknown category: {size(stack.bytes)} in {quantity(stack.count, 'block')}"
         yield fact(device, text, innermost(stack.frames))
 
@@ -146,8 +146,8 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     Without a history of allocations there is no peak; the finding is then about the memory allocated at the snapshot.
     """
     peak = device.peak_allocated_bytes
-    without_stack = WITHOUT_STACK_ON_CPU if device.fragmentation.made_up_segments else WITHOUT_STACK
-    reason, advice = UNTOLD if has_stacks(device) else without_stack
+    without_stack = _WITHOUT_STACK_ON_CPU if device.fragmentation.made_up_segments else _WITHOUT_STACK
+    reason, advice = _UNTOLD if _has_stacks(device) else without_stack
     what = "allocated memory" if MissingEvidence.HISTORY in device.missing else "peak allocated memory"
     return Finding(
         id="memory.uncategorised",
@@ -158,12 +158,12 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         next=advice,
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[*unknown_stacks(device)] if has_stacks(device) else [without_stacks(device, unknown)],
+        evidence=[*_unknown_stacks(device)] if _has_stacks(device) else [_without_stacks(device, unknown)],
         confidence=1.0,
     )
 
 
-def without_stacks(device: Device, unknown: int) -> Evidence:
+def _without_stacks(device: Device, unknown: int) -> Evidence:
     """Return the evidence that most of the `unknown` bytes of unknown category are in blocks without a stack."""
     told = sum(stack.bytes for stack in device.top_stacks if stack.category == "unknown" and stack.frames)
     how_many = f"{size(unknown - told)} of it has no stack" if told else "none of them has a stack"

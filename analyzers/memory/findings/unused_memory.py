@@ -9,8 +9,8 @@ from analyzers.memory.model import Device, PoolUse
 from analyzers.report import Finding, Severity
 from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size, uncapitalised
 
-UNUSED_SHARE_AT_LEAST, UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
-EVIDENCE_SHOWN = 4
+_UNUSED_SHARE_AT_LEAST, _UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
+_EVIDENCE_SHOWN = 4
 
 
 def unused_memory_findings(device: Device) -> Iterator[Finding]:
@@ -18,19 +18,19 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
     if device.fragmentation.made_up_segments:
         return
     if device.retries:
-        yield retries_finding(device)
+        yield _retries_finding(device)
     if device.idle_threshold:
-        yield threshold_finding(device, device.idle_threshold)
+        yield _threshold_finding(device, device.idle_threshold)
     unused_pools = [pool for pool in device.pools if pool.pool != COMMON_POOL and not pool.allocated_bytes]
-    if sum(pool.reserved_bytes for pool in unused_pools) >= UNUSED_BYTES_AT_LEAST:
-        yield unused_pools_finding(device, unused_pools)
+    if sum(pool.reserved_bytes for pool in unused_pools) >= _UNUSED_BYTES_AT_LEAST:
+        yield _unused_pools_finding(device, unused_pools)
     unused = device.reserved_bytes - device.fragmentation.allocated_bytes
     # If the list of blocks misses some that the history has, what looks unused may hold tensors.
-    if device.consistent and unused >= max(UNUSED_BYTES_AT_LEAST, UNUSED_SHARE_AT_LEAST * device.reserved_bytes):
-        yield unused_cache_finding(device, unused)
+    if device.consistent and unused >= max(_UNUSED_BYTES_AT_LEAST, _UNUSED_SHARE_AT_LEAST * device.reserved_bytes):
+        yield _unused_cache_finding(device, unused)
 
 
-def retries_finding(device: Device) -> Finding:
+def _retries_finding(device: Device) -> Finding:
     """Return the finding that allocations had to wait until the allocator had released cached segments."""
     freed = sum(retry.freed_bytes for retry in device.retries)
     return Finding(
@@ -50,13 +50,13 @@ def retries_finding(device: Device) -> Finding:
                 f"before entry {retry.index} of the allocation history: {size(retry.freed_bytes)} given back to the"
                 " driver",
             )
-            for retry in device.retries[:EVIDENCE_SHOWN]
+            for retry in device.retries[:_EVIDENCE_SHOWN]
         ],
         confidence=0.8,
     )
 
 
-def threshold_finding(device: Device, threshold: str) -> Finding:
+def _threshold_finding(device: Device, threshold: str) -> Finding:
     """Return the finding that a setting of the allocator has no effect by itself."""
     return Finding(
         id="memory.idle_threshold",
@@ -73,7 +73,7 @@ def threshold_finding(device: Device, threshold: str) -> Finding:
     )
 
 
-def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
+def _unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
     """Return the finding that private memory pools (of CUDA graphs or MemPools) keep segments that no block uses."""
     reserved = sum(pool.reserved_bytes for pool in pools)
     return Finding(
@@ -89,13 +89,13 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
         step=device.step,
         evidence=[
             fact(device, f"{pool_words(pool.pool)}: {size(pool.reserved_bytes)} reserved")
-            for pool in pools[:EVIDENCE_SHOWN]
+            for pool in pools[:_EVIDENCE_SHOWN]
         ],
         confidence=0.7,
     )
 
 
-def unused_cache_finding(device: Device, unused: int) -> Finding:
+def _unused_cache_finding(device: Device, unused: int) -> Finding:
     """Return the finding that much of the reserved memory (`unused` bytes) is not in use at the end of the trace."""
     used = device.fragmentation.allocated_bytes
     return Finding(
@@ -105,7 +105,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         why=f"PyTorch's allocator had reserved {size(device.reserved_bytes)} of the device, but only {size(used)} of it"
         f" ({share(used, device.reserved_bytes)}) held tensors. It keeps the rest for later allocations, so other"
         " processes and libraries cannot use it.",
-        next=f"Nothing to do, unless another process or library needs this memory. {giving_back(device, unused)}",
+        next=f"Nothing to do, unless another process or library needs this memory. {_giving_back(device, unused)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"most memory reserved at any time: {size(device.peak_reserved_bytes)}")],
@@ -113,7 +113,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
     )
 
 
-def giving_back(device: Device, unused: int) -> str:
+def _giving_back(device: Device, unused: int) -> str:
     """Return the sentences on how to give `unused` bytes back to the device, as far as `empty_cache` can release them.
 
     `empty_cache` cannot release free memory in segments that also hold tensors.

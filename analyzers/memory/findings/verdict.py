@@ -9,9 +9,9 @@ from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
 from analyzers.report import Finding, Status, Verdict, status_of
 from analyzers.words import rank_names, share, size, uncapitalised
 
-CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
+_CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
 """The classes in order of priority; `oom` is first, because a leak or fragmentation may be why memory ran out."""
-CONFIDENCE_IF_HEALTHY, CONFIDENCE_PER_MISSING, CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
+_CONFIDENCE_IF_HEALTHY, _CONFIDENCE_PER_MISSING, _CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
 
 MISSING = {
     MissingEvidence.HISTORY: "a history of allocations (only the state at the snapshot is known)",
@@ -26,21 +26,21 @@ MISSING = {
 
 
 def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict: the first class in `CLASSES` that has a finding; if there is none, healthy or unknown."""
+    """Return the verdict: the first class in `_CLASSES` that has a finding; if there is none, healthy or unknown."""
     present = {finding.id: finding for finding in findings}
-    kind = next((kind for kind in CLASSES if finding_id(kind) in present), None)
+    kind = next((kind for kind in _CLASSES if finding_id(kind) in present), None)
     if kind is None:
-        return quiet_verdict(devices, findings)
+        return _quiet_verdict(devices, findings)
     finding = present[finding_id(kind)]
     subject = subject_of(devices, finding.ranks, finding.evidence[0].source if finding.evidence else "")
     sentence = (
-        oom_sentence(devices, present) if kind is MemoryClass.OOM else f"{subject}: {uncapitalised(finding.title)}"
+        _oom_sentence(devices, present) if kind is MemoryClass.OOM else f"{subject}: {uncapitalised(finding.title)}"
     )
     return Verdict(
         status=status_of(findings),
         kind=kind,
         ranks=finding.ranks,
-        sentence=oom_sentence(devices, present) if kind is MemoryClass.OOM else sentence,
+        sentence=_oom_sentence(devices, present) if kind is MemoryClass.OOM else sentence,
         confidence=finding.confidence,
         missing=missing_evidence(devices),
     )
@@ -51,10 +51,10 @@ def finding_id(kind: str) -> str:
     return f"memory.{kind}"
 
 
-def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
+def _quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
     """Return the verdict if there is no problem: healthy, or unknown if some history of allocations is not recorded."""
     missing = missing_evidence(devices)
-    recorded = [device for device in devices if has_history(device)]
+    recorded = [device for device in devices if _has_history(device)]
     if not recorded:
         held = any(device.reserved_bytes for device in devices)
         empty = "the snapshot is empty: memory history was not being recorded"
@@ -62,26 +62,26 @@ def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Ver
             status=Status.UNKNOWN,
             kind=MemoryClass.UNKNOWN,
             sentence=state_sentence(devices) if held else empty,
-            confidence=CONFIDENCE_AT_LEAST if held else 0.0,
+            confidence=_CONFIDENCE_AT_LEAST if held else 0.0,
             missing=missing,
         )
-    status, peak = status_of(findings), peak_clause(recorded, devices)
+    status, peak = status_of(findings), _peak_clause(recorded, devices)
     # A device without a history that holds nothing was not used.
-    unrecorded = [device for device in devices if device.reserved_bytes and not has_history(device)]
+    unrecorded = [device for device in devices if device.reserved_bytes and not _has_history(device)]
     return Verdict(
         status=Status.UNKNOWN if unrecorded and status is Status.OK else status,
         kind=MemoryClass.UNKNOWN if unrecorded else MemoryClass.HEALTHY,
         sentence=(
-            f"no failure is recorded: {peak}; {unrecorded_clause(devices, unrecorded)}"
+            f"no failure is recorded: {peak}; {_unrecorded_clause(devices, unrecorded)}"
             if unrecorded
             else f"nothing failed: {peak}"
         ),
-        confidence=max(CONFIDENCE_AT_LEAST, CONFIDENCE_IF_HEALTHY - CONFIDENCE_PER_MISSING * len(missing)),
+        confidence=max(_CONFIDENCE_AT_LEAST, _CONFIDENCE_IF_HEALTHY - _CONFIDENCE_PER_MISSING * len(missing)),
         missing=missing,
     )
 
 
-def has_history(device: Device) -> bool:
+def _has_history(device: Device) -> bool:
     """Return whether the allocations and frees of a device were recorded over time."""
     return MissingEvidence.HISTORY not in device.missing
 
@@ -89,18 +89,18 @@ def has_history(device: Device) -> bool:
 def state_sentence(devices: Sequence[Device]) -> str:
     """Return the verdict's sentence for snapshots without a history: what is allocated on the fullest device."""
     fullest = max(devices, key=lambda device: device.end_allocated_bytes)
-    subject = subject_with_device(devices, fullest)
+    subject = _subject_with_device(devices, fullest)
     return (
         f"{subject} holds {size(fullest.end_allocated_bytes)} allocated of {size(fullest.reserved_bytes)} reserved;"
         " without a history of allocations it is unknown whether memory ran out, leaked or peaked higher"
     )
 
 
-def unrecorded_clause(devices: Sequence[Device], unrecorded: Sequence[Device]) -> str:
+def _unrecorded_clause(devices: Sequence[Device], unrecorded: Sequence[Device]) -> str:
     """Return a clause on the devices in `unrecorded`, of which only the state at the snapshot is known."""
     unknown = "no history of allocations, so what happened there is unknown"
     if len(unrecorded) == 1:
-        return f"{subject_with_device(devices, unrecorded[0])} has {unknown}"
+        return f"{_subject_with_device(devices, unrecorded[0])} has {unknown}"
     files, unrecorded_files = (len({device.path for device in some}) for some in (devices, unrecorded))
     of_files = f"{unrecorded_files} of {files} snapshots"
     counted = of_files if unrecorded_files > 1 else f"{len(unrecorded)} of {len(devices)} devices"
@@ -109,7 +109,7 @@ def unrecorded_clause(devices: Sequence[Device], unrecorded: Sequence[Device]) -
     return f"{counted}{named} have {unknown}"
 
 
-def peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
+def _peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
     """Return a clause on the highest peak: which device has it, how many bytes, and the largest category of them.
 
     `recorded` are the devices in `devices` that have a history of allocations.
@@ -117,7 +117,7 @@ def peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
     fullest = max(recorded, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
     peak = fullest.peak_allocated_bytes
-    subject = subject_with_device(devices, fullest)
+    subject = _subject_with_device(devices, fullest)
     return f"{subject} peaked at {size(peak)}, {share(total, peak)} of it {in_words(category)}"
 
 
@@ -130,14 +130,14 @@ def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> st
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
 
 
-def subject_with_device(devices: Sequence[Device], fullest: Device) -> str:
+def _subject_with_device(devices: Sequence[Device], fullest: Device) -> str:
     """Return the subject of a sentence on one device, with the device's number if the same process has several."""
     subject = subject_of(devices, ranks_of(fullest), fullest.path)
     others = [device for device in devices if device.path == fullest.path and device.device != fullest.device]
     return f"{subject} on device {fullest.device} (of {len(others) + 1})" if others else subject
 
 
-def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
+def _oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
     """Return the verdict's sentence for an OOM: which rank, when, where, the request, and what used most of the memory.
 
     `present` has the findings by id.
@@ -147,14 +147,14 @@ def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> s
     leak = present.get(finding_id(MemoryClass.LEAK))
     difference = f"; {difference_clause(oom.difference)}" if oom.difference and not leak else ""
     return (
-        f"{subject_of(devices, ranks, path)} ran out of memory{when_and_where(oom)}:"
+        f"{subject_of(devices, ranks, path)} ran out of memory{_when_and_where(oom)}:"
         f" it requested {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} free;"
-        f" {allocated_share(oom)}{difference}"
+        f" {_allocated_share(oom)}{difference}"
         + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
     )
 
 
-def allocated_share(oom: Oom) -> str:
+def _allocated_share(oom: Oom) -> str:
     """Return a clause on the largest category when a request failed: its share of the memory of all tensors."""
     category, total = largest(oom.categories)
     if not oom.allocated_bytes:
@@ -162,7 +162,7 @@ def allocated_share(oom: Oom) -> str:
     return f"{share(total, oom.allocated_bytes)} of the {size(oom.allocated_bytes)} allocated is {in_words(category)}"
 
 
-def when_and_where(oom: Oom) -> str:
+def _when_and_where(oom: Oom) -> str:
     """Return the step and line of a failed allocation, as far as known: ` at step 6 in forward (train.py:41)`."""
     step = "" if oom.step is None else f" at step {oom.step}"
     return step + (f" in {innermost(oom.frames)}" if oom.frames else "")

@@ -11,8 +11,8 @@ from analyzers.memory.reading.schema import CATEGORIES
 if TYPE_CHECKING:
     import pandas as pd
 
-EXCESS_SHARE, EXCESS_BYTES = 0.1, 1 << 20
-RANKS_AT_LEAST = 2
+_EXCESS_SHARE, _EXCESS_BYTES = 0.1, 1 << 20
+_RANKS_AT_LEAST = 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
     rows = [
         (d.rank, d.device, d.step, d.peak_allocated_bytes, d.limit_bytes or 0, *(d.categories[c] for c in CATEGORIES))
-        for d in sorted(latest(devices), key=fullness, reverse=True)
+        for d in sorted(latest(devices), key=_fullness, reverse=True)
     ]
     return pd.DataFrame(rows, columns=["rank", "device", "step", "peak", "limit", *CATEGORIES])
 
@@ -61,7 +61,7 @@ def latest(devices: Sequence[Device]) -> list[Device]:
     return list({(device.rank, device.device): device for device in in_time}.values())
 
 
-def fullness(device: Device) -> tuple[bool, float]:
+def _fullness(device: Device) -> tuple[bool, float]:
     """Return a key to sort devices by how full they are: those that ran out of memory come last, as the fullest.
 
     The others are sorted by the share of memory used: the peak divided by the memory limit, or the peak itself if no
@@ -78,11 +78,11 @@ def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
     """
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)
-    if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:
+    if len({device.rank for device in last} - {None}) < _RANKS_AT_LEAST:
         return None
-    fullest = max(last, key=fullness)
+    fullest = max(last, key=_fullness)
     others = [device for device in last if device is not fullest]
     excess = fullest.peak_allocated_bytes - median(device.peak_allocated_bytes for device in others)
-    if excess < max(EXCESS_BYTES, EXCESS_SHARE * fullest.peak_allocated_bytes):
+    if excess < max(_EXCESS_BYTES, _EXCESS_SHARE * fullest.peak_allocated_bytes):
         return None
     return UnevenRank(fullest, others, int(excess))

@@ -14,13 +14,13 @@ from itertools import takewhile
 from analyzers.memory.difference_model import Purpose
 from analyzers.memory.ranks.call_sites import CallSite
 
-PURPOSES = (
+_PURPOSES = (
     (Purpose.EVALUATION, re.compile(r"(?i)(^|_)(eval|valid|infer|predict|generat|test_(step|loop|epoch))")),
     (Purpose.AVERAGE, re.compile(r"(?i)(^|_)(ema|swa|polyak|shadow)(_|$)|moving_average|averag(e|ing)_(model|weight)")),
     (Purpose.CHECKPOINT, re.compile(r"(?i)checkpoint|state_dict|full_tensor|(^|_)save(_|$)|consolidat")),
 )
 OUTPUT = re.compile(r"(?i)cross_entropy|log_softmax|nll_loss|logits|lm_head|(^|_)head(_|$)")
-SCHEDULE = re.compile(r"(?i)warm_?up|cool_?down|1f1b|gpipe|micro_?batch|schedule|pipeline")
+_SCHEDULE = re.compile(r"(?i)warm_?up|cool_?down|1f1b|gpipe|micro_?batch|schedule|pipeline")
 
 
 def aligned_values(
@@ -37,16 +37,16 @@ def aligned_values(
     for site in wanted:
         if site in values:
             continue
-        outer = outer_frames(site, by_line[site[0]])
+        outer = _outer_frames(site, by_line[site[0]])
         if purpose_of(outer, ())[0] in (Purpose.UNKNOWN, Purpose.OUTPUT):
-            may_share = any(SCHEDULE.search(frame.rpartition(" ")[2]) for frame in outer)
+            may_share = any(_SCHEDULE.search(frame.rpartition(" ")[2]) for frame in outer)
             others = [other for other in by_line[site[0]] if may_share or other not in own]
             if others:
                 aligned[site] = values[max(others, key=lambda other: shared(site, other))]
     return aligned
 
 
-def outer_frames(site: CallSite, others: Sequence[CallSite]) -> list[str]:
+def _outer_frames(site: CallSite, others: Sequence[CallSite]) -> list[str]:
     """Return the frames of a call site, outermost first, that lie outside of what it shares with any of the others."""
     return list(site[max((shared(site, other) for other in others), default=0) :][::-1])
 
@@ -61,7 +61,7 @@ def purpose_of(frames: Sequence[str], library: Sequence[str]) -> tuple[Purpose, 
 
     `frames` are `file:line function`, outermost first; `library` are names of functions inside the innermost one.
     """
-    for purpose, pattern in PURPOSES:
+    for purpose, pattern in _PURPOSES:
         for frame in frames:
             if pattern.search(frame.rpartition(" ")[2]):
                 return purpose, frame

@@ -19,11 +19,11 @@ from analyzers.memory.reading.frames import frame_text
 from analyzers.memory.reading.schema import CATEGORIES, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
-STACKS_AT_MOST = 20_000
+_STACKS_AT_MOST = 20_000
 """Of how many stacks the call site is looked up; a job that makes new stacks in every step has many more."""
 CallSite = tuple[str, ...]
 """The user's frames of a stack as `file:line function`, innermost first."""
-RECOMPUTED = re.compile(r"torch/utils/checkpoint\.py (recompute_fn|unpack_hook|backward)$")
+_RECOMPUTED = re.compile(r"torch/utils/checkpoint\.py (recompute_fn|unpack_hook|backward)$")
 """Matches a frame `file function` in which activation checkpointing computes activations again."""
 OPTIMIZER = re.compile(r"torch[/\\]optim[/\\]")
 """Matches a frame in an optimizer of PyTorch."""
@@ -155,14 +155,14 @@ class RankMemory:
     def recomputes(self) -> bool:
         """Whether a stack of the trace shows that activations are recomputed in the backward pass."""
         snapshot = self.replay.trace.snapshot
-        [shown] = stacks_showing(snapshot, [RECOMPUTED])
+        [shown] = stacks_showing(snapshot, [_RECOMPUTED])
         stack: Column = self.replay.trace.entry("stack")
         return bool(shown[np.unique(stack)].any())
 
 
 def largest_first(values: Integers) -> list[int]:
-    """Return the indexes of the `STACKS_AT_MOST` largest values, the largest first."""
-    order: list[int] = np.argsort(-values, kind="stable")[:STACKS_AT_MOST].tolist()
+    """Return the indexes of the `_STACKS_AT_MOST` largest values, the largest first."""
+    order: list[int] = np.argsort(-values, kind="stable")[:_STACKS_AT_MOST].tolist()
     return order
 
 

@@ -17,14 +17,14 @@ from analyzers.memory.ranks.alignment import aligned_values, purpose_of
 from analyzers.memory.ranks.call_sites import STATE, CallSite, RankMemory, SiteUse, highest, joined
 from analyzers.memory.reading.schema import CATEGORIES
 
-LARGER_RATIO, EQUAL_RATIO = 1.3, 1.1
+_LARGER_RATIO, _EQUAL_RATIO = 1.3, 1.1
 """A tensor is larger than on the other ranks from the first ratio on, and equally large up to the second one."""
-PART_SHARE = 0.2
+_PART_SHARE = 0.2
 """If lines with this share of the bytes have tensors of equal size, not the whole batch is larger."""
-STATE_SHARE, OUTSIDE_RATIO = 0.2, 1.15
-DECISIVE_SHARE, DECISIVE_BYTES = 0.05, 1 << 20
+_STATE_SHARE, _OUTSIDE_RATIO = 0.2, 1.15
+_DECISIVE_SHARE, _DECISIVE_BYTES = 0.05, 1 << 20
 """A difference counts if it is at least this share of the memory that was needed, and so many bytes."""
-STATE_NAMES = frozenset(CATEGORIES[category] for category in STATE)
+_STATE_NAMES = frozenset(CATEGORIES[category] for category in STATE)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Comparison:
         """For each call site whose largest block is larger than on any other rank: how many times as large."""
         known = {site: use.largest for site, use in self.live.items() if self.is_known(site)}
         ratios = {site: largest / self.usual_largest[site] for site, largest in known.items()}
-        return {site: ratio for site, ratio in ratios.items() if ratio >= LARGER_RATIO}
+        return {site: ratio for site, ratio in ratios.items() if ratio >= _LARGER_RATIO}
 
     def is_known(self, site: CallSite) -> bool:
         """Return whether another rank allocated memory at a call site."""
@@ -109,7 +109,7 @@ class Comparison:
 
         What only this rank allocates is left out.
         """
-        own = sum(use.bytes for use in self.own.values() if use.category in STATE_NAMES)
+        own = sum(use.bytes for use in self.own.values() if use.category in _STATE_NAMES)
         here = self.failed.state_bytes(self.oom.index) - own
         return here, max((peer.state_bytes(peer.peak_entry) for peer in self.peers), default=0)
 
@@ -127,23 +127,23 @@ def difference_of(comparison: Comparison) -> RankDifference | None:
     }
     kind = max(sums, key=lambda one: sums[one])
     needed = c.oom.allocated_bytes + c.oom.requested_bytes
-    if sums[kind] < max(DECISIVE_BYTES, DECISIVE_SHARE * needed):
+    if sums[kind] < max(_DECISIVE_BYTES, _DECISIVE_SHARE * needed):
         return None
     if kind is DifferenceKind.BATCH:
-        return larger_tensors(c, larger)
+        return _larger_tensors(c, larger)
     if kind is DifferenceKind.OWN:
-        return own_lines(c)
-    return more_tensors(c, sums[kind])
+        return _own_lines(c)
+    return _more_tensors(c, sums[kind])
 
 
-def larger_tensors(c: Comparison, excess: Mapping[CallSite, int]) -> RankDifference:
+def _larger_tensors(c: Comparison, excess: Mapping[CallSite, int]) -> RankDifference:
     """Return the difference that tensors are larger than on the other ranks: of all lines, or of a part of them.
 
     `excess` has, for each call site with larger tensors, its bytes above the usual.
     """
     usual = {site: c.live[site].bytes / ratio for site, ratio in c.larger.items()}
-    equal = sum(use.bytes for site, use in c.live.items() if is_equal(c, site, use))
-    is_part = equal > PART_SHARE * (equal + sum(usual.values()))
+    equal = sum(use.bytes for site, use in c.live.items() if _is_equal(c, site, use))
+    is_part = equal > _PART_SHARE * (equal + sum(usual.values()))
     worst = max(excess, key=lambda site: excess[site])
     return RankDifference(
         kind=DifferenceKind.PART if is_part else DifferenceKind.BATCH,
@@ -152,34 +152,34 @@ def larger_tensors(c: Comparison, excess: Mapping[CallSite, int]) -> RankDiffere
         ratio=c.larger[worst] if is_part else sum(c.live[site].bytes for site in usual) / sum(usual.values()),
         frames=list(worst),
         line=worst[0],
-        is_new=None if c.before is None else c.own_earlier.get(worst, 0) * LARGER_RATIO < c.live[worst].largest,
+        is_new=None if c.before is None else c.own_earlier.get(worst, 0) * _LARGER_RATIO < c.live[worst].largest,
     )
 
 
-def is_equal(c: Comparison, site: CallSite, use: SiteUse) -> bool:
+def _is_equal(c: Comparison, site: CallSite, use: SiteUse) -> bool:
     """Return whether a call site has activations or temporary tensors as large as on the other ranks."""
-    if use.category in STATE_NAMES or not c.is_known(site):
+    if use.category in _STATE_NAMES or not c.is_known(site):
         return False
-    return 1 / EQUAL_RATIO <= use.largest / c.usual_largest[site] <= EQUAL_RATIO
+    return 1 / _EQUAL_RATIO <= use.largest / c.usual_largest[site] <= _EQUAL_RATIO
 
 
-def own_lines(c: Comparison) -> RankDifference:
+def _own_lines(c: Comparison) -> RankDifference:
     """Return the difference that the rank has memory from lines that no other rank has run."""
     worst = max(c.own, key=lambda site: c.own[site].bytes)
-    below = frames_below_split(worst, c.usual_largest)
-    purpose, line = purpose_of(below, library_names(c.failed, c.own[worst].stack))
+    below = _frames_below_split(worst, c.usual_largest)
+    purpose, line = purpose_of(below, _library_names(c.failed, c.own[worst].stack))
     return RankDifference(
         kind=DifferenceKind.OWN,
         ranks=[],
         bytes=sum(use.bytes for use in c.own.values()),
         frames=list(worst),
-        line=line or telling_frame(below, c.usual_largest) or worst[0],
+        line=line or _telling_frame(below, c.usual_largest) or worst[0],
         purpose=purpose,
         is_new=None if c.before is None else not set(c.own) & set(c.own_earlier),
     )
 
 
-def frames_below_split(site: CallSite, others: Mapping[CallSite, int]) -> list[str]:
+def _frames_below_split(site: CallSite, others: Mapping[CallSite, int]) -> list[str]:
     """Return the frames of a call site, outermost first, from the first one on that no other call site shares.
 
     Two call sites share a frame if all frames outside of it are the same, too.
@@ -190,7 +190,7 @@ def frames_below_split(site: CallSite, others: Mapping[CallSite, int]) -> list[s
     return list(outward[split - 1 :])
 
 
-def telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
+def _telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
     """Return the innermost frame that is in no call site of the others, or else the innermost one; empty without any.
 
     `below` are frames, outermost first. What a line calls, such as the layers of the model, the others may call, too.
@@ -200,17 +200,17 @@ def telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
     return next((frame for frame in named if frame not in known), named[0] if named else "")
 
 
-def library_names(memory: RankMemory, stack: int) -> list[str]:
+def _library_names(memory: RankMemory, stack: int) -> list[str]:
     """Return the names of the functions of a stack that are inside the user's innermost frame."""
     return memory.replay.trace.snapshot.frames.native_names(stack)
 
 
-def more_tensors(c: Comparison, excess: int) -> RankDifference:
+def _more_tensors(c: Comparison, excess: int) -> RankDifference:
     """Return the difference that the rank keeps more tensors of the usual sizes, or more state of the model."""
     here, usual = c.state
     worst = max(c.more, key=lambda site: c.more[site], default=())
     kind = DifferenceKind.MORE
-    if here - usual > STATE_SHARE * usual:
+    if here - usual > _STATE_SHARE * usual:
         kind = DifferenceKind.LAYERS
     elif not c.failed.recomputes and all(peer.recomputes for peer in c.peers):
         kind = DifferenceKind.NO_RECOMPUTATION
@@ -234,7 +234,7 @@ def outside_difference(failed: Device, oom: Oom, peers: Sequence[Device]) -> Ran
     """
     reserved = [peer.peak_reserved_bytes for peer in peers if not peer.fragmentation.made_up_segments]
     available = oom.reserved_bytes + oom.device_free_bytes
-    if not reserved or failed.fragmentation.made_up_segments or median(reserved) < OUTSIDE_RATIO * available:
+    if not reserved or failed.fragmentation.made_up_segments or median(reserved) < _OUTSIDE_RATIO * available:
         return None
     usual = int(median(reserved))
     return RankDifference(

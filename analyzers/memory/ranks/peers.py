@@ -17,7 +17,7 @@ from analyzers.memory.ranks.difference import Comparison, difference_of, outside
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
-PEERS_AT_MOST = 8
+_PEERS_AT_MOST = 8
 """With how many ranks a rank is compared: those with the highest peaks, as they excuse most."""
 Open = Callable[[Device], Replay]
 """A function that returns the recording of a device."""
@@ -34,19 +34,19 @@ def with_differences(devices: Sequence[Device], artefacts: Sequence[Artefact], o
     def replay_of(device: Device) -> Replay:
         return Replay(open_snapshot(artefact_of[device.path], silent).device(device.device))
 
-    peers = peers_of(devices)
-    return [with_difference(device, peers, replay_of) if device.oom else device for device in devices]
+    peers = _peers_of(devices)
+    return [_with_difference(device, peers, replay_of) if device.oom else device for device in devices]
 
 
-def peers_of(devices: Sequence[Device]) -> list[Device]:
+def _peers_of(devices: Sequence[Device]) -> list[Device]:
     """Return the last recordings of the ranks that did not run out of memory, the fullest first."""
     failed = {device.rank for device in devices if device.oom}
     last = latest([device for device in devices if device.rank is not None and device.rank not in failed])
     recorded = [device for device in last if MissingEvidence.HISTORY not in device.missing and device.top_stacks]
-    return sorted(recorded, key=lambda device: -device.peak_allocated_bytes)[:PEERS_AT_MOST]
+    return sorted(recorded, key=lambda device: -device.peak_allocated_bytes)[:_PEERS_AT_MOST]
 
 
-def with_difference(device: Device, peers: Sequence[Device], replay_of: Open) -> Device:
+def _with_difference(device: Device, peers: Sequence[Device], replay_of: Open) -> Device:
     """Return a device that ran out of memory with its difference from `peers`, if there is one."""
     oom = device.oom
     if oom is None or device.rank is None or not peers:

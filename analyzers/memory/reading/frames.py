@@ -14,10 +14,10 @@ Frame = tuple[str, str, int]
 """A stack frame: function name, file, and line number (0 if not known)."""
 
 # What captures the stack or hands memory out lies below the operation that asked for it: innermost where stacks="all".
-ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
+_ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
 
 
-def is_internal(file: str) -> bool:
+def _is_internal(file: str) -> bool:
     """Return whether a file belongs to PyTorch, to Python or to native code, so that its frames are not the user's."""
     return origin_of(file) <= Origin.RUNTIME
 
@@ -132,7 +132,7 @@ class Frames:
         `stack_frames`.
         """
         names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
-        return next((count for count, name in enumerate(names) if not ALLOCATOR_FRAME.match(name)), 0)
+        return next((count for count, name in enumerate(names) if not _ALLOCATOR_FRAME.match(name)), 0)
 
     @cached_property
     def _is_user(self) -> Mask:
@@ -141,7 +141,7 @@ class Frames:
         Each file is checked once, because there are fewer files than frames.
         """
         files, inverse = np.unique(self._file, return_inverse=True)
-        return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
+        return np.array([not _is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
     def _first_user(self, start: int, end: int) -> int:
         """Return the first position from `start` on whose frame in `stack_frames` is the user's; else `end`."""

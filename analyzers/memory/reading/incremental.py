@@ -24,7 +24,7 @@ Table = dict[str, Column]
 
 CHUNK = 1 << 13
 """The number of trace entries that are converted to columns at a time."""
-CHECKS_OF_AN_EMPTY_LIST = 16
+_CHECKS_OF_AN_EMPTY_LIST = 16
 """The number of times that an empty list is checked for trace entries before it is ignored.
 
 The unpickler appends entries a thousand at a time, so that the list of a trace is empty at first.
@@ -94,12 +94,12 @@ class IncrementalReader:
         new_objects = gc.get_objects(generation=0)
         gc.freeze()  # so that the next call sees only newer objects
         lists = [
-            (made, CHECKS_OF_AN_EMPTY_LIST)
+            (made, _CHECKS_OF_AN_EMPTY_LIST)
             for made in new_objects
-            if type(made) is list and (not made or is_entry(made[0]))
+            if type(made) is list and (not made or _is_entry(made[0]))
         ]
         lists += self._empty_lists
-        self._partial |= {id(trace): PartialTrace(trace) for trace, _ in lists if trace and is_entry(trace[0])}
+        self._partial |= {id(trace): PartialTrace(trace) for trace, _ in lists if trace and _is_entry(trace[0])}
         self._empty_lists = [(empty, checks - 1) for empty, checks in lists if checks and not empty]
         for partial in self._partial.values():
             while len(partial.trace) - partial.converted >= CHUNK:
@@ -135,6 +135,6 @@ class WatchedFile:
         return content
 
 
-def is_entry(value: object) -> bool:
+def _is_entry(value: object) -> bool:
     """Return whether an object looks like a trace entry: a dict with an "action"."""
     return type(value) is dict and "action" in value

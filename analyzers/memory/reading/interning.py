@@ -14,7 +14,7 @@ from analyzers.words import bounded
 RawFrames = list[Any]
 """A list of frame dicts from the snapshot file; `StackTable.number` replaces its elements by a single `StackNumber`."""
 NO_FRAMES: RawFrames = []
-CANDIDATES_AT_MOST = 8
+_CANDIDATES_AT_MOST = 8
 
 
 class StackNumber(NamedTuple):
@@ -139,7 +139,7 @@ class StackTable:
         contents = tuple(self.frame(frame) for frame in frames)
         number = StackNumber(self.stacks.setdefault(contents, len(self.stacks)))
         # In JSON no objects are shared: without a limit every list would become a candidate.
-        if len(candidates) < CANDIDATES_AT_MOST:
+        if len(candidates) < _CANDIDATES_AT_MOST:
             candidates.append((frames.copy(), number))
         return number
 

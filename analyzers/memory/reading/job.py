@@ -10,7 +10,7 @@ from analyzers.files import read_json
 from analyzers.memory.job import Job
 from analyzers.nodes.received import NODES
 
-FOLDERS_UP = 3
+_FOLDERS_UP = 3
 """The number of folders above a snapshot that are searched for run.json.
 
 Snapshots are in `RUN/memory_snapshot/iteration_N/`.
@@ -25,16 +25,16 @@ def job_of(snapshot: Path) -> Job | None:
     A snapshot in `RUN/nodes/NODE/` was sent by another node; its run folder is RUN.
     """
     above = list(snapshot.resolve().parents)
-    of_run = [folder.parent for folder in above[FOLDERS_UP : FOLDERS_UP + 1] if folder.name == NODES]
-    for folder in [*above[:FOLDERS_UP], *of_run]:
+    of_run = [folder.parent for folder in above[_FOLDERS_UP : _FOLDERS_UP + 1] if folder.name == NODES]
+    for folder in [*above[:_FOLDERS_UP], *of_run]:
         try:
-            return job_in_manifest(read_json(folder / "run.json"))
+            return _job_in_manifest(read_json(folder / "run.json"))
         except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError):
             continue
     return None
 
 
-def job_in_manifest(manifest: Mapping[str, Any]) -> Job:
+def _job_in_manifest(manifest: Mapping[str, Any]) -> Job:
     """Return the training job described by the contents of a run.json.
 
     Raises:

@@ -23,11 +23,11 @@ VOCABULARY = {
     "default_state": int(BlockState.ACTIVE),
     "chunk": CHUNK,
 }
-ENTRY_COLUMNS = {
+_ENTRY_COLUMNS = {
     "action": np.uint8, "addr": np.uint64, "size": np.int64, "time": np.int64, "stack": np.int32, "arena": np.int32,
     "category": np.int8, "label": np.int32,
 }  # fmt: skip
-BLOCK_COLUMNS = {
+_BLOCK_COLUMNS = {
     "block_segment": np.int32, "block_address": np.uint64, "block_size": np.int64, "block_requested": np.int64,
     "block_state": np.uint8, "block_stack": np.int32,
 }  # fmt: skip
@@ -77,7 +77,7 @@ def read_natively(stream: IO[bytes]) -> NativeSnapshot | None:
         return None
     entries, blocks = (
         {name: np.frombuffer(content[name], kind) for name, kind in columns.items()}
-        for columns in (ENTRY_COLUMNS, BLOCK_COLUMNS)
+        for columns in (_ENTRY_COLUMNS, _BLOCK_COLUMNS)
     )
     counts = np.frombuffer(content["counts"], np.int64).tolist()
     return NativeSnapshot(entries, blocks, counts, content["segments"], content["rest"], NativeTables(content))

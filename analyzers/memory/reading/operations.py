@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 # The first kind whose pattern occurs in any frame names the stack.
-LIBRARY_USES = (
+_LIBRARY_USES = (
     (re.compile(r"CUDABlasLt\w*Workspace|[cC]ublas[lL]t\w*Workspace"), "cuBLASLt workspace"),
     (re.compile(r"getNewWorkspace|[cC]ublas\w*Workspace|getCurrentCUDABlasHandle"), "cuBLAS workspace"),
     (re.compile(r"[cC]udnn\w*[wW]orkspace|[wW]orkspace\w*[cC]udnn"), "cuDNN workspace"),
@@ -12,27 +12,27 @@ LIBRARY_USES = (
     (re.compile(r"ProcessGroup(?P<library>NCCL|Gloo|XCCL|MPI)"), "{library} collective"),
     (re.compile(r"^(?P<library>nccl|gloo|xccl):(?P<name>\w+)"), "{library} {name}"),
 )
-BACKWARD_NODE = re.compile(r"\b(?P<node>\w+?)Backward\d*(_apply_functional|::apply\b|\b(?!::))")
-ENGINE = re.compile(r"autograd::(python::Python)?[Ee]ngine")
+_BACKWARD_NODE = re.compile(r"\b(?P<node>\w+?)Backward\d*(_apply_functional|::apply\b|\b(?!::))")
+_ENGINE = re.compile(r"autograd::(python::Python)?[Ee]ngine")
 NODES = (
     (re.compile(r"\bCopySlices\b"), "backward of an in-place change of a view"),
     (re.compile(r"\bPyNode::apply\b"), "backward of a custom autograd function"),
 )
 """Patterns for nodes of the autograd graph that are not named after an operator, with a readable name for each."""
-ENGINE_USES = (
+_ENGINE_USES = (
     (re.compile(r"\bAccumulateGrad\b"), "gradient of a parameter (AccumulateGrad)"),
     (re.compile(r"InputBuffer::"), "sum of gradients from several uses"),
     *NODES,
     (re.compile(r"\bRegisterPostBackwardFunction"), "FSDP after the backward pass of a module"),
 )
-CALL = re.compile(r"^at::_ops::(?P<dispatched>\w+)::call\b|^aten::(?P<recorded>\w+)$")
+_CALL = re.compile(r"^at::_ops::(?P<dispatched>\w+)::call\b|^aten::(?P<recorded>\w+)$")
 # `at::_ops::sum_dim_IntList` is the overload `dim_IntList` of the operator `sum`.
-OVERLOAD = re.compile(
+_OVERLOAD = re.compile(
     r"_(Tensor|Scalar|Scalar\w+|Tensor_\w+|dim|dim_\w+|int|out|self|start|start_\w+|memory_format|dtype|dtype_layout"
     r"|device|other|ScalarOther|ScalarSelf|default|names\w*|correction|input|vec|IntList|Dimname\w*|generator\w*)$"
 )
-WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_"}
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_"}
 """The operators that only allocate memory; the operator that called one of them says more about the purpose."""
 
 
@@ -45,31 +45,31 @@ def operation_of(names: Sequence[str]) -> str:
         operation_of(["at::_ops::bmm::call(...)", "torch::autograd::generated::BmmBackward0::apply(...)"])
         # "backward of bmm"
     """
-    return library_use(names) or backward_of(names) or operator_of(names)
+    return _library_use(names) or _backward_of(names) or _operator_of(names)
 
 
-def library_use(names: Iterable[str]) -> str:
+def _library_use(names: Iterable[str]) -> str:
     """Return the purpose of a library's allocation, such as `cuBLAS workspace`; empty if no library allocates."""
     for name in names:
-        for pattern, words in LIBRARY_USES:
+        for pattern, words in _LIBRARY_USES:
             if match := pattern.search(name):
                 parts = {key: text or "" for key, text in match.groupdict().items()}
                 return words.format(**parts).replace("nccl ", "NCCL ")
     return ""
 
 
-def backward_of(names: Sequence[str]) -> str:
+def _backward_of(names: Sequence[str]) -> str:
     """Return what the autograd engine runs in a stack, such as `backward of bmm`; empty if it runs nothing there.
 
     The result is `backward pass` if the stack shows the engine but not the operation.
     """
     for name in names:
-        for pattern, words in ENGINE_USES:
+        for pattern, words in _ENGINE_USES:
             if pattern.search(name):
                 return words
-        if node := BACKWARD_NODE.search(name):
-            return f"backward of {operator_name(node['node'])}"
-    return "backward pass" if any(map(ENGINE.search, names)) else ""
+        if node := _BACKWARD_NODE.search(name):
+            return f"backward of {_operator_name(node['node'])}"
+    return "backward pass" if any(map(_ENGINE.search, names)) else ""
 
 
 def runs_backward_node(names: Sequence[str]) -> bool:
@@ -77,36 +77,36 @@ def runs_backward_node(names: Sequence[str]) -> bool:
 
     `names` are the functions of the stack, as in `operation_of`.
     """
-    patterns = [BACKWARD_NODE, *(pattern for pattern, _ in NODES)]
-    return any(pattern.search(name) for name in names for pattern in patterns) and not library_use(names)
+    patterns = [_BACKWARD_NODE, *(pattern for pattern, _ in NODES)]
+    return any(pattern.search(name) for name in names for pattern in patterns) and not _library_use(names)
 
 
-def operator_name(node: str) -> str:
+def _operator_name(node: str) -> str:
     """Return the operator of an autograd node: `nll_loss` for `NllLoss`.
 
     All variants of attention (`ScaledDotProduct...`) give `scaled_dot_product_attention`.
     """
-    snake = WORD_START.sub("_", node).lower()
+    snake = _WORD_START.sub("_", node).lower()
     return "scaled_dot_product_attention" if "dot_product" in snake else plain(snake)
 
 
-def operator_of(names: Sequence[str]) -> str:
+def _operator_of(names: Sequence[str]) -> str:
     """Return the outermost ATen operator in a stack, which the user's line calls; empty if there is none.
 
-    An operator that only allocates (`FILLS`) is returned only if there is no other.
+    An operator that only allocates (`_FILLS`) is returned only if there is no other.
     """
     called = called_operators(names)
-    telling = [name for name in called if name not in FILLS]
+    telling = [name for name in called if name not in _FILLS]
     return (telling or called or [""])[-1]
 
 
 def called_operators(names: Iterable[str]) -> list[str]:
     """Return the names of the ATen operators that are called in a stack, the innermost first."""
-    return [plain(match["dispatched"] or match["recorded"]) for name in names if (match := CALL.search(name))]
+    return [plain(match["dispatched"] or match["recorded"]) for name in names if (match := _CALL.search(name))]
 
 
 def plain(operator: str) -> str:
     """Return an ATen operator's name without its overload and without the internal prefixes `_` and `native_`."""
-    while OVERLOAD.search(operator):
-        operator = OVERLOAD.sub("", operator)
+    while _OVERLOAD.search(operator):
+        operator = _OVERLOAD.sub("", operator)
     return operator.removeprefix("_").removeprefix("native_")

@@ -26,16 +26,16 @@ from analyzers.memory.reading.interning import NO_FRAMES, ArenaTable, InternTabl
 from analyzers.memory.reading.native import NativeSnapshot, read_natively
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 
-GZIP_MAGIC, PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
-TEXT_AT_MOST = 500
-BYTES_AT_MOST = 1 << 62
+_GZIP_MAGIC, _PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
+_TEXT_AT_MOST = 500
+_BYTES_AT_MOST = 1 << 62
 """The largest sum of sizes that is accepted; it is far above any real memory, and int64 can hold it."""
 
 Row = Mapping[str, Any]
 """A dict of the snapshot file: a trace entry, a segment, a block or an annotation."""
 
 # The scalars that our own recorder writes about the whole file, and their types.
-RECORDER_KEYS: dict[str, type] = {
+_RECORDER_KEYS: dict[str, type] = {
     "rank": int,
     "step": int,
     "limit_bytes": int,
@@ -61,7 +61,7 @@ class ActionNumbers(dict[str, int]):
         return int(Action.UNKNOWN)
 
 
-ACTION_NUMBERS = ActionNumbers(ACTION_OF)
+_ACTION_NUMBERS = ActionNumbers(ACTION_OF)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -74,20 +74,20 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         HostileInput: The file would run code, or has a structure that no recorder writes.
     """
     tables = InternTables()
-    entries = IncrementalReader(as_input_errors()(lambda trace: trace_columns(trace, tables)))
-    with as_input_errors(), unpickle.gc_paused():
+    entries = IncrementalReader(_as_input_errors()(lambda trace: trace_columns(trace, tables)))
+    with _as_input_errors(), unpickle.gc_paused():
         with open_regular(paths[0]) as file:
-            stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
-            is_pickle = magic(stream)[:1] == PICKLE_MAGIC
+            stream = _decompressed(file) if _magic(file) == _GZIP_MAGIC else file
+            is_pickle = _magic(stream)[:1] == _PICKLE_MAGIC
             if is_pickle and (native := read_natively(stream)):
-                return native_columns(native)
+                return _native_columns(native)
             stream.seek(0)
             snapshot = unpickled(stream, entries) if is_pickle else decoded(stream)
         return columns(snapshot, tables, entries)
 
 
 @contextmanager
-def as_input_errors() -> Iterator[None]:
+def _as_input_errors() -> Iterator[None]:
     """In a `with` block, turn an exception caused by damaged gzip data or a wrong type into an `InputError`."""
     try:
         yield
@@ -114,7 +114,7 @@ def decoded(stream: IO[bytes]) -> Any:
         raise InputError(f"neither a pickle nor JSON: {error}", "was the file copied whole?") from error
 
 
-def decompressed(file: IO[bytes]) -> IO[bytes]:
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
     """Return a stream of the decompressed contents of a gzipped file.
 
     The package isal is several times as fast as the standard library.
@@ -122,7 +122,7 @@ def decompressed(file: IO[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", igzip.open(file, "rb"))  # type: ignore[no-untyped-call]  # isal has no types
 
 
-def magic(stream: IO[bytes]) -> bytes:
+def _magic(stream: IO[bytes]) -> bytes:
     """Return the first two bytes of a stream, and go back to its start."""
     start = stream.read(2)
     stream.seek(0)
@@ -140,22 +140,22 @@ def columns(
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot() gives the segments alone
         snapshot = {"segments": snapshot}
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
-    refuse_shared([*traces, *(segment["blocks"] for segment in segments)])
+    _refuse_shared([*traces, *(segment["blocks"] for segment in segments)])
     table = (
-        entry_columns(traces, entries)
-        | segment_columns(segments, tables.arenas)
-        | block_columns(segments, tables.stacks)
+        _entry_columns(traces, entries)
+        | _segment_columns(segments, tables.arenas)
+        | _block_columns(segments, tables.stacks)
     )
-    return with_small_parts(table, snapshot, tables, [len(trace) for trace in traces])
+    return _with_small_parts(table, snapshot, tables, [len(trace) for trace in traces])
 
 
-def native_columns(native: NativeSnapshot) -> tuple[dict[str, Column], dict[str, Any]]:
+def _native_columns(native: NativeSnapshot) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return every column of a snapshot that was read by the native reader, and its metadata."""
-    table = native.entries | segment_columns(native.segments, native.tables.arenas) | native.blocks
-    return with_small_parts(table, native.rest, native.tables, native.counts)
+    table = native.entries | _segment_columns(native.segments, native.tables.arenas) | native.blocks
+    return _with_small_parts(table, native.rest, native.tables, native.counts)
 
 
-def with_small_parts(
+def _with_small_parts(
     table: dict[str, Column], snapshot: Row, tables: InternTables, counts: list[int]
 ) -> tuple[dict[str, Column], dict[str, Any]]:
     """Add the columns of annotations, recorder's tags, texts and stacks to `table`; return it and the file's metadata.
@@ -164,20 +164,20 @@ def with_small_parts(
     index. `counts` is the number of trace entries of each device.
     """
     recorder = snapshot.get("workbench") or {}
-    table |= annotation_columns(snapshot.get("external_annotations") or [], tables.texts)
-    table |= older_columns(recorder.get("blocks") or {}, tables.texts)
+    table |= _annotation_columns(snapshot.get("external_annotations") or [], tables.texts)
+    table |= _older_columns(recorder.get("blocks") or {}, tables.texts)
     # Last, as the other tables are still numbering texts and stacks until here.
     table |= tables.columns()
-    refuse_oversized(table)
+    _refuse_oversized(table)
     return table, {
         "entries": counts,
-        "recorder": recorder_scalars(recorder),
-        "settings": settings_of(snapshot),
+        "recorder": _recorder_scalars(recorder),
+        "settings": _settings_of(snapshot),
         "overflowed": overflowed(snapshot, len(counts)),
     }
 
 
-def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
+def _refuse_shared(lists: Sequence[Sequence[object]]) -> None:
     """Refuse a file in which one list of entries or blocks is used twice: a small file could then expand without end.
 
     Raises:
@@ -191,18 +191,18 @@ def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
         )
 
 
-def refuse_oversized(table: Mapping[str, Column]) -> None:
+def _refuse_oversized(table: Mapping[str, Column]) -> None:
     """Refuse a file whose sizes would overflow int64 when they are summed.
 
     Raises:
-        HostileInput: A size is negative, or the sum of a column of sizes is above `BYTES_AT_MOST`.
+        HostileInput: A size is negative, or the sum of a column of sizes is above `_BYTES_AT_MOST`.
     """
     for name in ("size", "segment_total", "block_size", "block_requested"):
-        if len(sizes := table[name]) and (sizes.min() < 0 or sizes.sum(dtype=np.float64) > BYTES_AT_MOST):
+        if len(sizes := table[name]) and (sizes.min() < 0 or sizes.sum(dtype=np.float64) > _BYTES_AT_MOST):
             raise HostileInput("sizes are negative or beyond any memory", "no recorder writes such a file")
 
 
-def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: object) -> Column:
+def _column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: object) -> Column:
     """Return the value of `key` in each of `rows` as a column of type `kind`; `default` for a row without this key."""
     try:
         return np.fromiter(map(itemgetter(key), rows), kind, len(rows))
@@ -210,7 +210,7 @@ def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: objec
         return np.fromiter((row.get(key, default) for row in rows), kind, len(rows))
 
 
-def entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dict[str, Column]:
+def _entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dict[str, Column]:
     """Return the columns of the trace entries of all devices: first the entries of device 0, then of device 1, etc."""
     # The empty trace gives the columns their types where there is no other.
     parts = [part for trace in [*traces, []] for part in entries.columns(trace)]
@@ -223,30 +223,30 @@ def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Colum
     `stack`, `arena` and `label` are indexes into `tables`. An `oom` entry has no address; its `addr` is the free memory
     of the device in bytes.
     """
-    action = np.fromiter(map(ACTION_NUMBERS.__getitem__, map(itemgetter("action"), trace)), np.uint8, len(trace))
-    addr = column_of(trace, "addr", np.uint64, 0)
+    action = np.fromiter(map(_ACTION_NUMBERS.__getitem__, map(itemgetter("action"), trace)), np.uint8, len(trace))
+    addr = _column_of(trace, "addr", np.uint64, 0)
     for i in np.flatnonzero(action == Action.OOM).tolist():
         # An `oom` entry has no address; PyTorch writes there what the device had left.
         addr[i] = trace[i].get("device_free", 0)
-    streams, pools = column_of(trace, "stream", np.int64, 0), [entry.get("pool_id") for entry in trace]
+    streams, pools = _column_of(trace, "stream", np.int64, 0), [entry.get("pool_id") for entry in trace]
     return {
         "action": action,
         "addr": addr,
-        "size": column_of(trace, "size", np.int64, 0),
-        "time": column_of(trace, "time_us", np.int64, 0),
+        "size": _column_of(trace, "size", np.int64, 0),
+        "time": _column_of(trace, "time_us", np.int64, 0),
         "stack": tables.stacks.numbers([entry.get("frames", NO_FRAMES) for entry in trace]),
         "arena": tables.arenas.numbers(streams, pools),
-    } | tag_columns(trace, tables.texts)
+    } | _tag_columns(trace, tables.texts)
 
 
-def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
+def _tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
     """Return the columns `category` and `label` of trace entries, which only this project's recorder fills.
 
     Without tags the category is `UNTAGGED`. A label is an index of `texts`, 0 if there is none.
     """
     if not any("category" in entry for entry in trace):
         return {"category": np.full(len(trace), UNTAGGED, np.int8), "label": np.zeros(len(trace), np.int32)}
-    categories = (category_number(entry.get("category")) for entry in trace)
+    categories = (_category_number(entry.get("category")) for entry in trace)
     labels = (texts.number(entry.get("user_metadata") or "") for entry in trace)
     return {
         "category": np.fromiter(categories, np.int8, len(trace)),
@@ -254,31 +254,31 @@ def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
     }
 
 
-def category_number(name: object) -> int:
+def _category_number(name: object) -> int:
     """Return the number of a recorded category name: `UNTAGGED` for no text, `Category.UNKNOWN` for an unknown name."""
     return int(CATEGORY_OF.get(name.lower(), Category.UNKNOWN)) if isinstance(name, str) else UNTAGGED
 
 
-def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Column]:
+def _segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Column]:
     """Return the columns of the segments, with one row per segment; `segment_arena` is an index of `arenas`."""
-    streams = column_of(segments, "stream", np.int64, 0)
+    streams = _column_of(segments, "stream", np.int64, 0)
     pools = [segment.get("segment_pool_id") or (0, 0) for segment in segments]
     return {
-        "segment_device": column_of(segments, "device", np.int32, 0),
-        "segment_address": column_of(segments, "address", np.uint64, 0),
-        "segment_total": column_of(segments, "total_size", np.int64, 0),
+        "segment_device": _column_of(segments, "device", np.int32, 0),
+        "segment_address": _column_of(segments, "address", np.uint64, 0),
+        "segment_total": _column_of(segments, "total_size", np.int64, 0),
         "segment_arena": arenas.numbers(streams, pools),
         "segment_large": np.array([segment.get("segment_type") == "large" for segment in segments], bool),
         "segment_expandable": np.array([bool(segment.get("is_expandable")) for segment in segments], bool),
     }
 
 
-def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Column]:
+def _block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Column]:
     """Return the columns of the blocks of all segments, with one row per block, free blocks included.
 
     `block_segment` is an index into `segments`, and `block_stack` an index into `stacks`.
     """
-    rows = list(blocks_of(segments))
+    rows = list(_blocks_of(segments))
     numbers = stacks.numbers([frames_of(block) for _, _, block in rows])
     return {
         "block_segment": np.array([segment for segment, _, _ in rows], np.int32),
@@ -290,7 +290,7 @@ def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Colu
     }
 
 
-def blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
+def _blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
     """Yield, for each block of the segments: the index of its segment, its address, and its dict.
 
     A file of torch 2.0 has no addresses of blocks: they are computed from the segment's address and the sizes.
@@ -318,7 +318,7 @@ def frames_of(block: Row) -> RawFrames:
     return frames
 
 
-def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str, Column]:
+def _annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str, Column]:
     """Return the columns of the annotations, with one row per start or end of a `record_function` range.
 
     `annotation_name` is an index of `texts`; `annotation_time` is in µs.
@@ -326,17 +326,17 @@ def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str
     return {
         "annotation_start": np.array([annotation.get("stage") == "START" for annotation in annotations], bool),
         "annotation_name": np.array([texts.number(row.get("name", "")) for row in annotations], np.int32),
-        "annotation_device": column_of(annotations, "device", np.int32, 0),
-        "annotation_time": column_of(annotations, "time_us", np.int64, 0),
+        "annotation_device": _column_of(annotations, "device", np.int32, 0),
+        "annotation_time": _column_of(annotations, "time_us", np.int64, 0),
     }
 
 
-def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Column]:
+def _older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Column]:
     """Return the address, category and label of each block that was allocated before the trace begins.
 
     This project's recorder writes these tags into `blocks`: {address of a block: [category, label]}.
     """
-    rows = [(int(address), category_number(tag[0]), texts.number(tag[1] or "")) for address, tag in blocks.items()]
+    rows = [(int(address), _category_number(tag[0]), texts.number(tag[1] or "")) for address, tag in blocks.items()]
     return {
         "older_addr": np.array([row[0] for row in rows], np.uint64),
         "older_category": np.array([row[1] for row in rows], np.int8),
@@ -344,22 +344,22 @@ def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Colu
     }
 
 
-def settings_of(snapshot: Row) -> dict[str, str]:
+def _settings_of(snapshot: Row) -> dict[str, str]:
     """Return {name: text} of the allocator's settings; a setting inside another one has the name `outer.inner`."""
     settings: dict[str, str] = {}
     for key, value in (snapshot.get("allocator_settings") or {}).items():
         nested = value.items() if isinstance(value, dict) else [("", value)]
         settings |= {
-            f"{scalar_text(key)}.{scalar_text(inner)}".rstrip("."): scalar_text(item) for inner, item in nested
+            f"{_scalar_text(key)}.{_scalar_text(inner)}".rstrip("."): _scalar_text(item) for inner, item in nested
         }
     return settings
 
 
-def scalar_text(value: object) -> str:
+def _scalar_text(value: object) -> str:
     """Return a scalar as a text of bounded length; for any other value, which may be huge, only its type's name."""
     if not isinstance(value, str | int | float | None):
         return f"({type(value).__name__})"
-    return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode()
+    return str(value)[:_TEXT_AT_MOST].encode("utf-8", "replace").decode()
 
 
 def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
@@ -375,10 +375,10 @@ def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
     return [None if value is None else bool(value) for value in padded]
 
 
-def recorder_scalars(recorder: Row) -> dict[str, Any]:
+def _recorder_scalars(recorder: Row) -> dict[str, Any]:
     """Return the numbers and texts that this project's recorder wrote about the whole file.
 
     Values of a wrong type are left out.
     """
-    found = {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}
-    return {key: scalar_text(value) if isinstance(value, str) else value for key, value in found.items()}
+    found = {key: recorder[key] for key, kind in _RECORDER_KEYS.items() if type(recorder.get(key)) is kind}
+    return {key: _scalar_text(value) if isinstance(value, str) else value for key, value in found.items()}

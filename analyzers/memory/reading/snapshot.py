@@ -15,7 +15,7 @@ from analyzers.memory.reading.frames import Frames
 from analyzers.memory.reading.schema import Action, BlockState
 from analyzers.store import Columns
 
-HISTORY_SHARE_AT_LEAST = 0.01
+_HISTORY_SHARE_AT_LEAST = 0.01
 """A trace is ignored if it allocates and frees fewer bytes than this share of the memory in use.
 
 Such a trace was switched on just before the snapshot.
@@ -191,7 +191,7 @@ class DeviceTrace:
             return True
         moved = int(self.entry("size")[np.isin(self.entry("action"), (Action.ALLOC, Action.FREE_COMPLETED))].sum())
         in_use = int(self.block("size")[self.block("state") != BlockState.INACTIVE].sum())
-        return moved > 0 and moved >= HISTORY_SHARE_AT_LEAST * in_use
+        return moved > 0 and moved >= _HISTORY_SHARE_AT_LEAST * in_use
 
     @property
     def reserved_bytes(self) -> int:

@@ -17,14 +17,14 @@ from analyzers.memory.reading.schema import BlockState
 from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
-POOLS_AT_MOST = 32
-UNKNOWN_POOL = "?"
+_POOLS_AT_MOST = 32
+_UNKNOWN_POOL = "?"
 """The name of a memory pool that is not known.
 
 Trace entries do not record the pool before torch 2.12, and a segment that was released is no longer in the snapshot to
 show it.
 """
-NO_ARENA = -1
+_NO_ARENA = -1
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class BlockArenas:
         lives, recorded = self.replay.lifetimes, trace.entry("arena")
         entry = np.where(lives.born != BEFORE, lives.born, lives.died)  # of an older block, the entry that freed it
         known = entry < len(recorded)
-        arena = np.full(len(entry), NO_ARENA, np.int32)
+        arena = np.full(len(entry), _NO_ARENA, np.int32)
         arena[known] = recorded[entry[known]]
         without_pool = np.ones(len(arena), bool)
         without_pool[known] = self.pools[arena[known], 0] == ArenaTable.UNKNOWN_POOL[0]
@@ -100,7 +100,7 @@ class BlockArenas:
         if self.replay.trace.is_digested:
             return self.replay.trace.entry("entry_arena")
         lives, count = self.replay.lifetimes, len(self.replay.trace)
-        arena = np.full(count + 1, NO_ARENA, np.int32)
+        arena = np.full(count + 1, _NO_ARENA, np.int32)
         # Blocks alive at the end "die" at entry `count`: that slot takes their arena and is cut off.
         arena[lives.died] = self.by_block
         inside = lives.born != BEFORE
@@ -139,7 +139,7 @@ class BlockArenas:
 
     @cached_property
     def used(self) -> Integers:
-        """The indexes of the arenas in which this device has segments or blocks, at most `POOLS_AT_MOST`.
+        """The indexes of the arenas in which this device has segments or blocks, at most `_POOLS_AT_MOST`.
 
         Arenas come in descending order of their bytes (segments, and all blocks that ever lived).
         """
@@ -149,7 +149,7 @@ class BlockArenas:
         # Shifted by one, so that NO_ARENA = -1 counts as 0 and is cut off.
         total = np.bincount(arena + 1, size, count + 1)[1:]
         occurring = np.flatnonzero(np.bincount(arena + 1, minlength=count + 1)[1:])
-        return occurring[np.argsort(-total[occurring], kind="stable")][:POOLS_AT_MOST]
+        return occurring[np.argsort(-total[occurring], kind="stable")][:_POOLS_AT_MOST]
 
 
 def pool_name(first: int, second: int) -> str:
@@ -158,7 +158,7 @@ def pool_name(first: int, second: int) -> str:
     `0.0` is the default pool, `n.0` the pool of a captured CUDA graph, `0.n` the pool of a user's torch.cuda.MemPool,
     and `?` an unknown pool.
     """
-    return UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
+    return _UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
 
 
 def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
@@ -178,11 +178,11 @@ def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
 
 def stream_uses(arenas: BlockArenas) -> list[StreamUse]:
     """Return the memory use of each CUDA stream, the stream with the highest peak first."""
-    uses = [stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
-    return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:POOLS_AT_MOST]
+    uses = [_stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
+    return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:_POOLS_AT_MOST]
 
 
-def stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
+def _stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
     """Return the memory use of one CUDA stream, over all its pools."""
     curve = arenas.usage(np.flatnonzero(arenas.streams == stream))
     peak, index = curve.peak
@@ -191,10 +191,10 @@ def stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
 
 def pool_uses(arenas: BlockArenas) -> list[PoolUse]:
     """Return the memory use of each (pool, stream) pair that has segments or blocks, the most reserved bytes first."""
-    return sorted(each_pool(arenas), key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:POOLS_AT_MOST]
+    return sorted(_each_pool(arenas), key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:_POOLS_AT_MOST]
 
 
-def each_pool(arenas: BlockArenas) -> Iterator[PoolUse]:
+def _each_pool(arenas: BlockArenas) -> Iterator[PoolUse]:
     """Yield the memory use of each arena in `arenas.used`; an arena is a (stream, pool) pair."""
     trace, c = arenas.replay.trace, arenas.replay.trace.snapshot.columns
     active = trace.block("state") != BlockState.INACTIVE

@@ -19,17 +19,17 @@ from analyzers.memory.reading.schema import Action
 from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import StepSpan
 
-RECURS_AT_LEAST = 5
+_RECURS_AT_LEAST = 5
 """The number of times that a stack must occur to show a loop; a loop of fewer steps is not recognised."""
-UNEVEN_AT_MOST = 0.4
+_UNEVEN_AT_MOST = 0.4
 """The highest standard deviation of the distances between a stack's allocations, divided by their mean.
 
 Evaluation or a checkpoint after some of the steps gives 0.1 to 0.3; two layers that are a quarter of a step apart
 give 0.5.
 """
-WHOLE_FROM = 0.9
+_WHOLE_FROM = 0.9
 """The entries after the last step mark count as a complete step if they are at least this share of a usual step."""
-COVERED_AT_LEAST = 0.6
+_COVERED_AT_LEAST = 0.6
 """The share of all allocations in the trace that the loop must span.
 
 A stack that recurs within the forward pass of a single step spans only a third.
@@ -46,8 +46,8 @@ def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
     stack = trace.entry("stack")[allocations]
     order = np.argsort(stack, kind="stable")
     known, first, counts = np.unique(stack[order], return_index=True, return_counts=True)
-    enough = np.flatnonzero((counts >= RECURS_AT_LEAST) & (known != 0))
-    even = [row for row in enough.tolist() if recurs_evenly(order[first[row] :][: counts[row]], len(order))]
+    enough = np.flatnonzero((counts >= _RECURS_AT_LEAST) & (known != 0))
+    even = [row for row in enough.tolist() if _recurs_evenly(order[first[row] :][: counts[row]], len(order))]
     if not even:
         return []
     occurrences, votes = np.unique(counts[even], return_counts=True)
@@ -55,16 +55,16 @@ def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
     candidates = [allocations[order[first[row] :][:usual]] for row in even if counts[row] == usual]
     # Between steps the least memory is alive, and blocks that only seem to be kept are fewest.
     bounds = min(candidates, key=lambda entries: int(live_bytes[np.maximum(entries - 1, 0)].sum())).tolist()
-    if len(trace) - bounds[-1] >= WHOLE_FROM * (bounds[-1] - bounds[0]) / (usual - 1):
+    if len(trace) - bounds[-1] >= _WHOLE_FROM * (bounds[-1] - bounds[0]) / (usual - 1):
         bounds.append(len(trace))
     return [StepSpan(i + 1, start, end) for i, (start, end) in enumerate(pairwise(bounds))]
 
 
-def recurs_evenly(positions: Integers, total: int) -> bool:
+def _recurs_evenly(positions: Integers, total: int) -> bool:
     """Return whether the allocations of one stack lie at even distances and span most of the trace.
 
     `positions` are their indexes, ascending, in the list of all allocations of the trace, which has `total` elements.
     """
     distances = np.diff(positions)
     mean = float(distances.mean())
-    return bool(distances.std() <= UNEVEN_AT_MOST * mean and mean * len(positions) >= COVERED_AT_LEAST * total)
+    return bool(distances.std() <= _UNEVEN_AT_MOST * mean and mean * len(positions) >= _COVERED_AT_LEAST * total)

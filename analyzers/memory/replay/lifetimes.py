@@ -74,7 +74,7 @@ class Replay:
     @cached_property
     def lifetimes(self) -> Lifetimes:
         """The lifetime of every block of the trace: the trace entries that allocated and freed it."""
-        return stored_lifetimes(self.trace) if self.trace.is_digested else compute_lifetimes(self.trace)
+        return _stored_lifetimes(self.trace) if self.trace.is_digested else _compute_lifetimes(self.trace)
 
     @cached_property
     def start(self) -> int:
@@ -149,23 +149,25 @@ class Replay:
         return self.end == self.active_bytes
 
 
-def stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
+def _stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
     """Return the lifetimes from the columns `life_*`, which were computed when the file was first read."""
     return Lifetimes(**{column.name: trace.lifetime(column.name) for column in fields(Lifetimes)})
 
 
-def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
+def _compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
     """Return the lifetimes of all blocks, from the trace entries and the blocks that the snapshot still has."""
-    pairs, alive, older = pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
-    untraced = untraced_blocks(trace, alive)
+    pairs, alive, older = _pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
+    untraced = _untraced_blocks(trace, alive)
     column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
     allocs = np.concatenate([pairs[:, 0], alive])
-    category, label = tags_of_older_blocks(trace, np.concatenate([column["addr"][older], block_addr(trace, untraced)]))
+    category, label = _tags_of_older_blocks(
+        trace, np.concatenate([column["addr"][older], _block_addr(trace, untraced)])
+    )
     count, older_count = len(trace), len(older) + len(untraced)
     return Lifetimes(
         born=np.concatenate([allocs, np.full(older_count, BEFORE)]),
         died=np.concatenate([pairs[:, 1], np.full(len(alive), count), older, np.full(len(untraced), count)]),
-        addr=np.concatenate([column["addr"][allocs], column["addr"][older], block_addr(trace, untraced)]),
+        addr=np.concatenate([column["addr"][allocs], column["addr"][older], _block_addr(trace, untraced)]),
         size=np.concatenate([column["size"][allocs], column["size"][older], trace.block("requested")[untraced]]),
         stack=np.concatenate([column["stack"][allocs], column["stack"][older], trace.block("stack")[untraced]]),
         category=np.concatenate([column["category"][allocs], category]),
@@ -174,12 +176,12 @@ def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
     )
 
 
-def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
+def _block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
     """Return the addresses of blocks of the snapshot, given by their indexes among the blocks of this device."""
     return trace.block("address")[blocks]
 
 
-def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
+def _pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
     """Return three arrays of trace entry indexes: (alloc, free) pairs, allocs never freed, frees without an alloc.
 
     A free without an alloc frees a block that is older than the trace. Addresses are reused, so the entries are sorted
@@ -195,7 +197,7 @@ def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Inte
     return pairs, np.sort(event[is_alloc & ~opens]), np.sort(event[~is_alloc & ~closes])
 
 
-def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
+def _untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
     """Return the blocks in use in the snapshot that no trace entry allocated, as indexes in `trace.blocks`.
 
     `alive` has the indexes of the trace entries whose allocations were never freed.
@@ -204,7 +206,7 @@ def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
     return np.flatnonzero((trace.block("state") != BlockState.INACTIVE) & ~traced)
 
 
-def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
+def _tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
     """Return the category and the label that this project's recorder wrote for the block at each of `addresses`.
 
     These blocks are older than the trace, so their tags are not in trace entries. Without a tag the category is

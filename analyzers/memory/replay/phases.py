@@ -11,8 +11,8 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.reading.snapshot import DeviceTrace
 
 # `ProfilerStep#7` is written by torch.profiler, `step#7` by our recorder.
-STEP_ANNOTATION = re.compile(r"(?:ProfilerStep|step)#(\d+)")
-NEVER = int(np.iinfo(np.int64).max)
+_STEP_ANNOTATION = re.compile(r"(?:ProfilerStep|step)#(\d+)")
+_NEVER = int(np.iinfo(np.int64).max)
 """The index that stands for "no such trace entry"; it is larger than any real index."""
 
 
@@ -50,7 +50,7 @@ class PhaseTimeline:
 
     Methods take indexes of trace entries, -1 for "before the trace". Example: `kind` = [FORWARD, NONE, BACKWARD, NONE,
     OPTIMIZER]. The stack of entry 1 shows no phase, so the last phase shown is FORWARD. After entry 1, the next
-    BACKWARD entry is 2, and there is no next FORWARD entry (`NEVER`). A new interval begins where the last phase shown
+    BACKWARD entry is 2, and there is no next FORWARD entry (`_NEVER`). A new interval begins where the last phase shown
     changes: 0-1, 2-3, 4.
     """
 
@@ -78,11 +78,11 @@ class PhaseTimeline:
     @cached_property
     def _next(self) -> dict[Phase, Integers]:
         phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-        return {phase: np.append(self._first_from(phase), NEVER) for phase in phases}
+        return {phase: np.append(self._first_from(phase), _NEVER) for phase in phases}
 
     def _first_from(self, phase: Phase) -> Integers:
-        """Return, for each trace entry, the first entry at or after it that shows the phase; `NEVER` if none does."""
-        shown = np.where(self.kind == phase, np.arange(self.count), NEVER)
+        """Return, for each trace entry, the first entry at or after it that shows the phase; `_NEVER` if none does."""
+        shown = np.where(self.kind == phase, np.arange(self.count), _NEVER)
         return np.minimum.accumulate(shown[::-1])[::-1]
 
     def at(self, index: Integers) -> Integers:
@@ -104,7 +104,7 @@ class PhaseTimeline:
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return, for each given trace entry, the first entry after it that shows the phase; `NEVER` if none does."""
+        """Return, for each given trace entry, the first entry after it that shows the phase; `_NEVER` if none does."""
         return self._next[phase][index + 1]
 
 
@@ -143,7 +143,7 @@ def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
     """Return the training steps that annotations mark (`step#7`, `ProfilerStep#7`), in order of their start."""
     spans: dict[int, StepSpan] = {}
     for name, is_start, index in trace.annotations:
-        if not (matched := STEP_ANNOTATION.fullmatch(name)):
+        if not (matched := _STEP_ANNOTATION.fullmatch(name)):
             continue
         number = int(matched[1])
         # An END without its START: the step began before the trace did.

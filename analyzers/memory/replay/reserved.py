@@ -31,10 +31,10 @@ def retries(trace: DeviceTrace) -> list[Retry]:
     request = request[request > 0]
     previous = request - 1
     after_free = (action[previous] == Action.SEGMENT_FREE) & (stack[previous] == stack[request]) & (stack[request] != 0)
-    return [Retry(index=index, freed_bytes=freed_before(trace, index)) for index in request[after_free].tolist()]
+    return [Retry(index=index, freed_bytes=_freed_before(trace, index)) for index in request[after_free].tolist()]
 
 
-def freed_before(trace: DeviceTrace, index: int) -> int:
+def _freed_before(trace: DeviceTrace, index: int) -> int:
     """Return the bytes of the segments that were released directly before the trace entry with this index."""
     others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0

@@ -22,9 +22,9 @@ from analyzers.memory.replay.lifetimes import Replay
 
 MIB = 1 << 20
 # Names in CUDACachingAllocator.cpp: kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer, kMinLargeAlloc.
-UNIT, SMALL_REQUEST = 512, MIB
-SMALL_SEGMENT, LARGE_SEGMENT, LARGE_REQUEST = 2 * MIB, 20 * MIB, 10 * MIB
-SEGMENT_SPACING_BITS = 44
+UNIT, _SMALL_REQUEST = 512, MIB
+SMALL_SEGMENT, LARGE_SEGMENT, _LARGE_REQUEST = 2 * MIB, 20 * MIB, 10 * MIB
+_SEGMENT_SPACING_BITS = 44
 """Simulated segments start 16 TiB apart, so that no two ever touch."""
 
 
@@ -74,7 +74,7 @@ class BlockPool:
         self.remove_free(block)
         rest = block.size - size
         # should_split() in the source: large blocks of ordinary segments keep a rest of up to 1 MiB.
-        if rest >= UNIT if self.small or self.expands else rest > SMALL_REQUEST:
+        if rest >= UNIT if self.small or self.expands else rest > _SMALL_REQUEST:
             self.split(block, size)
         block.free = False
         return block
@@ -102,8 +102,8 @@ class BlockPool:
         """Return a free block of at least `size` bytes from a new segment, or grow the expandable segment to get it."""
         if self.expands and self.segments:
             return self.expand(size)
-        total = round_up(size, self.granularity) if self.expands else segment_size(size)
-        block = Block(len(self.segments) << SEGMENT_SPACING_BITS, total)
+        total = round_up(size, self.granularity) if self.expands else _segment_size(size)
+        block = Block(len(self.segments) << _SEGMENT_SPACING_BITS, total)
         self.segments.append((block.start, total))
         self.add_free(block)
         return block
@@ -171,14 +171,14 @@ def round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def segment_size(size: int) -> int:
+def _segment_size(size: int) -> int:
     """Return the bytes that the allocator reserves on the device for a request of `size` bytes if no free block fits.
 
     This is get_allocation_size() in the allocator's source.
     """
-    if size <= SMALL_REQUEST:
+    if size <= _SMALL_REQUEST:
         return SMALL_SEGMENT
-    return LARGE_SEGMENT if size < LARGE_REQUEST else round_up(size, SMALL_SEGMENT)
+    return LARGE_SEGMENT if size < _LARGE_REQUEST else round_up(size, SMALL_SEGMENT)
 
 
 @dataclass(frozen=True)
@@ -197,13 +197,13 @@ def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
     """
     pools: dict[tuple[int, bool], BlockPool] = {}
     used: dict[int, tuple[BlockPool, Block]] = {}
-    for stream, size, row in requests_of(replay):
+    for stream, size, row in _requests_of(replay):
         if not size:
             pool, block = used.pop(row)
             pool.release(block)
             continue
         rounded = max(round_up(size, UNIT), UNIT)
-        small = rounded <= SMALL_REQUEST
+        small = rounded <= _SMALL_REQUEST
         pool = pools.setdefault((stream, small), BlockPool(small, expandable))
         used[row] = pool, pool.allocate(rounded)
     return SimulatedMemory(
@@ -212,7 +212,7 @@ def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
     )
 
 
-def requests_of(replay: Replay) -> list[tuple[int, int, int]]:
+def _requests_of(replay: Replay) -> list[tuple[int, int, int]]:
     """Return (stream, bytes, row in `Lifetimes`) of each allocation and free, in order of time; a free has 0 bytes.
 
     Blocks that are older than the trace come first, by address, so that they lie side by side as in the snapshot.

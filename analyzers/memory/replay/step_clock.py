@@ -7,7 +7,7 @@ from analyzers.columns import Integers
 from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import annotated_steps
 
-POINTS = 32
+_POINTS = 32
 """The number of (trace entry, step) points for each training step.
 
 Between two points, the same time is assumed to pass at each trace entry.
@@ -26,11 +26,11 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
     """
     # Files that were edited or merged may step back in time; interpolation needs ascending times.
     time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
-    spans = annotated_times(trace, time) or ([] if logged is None or not len(time) else logged_times(logged, time))
-    return points_of(spans, time) if spans else pd.DataFrame(columns=["entry", "step"])
+    spans = _annotated_times(trace, time) or ([] if logged is None or not len(time) else _logged_times(logged, time))
+    return _points_of(spans, time) if spans else pd.DataFrame(columns=["entry", "step"])
 
 
-def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
+def _annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
     """Return the training steps marked by annotations, with their times; `time` has the µs of each trace entry.
 
     A step without an end (memory ran out, for example) lasts to the last trace entry.
@@ -40,7 +40,7 @@ def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
     return [(number, int(time[start]), int(time[end])) for number, start, end in spans if start <= end]
 
 
-def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
+def _logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
     """Return (step, start µs, end µs) of each training step of a step log that overlaps the trace in time.
 
     `logged` has the columns step, start_ns and end_ns; `time` has the µs of each trace entry.
@@ -50,13 +50,13 @@ def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
     return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
 
 
-def points_of(spans: list[StepTimes], time: Integers) -> pd.DataFrame:
-    """Return up to `POINTS` rows (trace entry, step) per training step; a step number has a fraction, such as 6.25.
+def _points_of(spans: list[StepTimes], time: Integers) -> pd.DataFrame:
+    """Return up to `_POINTS` rows (trace entry, step) per training step; a step number has a fraction, such as 6.25.
 
     `spans` has (step, start µs, end µs) of each step; `time` has the µs of each trace entry.
     """
     number, begin, end = np.array(spans, np.int64).reshape(-1, 3, 1).transpose(1, 0, 2)
-    entries = np.linspace(np.searchsorted(time, begin), np.searchsorted(time, end), POINTS, axis=1)[:, :, 0]
+    entries = np.linspace(np.searchsorted(time, begin), np.searchsorted(time, end), _POINTS, axis=1)[:, :, 0]
     entries = np.sort(entries.astype(np.int64), axis=1)
     elapsed = (time[np.minimum(entries, len(time) - 1)] - begin) / np.maximum(1, end - begin)
     is_new = np.diff(entries, axis=1, prepend=-1) > 0

@@ -26,7 +26,7 @@ import numpy as np
 
 from analyzers.columns import Floats
 
-PENALTY = 4.0
+_PENALTY = 4.0
 SHORTEST = 5
 """The smallest number of values in a segment between two changes."""
 LONGEST_SERIES = 2000
@@ -62,11 +62,11 @@ def penalty(values: Floats) -> float:
 
     For n values it is PENALTY log n, times (1 + r) / (1 - r), where r is the correlation of neighbouring values.
     """
-    correlation = neighbour_correlation(values)
-    return float(PENALTY * np.log(max(len(values), 2)) * (1 + correlation) / (1 - correlation))
+    correlation = _neighbour_correlation(values)
+    return float(_PENALTY * np.log(max(len(values), 2)) * (1 + correlation) / (1 - correlation))
 
 
-def neighbour_correlation(values: Floats) -> float:
+def _neighbour_correlation(values: Floats) -> float:
     """Return the correlation of neighbouring values, limited to 0 to 0.8; 0 for a series too short to estimate it.
 
     The estimate uses two variances: of the differences between values one step apart, 2 s^2 (1 - r), and two steps

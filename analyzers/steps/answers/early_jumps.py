@@ -4,15 +4,15 @@ import numpy as np
 
 from analyzers.columns import Floats
 
-EARLY = 30
+_EARLY = 30
 """The number of first values that are searched. After them there are enough values to estimate the noise."""
-FIRST = 4
+_FIRST = 4
 """The smallest index of a jump: at least three changes precede it."""
-NEIGHBOURS, NEIGHBOURS_AT_LEAST = 6, 6
+_NEIGHBOURS, _NEIGHBOURS_AT_LEAST = 6, 6
 """How many changes before a jump, and as many after it, it is compared with, and the fewest of both together."""
-TIMES = 3.0
+_TIMES = 3.0
 """How many times as large as the largest of these changes a jump is. In simulated healthy runs none is that large."""
-BACK = 1 / 3
+_BACK = 1 / 3
 """A jump is over once the loss is back within this share of the rise."""
 
 
@@ -25,17 +25,17 @@ def early_jumps(numbers: Floats, share: float) -> dict[int, float]:
     the largest of the other `changes` is 0.6.
     """
     smallest = 0.1 * float(np.median(np.abs(numbers)))
-    numbers = numbers[: EARLY + 2 * NEIGHBOURS]
+    numbers = numbers[: _EARLY + 2 * _NEIGHBOURS]
     sizes, levels, over = changes(numbers), dict[int, float](), 0
-    for at in range(FIRST, min(len(numbers), EARLY)):
+    for at in range(_FIRST, min(len(numbers), _EARLY)):
         level = float(numbers[at - 2 : at].max())
         rise = float(numbers[at]) - level
         if at < over or rise <= share * max(abs(level), smallest):
             continue
-        back = np.flatnonzero(numbers[at:] <= level + BACK * rise)
+        back = np.flatnonzero(numbers[at:] <= level + _BACK * rise)
         end = at + int(back[0]) if len(back) else len(numbers)
-        around = np.concatenate([sizes[max(0, at - 1 - NEIGHBOURS) : at - 1], sizes[end : end + NEIGHBOURS]])
-        if len(around) >= NEIGHBOURS_AT_LEAST and rise >= TIMES * float(around.max()):
+        around = np.concatenate([sizes[max(0, at - 1 - _NEIGHBOURS) : at - 1], sizes[end : end + _NEIGHBOURS]])
+        if len(around) >= _NEIGHBOURS_AT_LEAST and rise >= _TIMES * float(around.max()):
             levels[at], over = level, end
     return levels
 

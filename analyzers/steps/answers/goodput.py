@@ -39,12 +39,12 @@ steps whose work a restart lost. `startup` is the time before the first step, `r
 a process to the first step of the next one, `between` any other time between two steps, and `ending` the time after a
 rank's last step.
 """
-LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
+LATEST_NS, _LONGEST_NS = 1 << 62, 1 << 55
 """The latest plausible time (the year 2116) and the longest plausible step (a year), in ns."""
-RANKS_AT_ONCE = 64
+_RANKS_AT_ONCE = 64
 """The number of ranks that are processed together; more would take more memory but no less time."""
-ALL_ROWS = slice(None)
-OUTLIER, OUTLIER_SHARE = 6.0, 0.5
+_ALL_ROWS = slice(None)
+_OUTLIER, _OUTLIER_SHARE = 6.0, 0.5
 """The limits above the median from which on a plain step (one that did nothing but train) counts as stalled.
 
 The first number is in robust standard deviations, the second is a share of the median; a stalled step exceeds both.
@@ -91,8 +91,8 @@ def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
     bounds = extent(steps)
     if bounds is None:
         return pd.DataFrame()
-    stall_ns = stalled_ns(steps, late)
-    groups = (steps.ranks[first : first + RANKS_AT_ONCE] for first in range(0, len(steps.ranks), RANKS_AT_ONCE))
+    stall_ns = _stalled_ns(steps, late)
+    groups = (steps.ranks[first : first + _RANKS_AT_ONCE] for first in range(0, len(steps.ranks), _RANKS_AT_ONCE))
     tables = [parts_of(steps, rows, stall_ns, bounds) for ranks in groups if len(rows := timeline(steps, ranks))]
     return pd.concat(tables).rename_axis("rank").astype(np.int64)[list(PARTS)]
 
@@ -105,8 +105,8 @@ def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple
     """
     begin, end = bounds
     # Clocks that were set, or damaged rows, may overlap: a step ends at the latest where the next one starts.
-    rows["dur_ns"] = np.minimum(rows["dur_ns"], next_start(rows, end) - rows["start_ns"])
-    parts = within_steps(steps, rows, stall_ns) | between_steps(rows, begin, end)
+    rows["dur_ns"] = np.minimum(rows["dur_ns"], _next_start(rows, end) - rows["start_ns"])
+    parts = _within_steps(steps, rows, stall_ns) | _between_steps(rows, begin, end)
     return pd.DataFrame(parts).groupby(rows["rank"].to_numpy()).sum()
 
 
@@ -118,19 +118,19 @@ def extent(steps: Steps) -> tuple[int, int] | None:
     starts, ends = [], []
     for table in (steps.table, steps.redone):
         start, length = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
-        timed = is_timed(table)
+        timed = _is_timed(table)
         starts += [int(start[timed].min())] if timed.any() else []
         ends += [int((start + length * table["covers"].to_numpy())[timed].max())] if timed.any() else []
     started = (start.started_ns for start in steps.starts if start.started_ns > 0)
     return (min([*starts, *started]), max(ends)) if starts else None
 
 
-def is_timed(table: pd.DataFrame) -> Mask:
+def _is_timed(table: pd.DataFrame) -> Mask:
     """Return a mask of the rows of a table of steps whose start time and duration are recorded and plausible."""
     # As floats: the product of damaged numbers can overflow int64.
     length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
     start = table["start_ns"].to_numpy()
-    timed: Mask = (start >= 1) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
+    timed: Mask = (start >= 1) & (start <= LATEST_NS) & (length >= 0) & (length <= _LONGEST_NS)
     return timed
 
 
@@ -146,30 +146,30 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
     kept = steps.table.iloc[first:last][columns].assign(row=np.arange(first, last))
     redone = steps.redone[steps.redone["rank"].between(ranks[0], ranks[-1])]
     rows = pd.concat([kept, redone[columns].assign(row=-1)], ignore_index=True)
-    rows = rows[is_timed(rows)]
+    rows = rows[_is_timed(rows)]
     # A row of a coarse log covers several steps, and its duration is their mean.
     rows["dur_ns"] *= rows["covers"]
     return rows.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
 
 
-def next_start(rows: pd.DataFrame, end: int) -> Integers:
+def _next_start(rows: pd.DataFrame, end: int) -> Integers:
     """Return, for each step in `rows` (a `timeline` table), the start of the next step of the same rank, in Unix ns.
 
     For the last step of a rank the result is `end`.
     """
     following = np.append(rows["start_ns"].to_numpy()[1:], end)
     # Unlike a shift within groups, this is one pass over the rows of all ranks.
-    following[np.append(rank_changes(rows), True)] = end
+    following[np.append(_rank_changes(rows), True)] = end
     return following
 
 
-def rank_changes(rows: pd.DataFrame) -> Mask:
+def _rank_changes(rows: pd.DataFrame) -> Mask:
     """Return, for each row of a `timeline` table except the last, whether the next row belongs to a different rank."""
     ranks = rows["rank"].to_numpy()
     return np.asarray(ranks[1:] != ranks[:-1])
 
 
-def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
+def _within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
     """Return {part: ns of each step that belong to this part}, for the parts of the wall time inside of steps.
 
     The arrays have a value for each step in `rows` (a `timeline` table); `stall_ns` has a value for each row of
@@ -180,7 +180,7 @@ def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[s
     redone = row < 0
     parts = {"redone": np.where(redone, rest, 0)}
     rest[redone] = 0
-    wanted = {part: phase_ns(steps, names, row) for part, names in PHASES.items()} | {"stall": stall_ns[row]}
+    wanted = {part: _phase_ns(steps, names, row) for part, names in PHASES.items()} | {"stall": stall_ns[row]}
     for part, ns in wanted.items():
         taken = np.where(redone, 0, np.minimum(rest, ns * rows["covers"].to_numpy()))
         # A phase that a damaged log makes negative takes nothing.
@@ -189,23 +189,23 @@ def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[s
     return parts | {"productive": rest}
 
 
-def phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = ALL_ROWS) -> Integers:
+def _phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = _ALL_ROWS) -> Integers:
     """Return the summed duration of the named phases in ns, for each of the given rows of `steps.table`."""
     logged = [steps.phases.at(name, rows) for name in names if name in steps.phases]
-    return to_ns(sum(logged, np.zeros(len(steps.table))[rows]))
+    return _to_ns(sum(logged, np.zeros(len(steps.table))[rows]))
 
 
-def to_ns(seconds: Floats) -> Integers:
+def _to_ns(seconds: Floats) -> Integers:
     """Return durations in whole ns; unknown durations become 0, and impossibly long ones (damaged logs) are limited."""
     # Whatever a log claims, sums of a few durations then stay below what int64 holds.
-    limited = np.clip(np.nan_to_num(seconds), -LONGEST_NS / 1e9, LONGEST_NS / 1e9)
+    limited = np.clip(np.nan_to_num(seconds), -_LONGEST_NS / 1e9, _LONGEST_NS / 1e9)
     return np.rint(limited * 1e9).astype(np.int64)
 
 
-def stalled_ns(steps: Steps, late: Lateness) -> Integers:
+def _stalled_ns(steps: Steps, late: Lateness) -> Integers:
     """Return, for each row of `steps.table`, the ns lost to waiting for late ranks or to an unusually long step."""
-    work_ns = steps.table["dur_ns"].to_numpy() - sum(phase_ns(steps, names) for names in PHASES.values())
-    waited_ns = to_ns(waited_s(steps, late))
+    work_ns = steps.table["dur_ns"].to_numpy() - sum(_phase_ns(steps, names) for names in PHASES.values())
+    waited_ns = _to_ns(_waited_s(steps, late))
     plain = steps.plain.to_numpy()
     if not plain.any():
         return waited_ns
@@ -215,11 +215,11 @@ def stalled_ns(steps: Steps, late: Lateness) -> Integers:
     ranks = steps.table["rank"].to_numpy()
     usual = median.reindex(ranks).to_numpy()
     extra = work_ns - usual
-    outlier = plain & (extra > OUTLIER * spread.reindex(ranks).to_numpy()) & (extra > OUTLIER_SHARE * usual)
+    outlier = plain & (extra > _OUTLIER * spread.reindex(ranks).to_numpy()) & (extra > _OUTLIER_SHARE * usual)
     return np.maximum(waited_ns, np.where(outlier, extra, 0).astype(np.int64))
 
 
-def waited_s(steps: Steps, late: Lateness) -> Floats:
+def _waited_s(steps: Steps, late: Lateness) -> Floats:
     """Return, for each row of `steps.table`, the seconds that its rank waited for the latest rank of the step.
 
     The value is 0 in steps in which no rank counts as late.
@@ -236,7 +236,7 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
     return rows
 
 
-def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
+def _between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
     """Return {part: ns}, for the parts of the wall time that lie outside of steps, such as `startup` and `restart`.
 
     The arrays have a value for each step in `rows` (a `timeline` table). The time before a step is in the row of this
@@ -244,8 +244,8 @@ def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integer
     of the run (Unix ns).
     """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
-    first = np.insert(rank_changes(rows), 0, True)
-    last = np.append(rank_changes(rows), True)
+    first = np.insert(_rank_changes(rows), 0, True)
+    last = np.append(_rank_changes(rows), True)
     previous_end = np.insert(ends[:-1], 0, begin)
     gap = starts - np.where(first, begin, previous_end)
     # A new session is a new process: what lies between is the restart.

@@ -36,15 +36,15 @@ PHASES_OF: Mapping[Cause, tuple[str, ...]] = {
     Cause.UNRECORDED: (),
 }
 """{cause of lateness: phases of a step whose extra time it explains}."""
-PHASE_ORDER = (
+_PHASE_ORDER = (
     "gc", "data_wait", "h2d", "fwd", "bwd", "fwd_bwd", "grad_clip", "optim", "loss_sync", "log", "ckpt_save", "eval",
 )  # fmt: skip
 """The phases of a step in the order in which they follow each other."""
-UNRECORDED_AT_LEAST = 0.25
+_UNRECORDED_AT_LEAST = 0.25
 """Time outside of the phases counts if a rank spends there at least this share of a step more than the others."""
-STRETCH = (10, 9)
+_STRETCH = (10, 9)
 """The number of consecutive steps that are examined together, and how many of them must be late."""
-LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
+_LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 """The phases in which a rank waits for no other rank; in a sharded model `fwd` has all-gathers, and is not local."""
 
 
@@ -88,19 +88,19 @@ def lateness(steps: Steps) -> Lateness:
     by_processor = bool(steps.cpu) and steps.device_type != "cuda"
     # Steps that a rank lacks are left out: there is nobody to compare with.
     step_s = steps.grid(steps.table["dur_s"] - steps.recorder_s, usable).dropna()
-    work = processor_work(steps, usable) if by_processor else wall_work(steps, usable)
+    work = _processor_work(steps, usable) if by_processor else _wall_work(steps, usable)
     if by_processor:
-        work[Cause.UNRECORDED] = unrecorded_work(steps, usable, work, step_s)
-    total = sum_of(work.values(), step_s)
+        work[Cause.UNRECORDED] = _unrecorded_work(steps, usable, work, step_s)
+    total = _sum_of(work.values(), step_s)
     # Popped, so that a grid of 512 ranks x 10 000 steps is freed as soon as its excess is known.
-    by_cause = {cause: excess_over_others(rows_of(work.pop(cause), step_s)) for cause in list(work)}
-    excess = excess_over_others(total) if by_processor else largest_delay(steps, usable, step_s)
+    by_cause = {cause: _excess_over_others(rows_of(work.pop(cause), step_s)) for cause in list(work)}
+    excess = _excess_over_others(total) if by_processor else _largest_delay(steps, usable, step_s)
     all_tagged = steps.grid(steps.table["tagged"], usable).loc[step_s.index].min(axis=1) > 0
     took, longest = step_s.median(axis=1), step_s.max(axis=1)
     return Lateness(excess, by_cause, others(total), took, longest, by_processor, all_tagged)
 
 
-def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
+def _processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
     """Return each rank's own work in seconds, as one [step, rank] table per cause.
 
     Computing is measured in processor time. The other causes are measured in wall time, because in them no rank waits
@@ -110,7 +110,7 @@ def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
     return {cause: steps.grid(clock.total(PHASES_OF[cause]), usable) for cause, clock in clocks.items()}
 
 
-def unrecorded_work(
+def _unrecorded_work(
     steps: Steps, usable: Mask, work: Mapping[Cause, pd.DataFrame], step_s: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
@@ -121,24 +121,24 @@ def unrecorded_work(
     rank] tables; `usable` is a mask of the rows of `steps.table` that count.
     """
     residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
-    excess = excess_over_others(residual).to_numpy().clip(min=0)
-    known = excess_over_others(sum_of(work.values(), step_s)).to_numpy().clip(min=0)
+    excess = _excess_over_others(residual).to_numpy().clip(min=0)
+    known = _excess_over_others(_sum_of(work.values(), step_s)).to_numpy().clip(min=0)
     largest = known.max(axis=1, keepdims=True)
     # For the rank with the most extra work itself, the second largest is that of the others.
     second = np.partition(known, -2, axis=1)[:, [-2]] if known.shape[1] > 1 else np.zeros_like(largest)
     of_others = np.where(known < largest, largest, second)
     counted = excess - of_others
-    enough = counted > UNRECORDED_AT_LEAST * step_s.median(axis=1).to_numpy()[:, None]
-    return pd.DataFrame(np.where(in_stretches(enough), counted, 0.0), index=step_s.index, columns=step_s.columns)
+    enough = counted > _UNRECORDED_AT_LEAST * step_s.median(axis=1).to_numpy()[:, None]
+    return pd.DataFrame(np.where(_in_stretches(enough), counted, 0.0), index=step_s.index, columns=step_s.columns)
 
 
-def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return a copy of `flags`, bool[step, rank], that keeps a flag only if it recurs in neighbouring steps.
 
-    A flag is kept if it lies in 10 consecutive steps of which at least 9 are flagged on its rank (`STRETCH`). On a
+    A flag is kept if it lies in 10 consecutive steps of which at least 9 are flagged on its rank (`_STRETCH`). On a
     machine with more processes than cores any rank may lose some time in a single step; such a rank is no straggler.
     """
-    length, least = STRETCH
+    length, least = _STRETCH
     if len(flags) < length:
         return np.zeros_like(flags)
     counts = np.lib.stride_tricks.sliding_window_view(flags, length, axis=0).sum(axis=-1)
@@ -148,17 +148,17 @@ def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return inside & flags
 
 
-def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
+def _wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
     """Return the seconds of each rank in phases in which it waits for no other rank: a [step, rank] table per cause."""
     work = {}
     for cause, names in PHASES_OF.items():
-        local = [phase_s(steps, name) for name in names if name in LOCAL_PHASES and name in steps.phases]
+        local = [_phase_s(steps, name) for name in names if name in _LOCAL_PHASES and name in steps.phases]
         if local or cause is Cause.COMPUTE:
             work[cause] = steps.grid(sum(local, pd.Series(0.0, index=steps.table.index)), usable)
     return work
 
 
-def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
+def _phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
     """Return the seconds of a phase per row of `steps.table`, by the device's clock if recorded, else by the host's.
 
     If a device works, the host's time of a phase covers only the launches of kernels.
@@ -166,23 +166,23 @@ def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
     return steps.device[phase] if phase in steps.device else steps.phases[phase]
 
 
-def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFrame:
+def _largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFrame:
     """Return each rank's largest delay (s) behind the others at the end of a phase, as a [step, rank] table.
 
     `usable` is a mask of the rows of `steps.table` that count; `step_s` has the steps and ranks of the result.
     """
     phase_end = delay = np.zeros(step_s.shape)
     rows = steps.grid_rows(step_s.index)
-    for phase in PHASE_ORDER:
+    for phase in _PHASE_ORDER:
         if phase in steps.phases:
             # Ranks leave the last collective of a step together, so sums from the start of the next are comparable.
-            phase_end = phase_end + steps.cells(phase_s(steps, phase), usable)[rows]
+            phase_end = phase_end + steps.cells(_phase_s(steps, phase), usable)[rows]
             # Those who wait catch up later in the step, so the largest delay counts, not that at the end.
-            delay = np.maximum(delay, phase_end - lower_median(phase_end)[:, None])
+            delay = np.maximum(delay, phase_end - _lower_median(phase_end)[:, None])
     return pd.DataFrame(delay, index=step_s.index, columns=step_s.columns)
 
 
-def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
+def _sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
     """Return the element-wise sum of [step, rank] tables, restricted to the steps (rows) of the table `like`."""
     return sum((rows_of(grid, like) for grid in grids), like * 0.0)
 
@@ -195,17 +195,17 @@ def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
     return grid if len(grid) == len(like) else grid.loc[like.index]
 
 
-def excess_over_others(grid: pd.DataFrame) -> pd.DataFrame:
+def _excess_over_others(grid: pd.DataFrame) -> pd.DataFrame:
     """Return each value of a [step, rank] table minus the value of a typical rank in that step."""
     return grid.sub(others(grid), axis=0)
 
 
 def others(grid: pd.DataFrame) -> "pd.Series[float]":
     """Return, for each step of a [step, rank] table, the value of a typical rank: the lower median over ranks."""
-    return pd.Series(lower_median(grid.to_numpy()), index=grid.index)
+    return pd.Series(_lower_median(grid.to_numpy()), index=grid.index)
 
 
-def lower_median(values: Floats) -> Floats:
+def _lower_median(values: Floats) -> Floats:
     """Return the lower median of each row.
 
     Of two ranks this is the smaller value, so that the other rank shows as late.

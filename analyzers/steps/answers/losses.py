@@ -13,32 +13,32 @@ from analyzers.steps.reading.log_lines import BROKEN, FINITE
 from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
-RECENT = 7
+_RECENT = 7
 """The number of values before a value whose median is taken as its expected value."""
 WINDOW = 20
-BEFORE_AT_LEAST = 8
+_BEFORE_AT_LEAST = 8
 """The smallest number of earlier values from which the noise of a value is estimated; the largest is WINDOW."""
-FINITE_AT_LEAST = 3
+_FINITE_AT_LEAST = 3
 """The number of steps with a finite loss after which training counts as recovered from NaN or infinity."""
 CHUNK = 1 << 16
 """The number of values that are processed at a time, because the values before each of them are copied into memory."""
-TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
+_TAIL_SHARE, _TAIL_DEVIATIONS = 0.015, 2.2
 """In noise with a normal distribution, 1.5 % of the values lie more than 2.2 standard deviations above the mean.
 
 If more values do, the noise has heavy tails, and its deviation is estimated from how far the tails reach.
 """
-SPIKE, SPIKE_SHARE = 8.0, 0.2
+SPIKE, _SPIKE_SHARE = 8.0, 0.2
 """The limits for a spike of the loss, which is 8 robust standard deviations and 20 % above the expected loss."""
-JUMP, JUMP_SHARE = 12.0, 3.0
+_JUMP, _JUMP_SHARE = 12.0, 3.0
 """The same limits for a jump of the gradient norm, which varies more than the loss."""
-EVENTS_AT_MOST = 20
-PLATEAU_FROM, PLATEAU_VALUES, PLATEAU_FALL = 0.6, 60, 0.01
+_EVENTS_AT_MOST = 20
+_PLATEAU_FROM, _PLATEAU_VALUES, _PLATEAU_FALL = 0.6, 60, 0.01
 """The limits for a plateau, which is searched for in the last part of a run.
 
 This part begins after the share PLATEAU_FROM of the steps, and must have at least PLATEAU_VALUES values. On a plateau
 the loss falls by less than the share PLATEAU_FALL of its whole fall, even by the upper bound of its slope.
 """
-RISE_VALUES, RISE_SHARE = 20, 0.05
+_RISE_VALUES, _RISE_SHARE = 20, 0.05
 
 
 class Quantity(StrEnum):
@@ -65,8 +65,8 @@ class NonFinite:
 def events(steps: Steps) -> list[Event]:
     """Return all spikes, jumps, rises and plateaus of the loss and the gradient norm, in order of steps."""
     loss, norm = mean_by_step(steps, "loss"), mean_by_step(steps, "grad_norm")
-    all_events = spikes(EventKind.LOSS_SPIKE, loss, SPIKE, SPIKE_SHARE)
-    all_events += spikes(EventKind.GRAD_NORM_JUMP, norm, JUMP, JUMP_SHARE)
+    all_events = spikes(EventKind.LOSS_SPIKE, loss, SPIKE, _SPIKE_SHARE)
+    all_events += spikes(EventKind.GRAD_NORM_JUMP, norm, _JUMP, _JUMP_SHARE)
     all_events += [event for event in (rise(loss), plateau(loss)) if event]
     return sorted(all_events, key=lambda event: event.step)
 
@@ -89,17 +89,17 @@ def first_nonfinite(steps: Steps) -> NonFinite | None:
     # The averaged loss is NaN on all ranks at once; the local one, if it is logged, shows where that began.
     columns = ("local_loss_state", "loss_state", "grad_norm_state")
     ranks = next(ranks for column in columns if len(ranks := first[first[column] == BROKEN]["rank"]))
-    return NonFinite(step, quantity, sorted(ranks.tolist()), finite_again(table, int(broken["step"].max())))
+    return NonFinite(step, quantity, sorted(ranks.tolist()), _finite_again(table, int(broken["step"].max())))
 
 
-def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
+def _finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
     """Return the first step after `last_broken`, the last step with NaN or infinity, that has a finite loss.
 
     `table` has the columns `step` and `loss_state` of the steps table. The result is None if too few steps with a
     finite loss follow.
     """
     after = table[(table["step"] > last_broken) & (table["loss_state"] == FINITE)]["step"]
-    return int(after.min()) if after.nunique() >= FINITE_AT_LEAST else None
+    return int(after.min()) if after.nunique() >= _FINITE_AT_LEAST else None
 
 
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:
@@ -109,16 +109,16 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
     `deviations` robust standard deviations, and by the fraction `share` of the expected value. The first values of a
     loss have `early_jumps` too.
     """
-    if len(values) <= BEFORE_AT_LEAST:
+    if len(values) <= _BEFORE_AT_LEAST:
         return []
     numbers, index = np.asarray(values, dtype=float), values.index.to_numpy()
-    expected = expected_values(numbers)
+    expected = _expected_values(numbers)
     # Relative to the level, as the noise of a loss shrinks with it; near zero, to a tenth of the usual level.
     smallest = 0.1 * float(np.median(np.abs(numbers))) + 1e-30
     scale = np.maximum(np.abs(expected), smallest)
     with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
         excess = (numbers - expected) / scale
-        high = excess > np.maximum(deviations * usual_excess(excess), share)
+        high = excess > np.maximum(deviations * _usual_excess(excess), share)
     for at, level in early_jumps(numbers, share).items() if kind is EventKind.LOSS_SPIKE else ():
         if not high[at]:
             high[at], expected[at], scale[at] = True, level, max(abs(level), smallest)
@@ -133,7 +133,7 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
         highest = float(numbers[at:over].max())
         until = int(index[over]) if over < len(numbers) else None
         spiking.append(Event(kind=kind, step=int(index[at]), value=highest, before=float(expected[at]), until=until))
-    return sorted(spiking, key=lambda event: -height(event))[:EVENTS_AT_MOST]
+    return sorted(spiking, key=lambda event: -height(event))[:_EVENTS_AT_MOST]
 
 
 def height(event: Event) -> float:
@@ -141,20 +141,20 @@ def height(event: Event) -> float:
     return (event.value or 0.0) - (event.before or 0.0)
 
 
-def expected_values(numbers: Floats) -> Floats:
+def _expected_values(numbers: Floats) -> Floats:
     """Return, for each value, the value expected from those before it: the median of the last RECENT values.
 
     It is NaN for the first values. RECENT is small because a loss falls fast at first. The median of many values would
     then be far above the loss, and hide spikes.
     """
     expected = np.full(len(numbers), np.nan)
-    if len(numbers) > RECENT:
-        windows = np.lib.stride_tricks.sliding_window_view(numbers[:-1], RECENT)
-        expected[RECENT:] = np.median(windows, axis=1)
+    if len(numbers) > _RECENT:
+        windows = np.lib.stride_tricks.sliding_window_view(numbers[:-1], _RECENT)
+        expected[_RECENT:] = np.median(windows, axis=1)
     return expected
 
 
-def usual_excess(excess: Floats) -> Floats:
+def _usual_excess(excess: Floats) -> Floats:
     """Return, for each value, the robust standard deviation of `excess`, as a measure of the usual noise.
 
     `excess` is each value minus its expected value, relative to the expected value. The deviation is computed from
@@ -165,22 +165,22 @@ def usual_excess(excess: Floats) -> Floats:
     """
     distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
     overall = MAD_TO_STD * float(np.nanmedian(distances))
-    share = max(TAIL_SHARE, EVENTS_AT_MOST / len(excess))
-    tail = float(np.nanquantile(excess, 1 - share)) / TAIL_DEVIATIONS if share < 0.5 else 0.0
-    local = MAD_TO_STD * medians_before(distances)
+    share = max(_TAIL_SHARE, _EVENTS_AT_MOST / len(excess))
+    tail = float(np.nanquantile(excess, 1 - share)) / _TAIL_DEVIATIONS if share < 0.5 else 0.0
+    local = MAD_TO_STD * _medians_before(distances)
     # A loss that is constant over the window has no deviation: without a floor the next digit would be a spike.
     usual: Floats = np.fmax(local, max(overall, tail, 1e-3))
     return usual
 
 
-def medians_before(values: Floats) -> Floats:
+def _medians_before(values: Floats) -> Floats:
     """Return, for each value, the median of the WINDOW values before it.
 
     It is NaN for the first values, because there are too few values before them.
     """
     medians = np.full(len(values), np.nan)
-    whole = min(len(values), RECENT + 1 + WINDOW)
-    for at in range(RECENT + BEFORE_AT_LEAST, whole):
+    whole = min(len(values), _RECENT + 1 + WINDOW)
+    for at in range(_RECENT + _BEFORE_AT_LEAST, whole):
         medians[at] = np.nanmedian(values[max(0, at - WINDOW) : at])
     for begin in range(whole, len(values), CHUNK):
         end = min(begin + CHUNK, len(values))
@@ -194,15 +194,15 @@ def rise(values: "pd.Series[float]") -> Event | None:
 
     `values` is the loss by step.
     """
-    if len(values) < 3 * RISE_VALUES:
+    if len(values) < 3 * _RISE_VALUES:
         return None
     # A median over many values: one spike at the end is no rise.
-    smooth = values.rolling(RISE_VALUES).median().dropna()
+    smooth = values.rolling(_RISE_VALUES).median().dropna()
     lowest, end = int(np.argmin(smooth)), float(smooth.iloc[-1])
     low = float(smooth.iloc[lowest])
-    noise = robust_deviation((values - values.rolling(RISE_VALUES, min_periods=1).median()).to_numpy())
+    noise = robust_deviation((values - values.rolling(_RISE_VALUES, min_periods=1).median()).to_numpy())
     after = values.loc[smooth.index[lowest] :]
-    if end - low < max(SPIKE * noise, RISE_SHARE * abs(low)) or len(after) < RISE_VALUES:
+    if end - low < max(SPIKE * noise, _RISE_SHARE * abs(low)) or len(after) < _RISE_VALUES:
         return None
     # Where it passed half of the rise: the lowest value may lie long before it began.
     above = after[after > (low + end) / 2]
@@ -215,15 +215,15 @@ def plateau(values: "pd.Series[float]") -> Event | None:
     `values` is the loss by step. The loss counts as flat if even the steepest slope that still fits the noise of its
     last part is close to zero.
     """
-    last = values.iloc[int(len(values) * PLATEAU_FROM) :]
-    if len(last) < PLATEAU_VALUES:
+    last = values.iloc[int(len(values) * _PLATEAU_FROM) :]
+    if len(last) < _PLATEAU_VALUES:
         return None
     # A twentieth of the values at either end, as single losses vary.
     end = max(1, len(values) // 20)
     fall = float(values.iloc[:end].median() - values.iloc[-end:].median())
     slope, error = trend(np.asarray(last, dtype=float))
     largest_fall = -(slope - 2 * error) * len(last)  # two standard errors: 95 %
-    if fall <= 0 or largest_fall > PLATEAU_FALL * fall:
+    if fall <= 0 or largest_fall > _PLATEAU_FALL * fall:
         return None
     return Event(
         kind=EventKind.PLATEAU, step=int(last.index[0]), value=float(last.median()), before=float(values.iloc[0])

@@ -9,10 +9,11 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 6
 GROWTH = 0.1
-"""Memory may leak if it grows by at least this share of its first value; `RISING` and `LATE_GROWTH` must hold, too."""
-RISING = 0.7
+"""Memory may leak if it grows by at least this share of its first value; `_RISING` and `_LATE_GROWTH` must hold,
+too."""
+_RISING = 0.7
 """Memory that leaks rises in at least this share of the steps."""
-LATE_GROWTH = 0.25
+_LATE_GROWTH = 0.25
 """Memory that leaks gains at least this share of its growth in the second half of the steps."""
 
 
@@ -37,12 +38,12 @@ def memory_growth(steps: Steps) -> list[Growth]:
     growing = []
     for rank, own in rows.groupby("rank"):
         memory = own.set_index("step")["memory_bytes"].astype(float)
-        if growth := growth_of(int(str(rank)), memory[memory > 0]):
+        if growth := _growth_of(int(str(rank)), memory[memory > 0]):
             growing.append(growth)
     return growing
 
 
-def growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
+def _growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
     """Return a `Growth` for a rank, with the speed of the growth; None if it does not look like a leak.
 
     `memory` is in bytes, by step.
@@ -53,6 +54,6 @@ def growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
     gained = float(memory.iloc[-1] - memory.iloc[0])
     gained_late = float(memory.iloc[-1] - memory.iloc[len(memory) // 2])
     # Caches and pools fill and then stay; a leak goes on.
-    if gained < GROWTH * memory.iloc[0] or (rises > 0).mean() < RISING or gained_late < LATE_GROWTH * gained:
+    if gained < GROWTH * memory.iloc[0] or (rises > 0).mean() < _RISING or gained_late < _LATE_GROWTH * gained:
         return None
     return Growth(rank, int(memory.index[0]), gained / (len(memory) - 1))

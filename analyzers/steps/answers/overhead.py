@@ -7,9 +7,9 @@ from statistics import median_low
 from analyzers.steps.model import StepsData
 
 STEPS_AT_LEAST = 20
-DATA_SHARE, CHECKPOINT_SHARE, RESTART_SHARE = 0.2, 0.1, 0.1
+_DATA_SHARE, _CHECKPOINT_SHARE, _RESTART_SHARE = 0.2, 0.1, 0.1
 """The shares of the wall time above which data loading, checkpoints and restarts are reported."""
-LONG_RUN_NS = 600 * 10**9
+_LONG_RUN_NS = 600 * 10**9
 """The shortest run, in ns, for which restarts are reported.
 
 In shorter runs, start-up takes most of the time anyway.
@@ -44,26 +44,26 @@ def overheads(data: StepsData) -> list[Overhead]:
     """
     if max(rank.steps for rank in data.ranks) < STEPS_AT_LEAST:
         return []
-    waiting = data_overhead(data)
-    return [*([waiting] if waiting else []), *run_overheads(data)]
+    waiting = _data_overhead(data)
+    return [*([waiting] if waiting else []), *_run_overheads(data)]
 
 
-def data_overhead(data: StepsData) -> Overhead | None:
+def _data_overhead(data: StepsData) -> Overhead | None:
     """Return an `Overhead` on the wait for data in a typical step of most ranks; None if it is short."""
     waits = [(rank.phases.get("data_wait", 0.0), rank.median_step_s) for rank in data.ranks]
     timed = [(wait / step, wait) for wait, step in waits if step]
     # The lower median: with two ranks both must wait.
     share, wait = median_low(timed) if timed else (0.0, 0.0)
-    return Overhead(Part.DATA, share, wait) if share >= DATA_SHARE else None
+    return Overhead(Part.DATA, share, wait) if share >= _DATA_SHARE else None
 
 
-def run_overheads(data: StepsData) -> list[Overhead]:
+def _run_overheads(data: StepsData) -> list[Overhead]:
     """Return an `Overhead` for blocking checkpoints and one for restarts, if they take too much of the run."""
     if data.goodput is None:
         return []
     wall, parts = data.goodput.wall_ns, data.goodput.parts
     saving = parts.get("checkpoint", 0)
     # Work that a restart lost is part of its price.
-    lost = (parts.get("restart", 0) + parts.get("redone", 0)) * (wall >= LONG_RUN_NS)
-    costs = ((Part.CHECKPOINT, saving, CHECKPOINT_SHARE), (Part.RESTART, lost, RESTART_SHARE))
+    lost = (parts.get("restart", 0) + parts.get("redone", 0)) * (wall >= _LONG_RUN_NS)
+    costs = ((Part.CHECKPOINT, saving, _CHECKPOINT_SHARE), (Part.RESTART, lost, _RESTART_SHARE))
     return [Overhead(part, ns / wall, ns / 1e9) for part, ns, limit in costs if ns > limit * wall]

@@ -8,11 +8,11 @@ from analyzers.steps.robust_statistics import robust_deviation
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
-STALLS_AT_LEAST = 3
-OUTLIER = 6.0
+_STALLS_AT_LEAST = 3
+_OUTLIER = 6.0
 """A step is stalled if it is this many robust standard deviations above the median, and longer by SHARE of a step."""
-SHARE = 0.2
-COST = 0.03
+_SHARE = 0.2
+_COST = 0.03
 """The share of the time of plain steps (steps that did nothing but train) from which on stalls are reported."""
 
 
@@ -25,11 +25,11 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
     if len(step_s) < STEPS_AT_LEAST:
         return []
     # Compute is left out: all ranks computing longer is a longer step, not a stall.
-    causes = [stall_of(steps, cause, step_s) for cause in PHASES_OF if cause is not Cause.COMPUTE]
+    causes = [_stall_of(steps, cause, step_s) for cause in PHASES_OF if cause is not Cause.COMPUTE]
     return sorted((stall for stall in causes if stall), key=lambda stall: -stall.lost_s)
 
 
-def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
+def _stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
     """Return a `GlobalStall` on steps in which every rank lost time to one cause; None if they are few or cost little.
 
     `step_s` has the duration in seconds of each step that only trained (no checkpoint, for example), by step.
@@ -37,9 +37,9 @@ def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalSt
     # The minimum over ranks: what the fastest rank had to wait for is no straggler of its own.
     fastest = steps.grid(steps.phases.total(PHASES_OF[cause])).min(axis=1).loc[step_s.index]
     extra = fastest - float(fastest.median())
-    stalled = extra[extra > max(OUTLIER * robust_deviation(fastest.to_numpy()), SHARE * float(step_s.median()))]
+    stalled = extra[extra > max(_OUTLIER * robust_deviation(fastest.to_numpy()), _SHARE * float(step_s.median()))]
     # A single slow step costs little, and nothing in the logs can explain it.
-    if len(stalled) < STALLS_AT_LEAST or stalled.sum() < COST * step_s.sum():
+    if len(stalled) < _STALLS_AT_LEAST or stalled.sum() < _COST * step_s.sum():
         return None
     return GlobalStall(
         cause=cause,

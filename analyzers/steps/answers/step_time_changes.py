@@ -12,12 +12,12 @@ from analyzers.steps.model import Change, ChangeKind
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
-SHARE_AT_LEAST, SHARE_ON_CPU = 0.05, 0.25
+SHARE_AT_LEAST, _SHARE_ON_CPU = 0.05, 0.25
 """The smallest relative changes of the step time that are reported, on devices and on CPUs.
 
 On shared processors, steps vary more without any cause in the job.
 """
-TINY_S = 1e-9
+_TINY_S = 1e-9
 
 
 def step_time_changes(steps: Steps) -> list[Change]:
@@ -31,18 +31,18 @@ def step_time_changes(steps: Steps) -> list[Change]:
     values = plain.to_numpy()
     levels = segments(values)
     # Segments approximate a drift by stairs, each of which would be reported as a change.
-    ends = drift_ends(values, levels)
-    levels = merge_small(values, ends or levels, smallest_share(steps))
+    ends = _drift_ends(values, levels)
+    levels = _merge_small(values, ends or levels, _smallest_share(steps))
     kind = ChangeKind.DRIFT if ends else ChangeKind.STEP
-    return [change_between(steps, plain, a, b, kind) for a, b in pairwise(levels)]
+    return [_change_between(steps, plain, a, b, kind) for a, b in pairwise(levels)]
 
 
-def smallest_share(steps: Steps) -> float:
+def _smallest_share(steps: Steps) -> float:
     """Return the smallest relative change of the step time that is reported."""
-    return SHARE_ON_CPU if steps.device_type == "cpu" else SHARE_AT_LEAST
+    return _SHARE_ON_CPU if steps.device_type == "cpu" else SHARE_AT_LEAST
 
 
-def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
+def _drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
     """Return the first and the last third as two segments if the values drift along a line, else an empty list.
 
     Two descriptions of the series are compared: a line through the medians of both thirds (a resistant line, Tukey
@@ -59,7 +59,7 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
     return [Segment(0, third, float(line[0])), Segment(len(values) - third, len(values), float(line[-1]))]
 
 
-def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
+def _merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
     """Return the segments after merging neighbours in `levels` whose levels differ by less than the fraction `share`.
 
     The difference is relative to the level of the first of the two. `values` is the series that the segments divide;
@@ -67,7 +67,7 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
     """
     merged = list(levels)
     while len(merged) > 1:
-        changes = [abs(b.level - a.level) / max(a.level, TINY_S) for a, b in pairwise(merged)]
+        changes = [abs(b.level - a.level) / max(a.level, _TINY_S) for a, b in pairwise(merged)]
         smallest = int(np.argmin(changes))
         if changes[smallest] >= share:
             break
@@ -77,7 +77,7 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
     return merged
 
 
-def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
+def _change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
     """Return the change of step time between two segments of `plain`, with the change of each phase in seconds.
 
     `plain` is {step: seconds} of the steps that did nothing besides training. A change of `kind` DRIFT is reported at
@@ -90,11 +90,11 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
         step=int(plain.index[begin]),
         before_s=a.level,
         after_s=b.level,
-        phases={name: phase_median(steps, name, after) - phase_median(steps, name, before) for name in steps.phases},
+        phases={name: _phase_median(steps, name, after) - _phase_median(steps, name, before) for name in steps.phases},
     )
 
 
-def phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
+def _phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
     """Return the median seconds of a phase over all ranks, in steps that did nothing but train.
 
     The steps go from the first to the last of `numbers`, which are ascending step numbers.

@@ -14,18 +14,18 @@ from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 3
-LATEST_AT_MOST = 5
+_LATEST_AT_MOST = 5
 SHARE_AT_LEAST = 0.01
 """The smallest share of the steps in which a straggler is late; it is also late in at least STEPS_AT_LEAST steps."""
-LASTING = 0.75
+_LASTING = 0.75
 """The share of the steps since its first late step in which a rank must be late to be persistently late."""
-TURNS = 0.6
+_TURNS = 0.6
 """Ranks take turns in being late if none of them is the latest in more than this share of the late steps."""
-ALL_TAGGED_SHARE = 0.3
+_ALL_TAGGED_SHARE = 0.3
 """In steps in which all ranks do more than train, a rank counts as late only from this share of the step on."""
 NOISE = 4.0
 """The lateness threshold in robust standard deviations (MAD); healthy ranks stay below it."""
-MAIN_CAUSE_SHARE = 0.6
+_MAIN_CAUSE_SHARE = 0.6
 """A cause is named if it explains more than this share of the lateness; else the cause is `Cause.MIXED`."""
 
 
@@ -43,7 +43,7 @@ class Thresholds:
     cost: float
 
 
-BY_PROCESSOR, BY_WALL = Thresholds(0.25, 4, 0.1), Thresholds(0.05, 10, 0.03)
+_BY_PROCESSOR, _BY_WALL = Thresholds(0.25, 4, 0.1), Thresholds(0.05, 10, 0.03)
 """The thresholds for lateness measured in processor time, and for lateness measured in wall time.
 
 Processor time varies more: equal work differs by a third where ranks share caches and cores.
@@ -59,13 +59,13 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
     if not late.is_known or len(late) < STEPS_AT_LEAST:
         return []
     thresholds = late_thresholds(late)
-    cost = (BY_PROCESSOR if late.by_processor else BY_WALL).cost
-    candidates = [straggler_of(late, rank, thresholds, steps.steps[0]) for rank in steps.ranks]
+    cost = (_BY_PROCESSOR if late.by_processor else _BY_WALL).cost
+    candidates = [_straggler_of(late, rank, thresholds, steps.steps[0]) for rank in steps.ranks]
     # Ranks in turns cost little each; only together they are worth a finding.
-    rotating = ranks_in_turns(late, thresholds, cost)
-    costly = [s for s in candidates if s and (s.rank in rotating or is_costly(late, s, cost))]
+    rotating = _ranks_in_turns(late, thresholds, cost)
+    costly = [s for s in candidates if s and (s.rank in rotating or _is_costly(late, s, cost))]
     patterned = [msgspec.structs.replace(s, pattern=Pattern.ROTATING) if s.rank in rotating else s for s in costly]
-    return sorted(mark_hosts(steps, patterned), key=lambda straggler: -straggler.share)
+    return sorted(_mark_hosts(steps, patterned), key=lambda straggler: -straggler.share)
 
 
 def late_thresholds(late: Lateness) -> Floats:
@@ -75,19 +75,19 @@ def late_thresholds(late: Lateness) -> Floats:
     work of the other ranks: a rank with twice their work counts as late, even if the step is mostly waiting for cores
     of a busy machine.
     """
-    thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
+    thresholds = _BY_PROCESSOR if late.by_processor else _BY_WALL
     undisturbed_s = float((late.step_s - late.excess.max(axis=1)).clip(lower=0).median())
     # The fewer the steps, the larger the excess that chance alone gives some rank.
     share_s = thresholds.late * (1 + thresholds.few_steps / len(late)) * undisturbed_s
     if late.by_processor:
         plain = np.minimum(share_s, late.usual.to_numpy())
     else:
-        plain = np.full(len(late), max(share_s, NOISE * lateness_noise(late)))
+        plain = np.full(len(late), max(share_s, NOISE * _lateness_noise(late)))
     # Where all ranks collect garbage, save or evaluate in a step, no two take equally long for it.
-    return np.where(late.all_tagged, np.maximum(plain, ALL_TAGGED_SHARE * late.step_s.to_numpy()), plain)
+    return np.where(late.all_tagged, np.maximum(plain, _ALL_TAGGED_SHARE * late.step_s.to_numpy()), plain)
 
 
-def lateness_noise(late: Lateness) -> float:
+def _lateness_noise(late: Lateness) -> float:
     """Return the robust standard deviation of a rank's lateness from step to step, in seconds.
 
     It is computed from differences of neighbouring steps (hence the sqrt(2)), so a rank that is always late does not
@@ -99,7 +99,7 @@ def lateness_noise(late: Lateness) -> float:
     return MAD_TO_STD * float(np.median(np.median(differences, axis=0)) / np.sqrt(2))
 
 
-def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
+def _straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
     """Return a `Straggler` that says how often, how much and why a rank is late; None if the rank is rarely late.
 
     `thresholds` has the tolerated lateness (s) of each step, `first` is the first step in the logs.
@@ -109,38 +109,38 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> S
     late_s = excess[is_late]
     if len(late_s) < max(STEPS_AT_LEAST, SHARE_AT_LEAST * len(late)):
         return None
-    lasting = lasting_from(is_late)
+    lasting = _lasting_from(is_late)
     return Straggler(
         rank=rank,
         lateness_s=float(late_s.mean()),
         recurrence=len(late_s) / len(late),
-        cause=main_cause(late, rank, late_s.index),
+        cause=_main_cause(late, rank, late_s.index),
         first_step=int(late_s.index.min())
         if lasting is None
-        else begin_of(excess, is_late, float(np.median(thresholds)), first),
+        else _begin_of(excess, is_late, float(np.median(thresholds)), first),
         last_step=int(late_s.index.max()),
         steps_late=len(late_s),
         lost_s=float(late_s.sum() / len(late)),
         share=float(late_s.sum() / late.step_s.sum()),
         pattern=Pattern.RECURRING if lasting is None else Pattern.PERSISTENT,
-        latest=latest_steps(late, late_s),
+        latest=_latest_steps(late, late_s),
         late_step_s=float(late.step_s[is_late].median()),
         other_step_s=None if is_late.all() else float(late.step_s[~is_late].median()),
     )
 
 
-def latest_steps(late: Lateness, late_s: "pd.Series[float]") -> list[LateStep]:
+def _latest_steps(late: Lateness, late_s: "pd.Series[float]") -> list[LateStep]:
     """Return the steps in which a rank is latest, at most LATEST_AT_MOST; `late_s` has its lateness in its late steps.
 
     The result is in the order of steps.
     """
-    latest = late_s.nlargest(LATEST_AT_MOST).sort_index()
+    latest = late_s.nlargest(_LATEST_AT_MOST).sort_index()
     took = late.longest_s.loc[latest.index]
     rows = zip(latest.index, latest, took, strict=True)
     return [LateStep(step=int(step), lateness_s=float(late_by), step_s=float(step_s)) for step, late_by, step_s in rows]
 
 
-def lasting_from(is_late: "pd.Series[bool]") -> int | None:
+def _lasting_from(is_late: "pd.Series[bool]") -> int | None:
     """Return the first late step from which on the rank is late in most steps.
 
     `is_late` says for each step whether the rank counts as late. The result is None if there is no such step, or if
@@ -148,12 +148,12 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
     """
     # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()
-    lasting = (from_end.mean() >= LASTING) & (2 * from_end.sum() > is_late.sum())
+    lasting = (from_end.mean() >= _LASTING) & (2 * from_end.sum() > is_late.sum())
     beginnings = is_late.index[is_late & lasting[::-1]]
     return int(beginnings.min()) if len(beginnings) else None
 
 
-def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
+def _begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
     """Return the step at which a rank's lateness began.
 
     `excess` is its lateness (s) and `is_late` whether it counts as late, both by step. The begin divides the steps so
@@ -178,24 +178,24 @@ def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s
     return int(str(excess.index[at])) if at else first
 
 
-def is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
+def _is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
     """Return whether a straggler costs at least the share `cost` of the time from its first to its last late step."""
     # Not of the whole run: a rank that became slow in its last hundred steps is a straggler all the same.
     step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
     return straggler.lateness_s * straggler.steps_late >= cost * step_s
 
 
-def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
+def _main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
     """Return the cause that explains most of a rank's lateness in the given steps; MIXED if no single cause does."""
     # Being faster than the others in one cause does not make up for another: clipped at 0.
     extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
     largest = max(extra_s, key=lambda cause: extra_s[cause])
     # The lateness may arise in a phase in which ranks also wait, which is no cause.
     to_explain = max(sum(extra_s.values()), float(late.excess.loc[steps, rank].sum()))
-    return largest if extra_s[largest] > MAIN_CAUSE_SHARE * to_explain else Cause.MIXED
+    return largest if extra_s[largest] > _MAIN_CAUSE_SHARE * to_explain else Cause.MIXED
 
 
-def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
+def _ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     """Return the ranks that are late in turns, each of them in some of the steps.
 
     `thresholds` has, for each step, the lateness (s) above which a rank counts as late. The set is empty if the late
@@ -210,12 +210,12 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     columns, counts = np.unique(excess.argmax(axis=1)[is_late], return_counts=True)
     # A rank that is late nearly always is a straggler of its own, whoever else is late at times.
     most_often = (excess > thresholds[:, None]).mean(axis=0).max()
-    if len(columns) < 2 or counts.max() > TURNS * is_late.sum() or most_often > LASTING:
+    if len(columns) < 2 or counts.max() > _TURNS * is_late.sum() or most_often > _LASTING:
         return set()
     return {int(late.excess.columns[column]) for column in columns}
 
 
-def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
+def _mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
     """Return the stragglers, with the pattern HOST for those whose lateness is explained by their machine.
 
     A machine explains it if the machine has several ranks and all of them are late, and some other machine has ranks

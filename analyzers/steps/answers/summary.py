@@ -23,13 +23,13 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
         selected &= True if wanted is None else steps.table[name].to_numpy() == wanted
     if not selected.any():
         raise InputError("no step log has this rank and step", "leave out --rank or --step to see which there are")
-    medians = Medians.of_rows(steps, typical_rows(steps, selected))
+    medians = Medians.of_rows(steps, _typical_rows(steps, selected))
     bounds = np.searchsorted(steps.table["rank"].to_numpy(), [*steps.ranks, steps.ranks[-1] + 1])
     rows = ((code, start + np.flatnonzero(selected[start:end])) for code, (start, end) in enumerate(pairwise(bounds)))
-    return [rank_summary(steps, medians, code, own) for code, own in rows if len(own)]
+    return [_rank_summary(steps, medians, code, own) for code, own in rows if len(own)]
 
 
-def typical_rows(steps: Steps, selected: Mask) -> Mask:
+def _typical_rows(steps: Steps, selected: Mask) -> Mask:
     """Return a mask of the rows of `steps.table` for computing medians, among the rows in the mask `selected`.
 
     For each rank these are the steps that did nothing besides training. If there are none, all of its timed steps are
@@ -75,7 +75,7 @@ class Medians:
         )
 
 
-def rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> RankSteps:
+def _rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> RankSteps:
     """Return the summary of one rank: `code` is its index in `steps.ranks`, `rows` are its selected row numbers.
 
     `medians` has the medians of all ranks over their typical steps.

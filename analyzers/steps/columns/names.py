@@ -15,14 +15,14 @@ from functools import lru_cache
 
 from analyzers.steps.columns.quantities import Quantity
 
-SCOPES = {"train", "training", "trainer", "metrics", "metric", "log", "logs", "scalars", "optim", "perf", "stats"}
+_SCOPES = {"train", "training", "trainer", "metrics", "metric", "log", "logs", "scalars", "optim", "perf", "stats"}
 """Words at the beginning of a column's name which only say that the column belongs to training."""
-OTHER_SPLITS = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "ema", "best"}
+_OTHER_SPLITS = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "ema", "best"}
 """Words which show that a column is not about training steps, as in the name of a validation loss."""
-STATISTICS = {"min", "std", "var", "median"}
+_STATISTICS = {"min", "std", "var", "median"}
 """Words at the end of a name which show a statistic that is logged beside the value itself, such as `loss_std`."""
 
-ALIASES: Mapping[Quantity, tuple[str, ...]] = {
+_ALIASES: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.STEP: (
         "global_step", "global_steps", "num_updates", "current_steps?", "optimizer_steps?", "step", "iteration", "iter",
         "iter_num", "global_iteration", "num_steps", "steps", "batch", "batch_idx", "n_iter", "it",
@@ -99,14 +99,14 @@ UNITS_OF: Mapping[Quantity, Mapping[str, float]] = {
     Quantity.MEMORY: SIZE_UNITS,
     Quantity.RESERVED: SIZE_UNITS,
 }
-IMPLIED_UNITS = {"timing_s_step": "s", "sec_per_step": "s", "sec_per_iter": "s", "s_per_it": "s", "s_per_iter": "s"}
+_IMPLIED_UNITS = {"timing_s_step": "s", "sec_per_step": "s", "sec_per_iter": "s", "s_per_it": "s", "s_per_iter": "s"}
 """{name: its unit}, for names that have their unit in the middle."""
-COMPILED = {quantity: tuple(map(re.compile, patterns)) for quantity, patterns in ALIASES.items()}
-PER_SECOND = re.compile(r"(?:/|\bper\s*)s(?:ec|econd)?s?\b")
-CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-BINARY_UNIT = re.compile(r"(?<![A-Za-z])[KMGT]i?B(?![A-Za-z])")
-BOUNDARY = re.compile(r"[^a-z0-9%]+")
-RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
+COMPILED = {quantity: tuple(map(re.compile, patterns)) for quantity, patterns in _ALIASES.items()}
+_PER_SECOND = re.compile(r"(?:/|\bper\s*)s(?:ec|econd)?s?\b")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_BINARY_UNIT = re.compile(r"(?<![A-Za-z])[KMGT]i?B(?![A-Za-z])")
+_BOUNDARY = re.compile(r"[^a-z0-9%]+")
+_RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
 """Matches the name of the run, which precedes each column's name in a table exported from wandb."""
 
 
@@ -128,27 +128,27 @@ def meaning_of(name: str) -> Meaning | None:
 
     The result is None if the name stands for no known quantity of a training step.
     """
-    words = words_of(RUN_PREFIX.sub("", name))
-    if not words or OTHER_SPLITS.intersection(words) or words[-1] in STATISTICS:
+    words = words_of(_RUN_PREFIX.sub("", name))
+    if not words or _OTHER_SPLITS.intersection(words) or words[-1] in _STATISTICS:
         return None
     # The peak of memory is the quantity itself; any other maximum is a statistic beside it.
     if words[-1] == "max" and words[0] not in ("memory", "mem"):
         return None
     words, unit = split_unit(words)
-    whole, scoped = "_".join(words), "_".join(without_scope(words))
+    whole, scoped = "_".join(words), "_".join(_without_scope(words))
     for quantity, patterns in COMPILED.items():
         for preference, pattern in enumerate(patterns):
             if pattern.fullmatch(scoped) or pattern.fullmatch(whole):
                 known = unit if unit in UNITS_OF.get(quantity, ()) else ""
-                return Meaning(quantity, preference, known or IMPLIED_UNITS.get(scoped, ""))
+                return Meaning(quantity, preference, known or _IMPLIED_UNITS.get(scoped, ""))
     return None
 
 
 def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case; a rate such as `tokens/s` has the words `tokens per s`."""
     # In lower case first, because CAMEL would split `GiB` into two words.
-    spelled = CAMEL.sub("_", BINARY_UNIT.sub(lambda match: match[0].lower(), name.strip()))
-    return [word for word in BOUNDARY.split(PER_SECOND.sub(" per s", spelled.lower())) if word]
+    spelled = _CAMEL.sub("_", _BINARY_UNIT.sub(lambda match: match[0].lower(), name.strip()))
+    return [word for word in _BOUNDARY.split(_PER_SECOND.sub(" per s", spelled.lower())) if word]
 
 
 def split_unit(words: list[str]) -> tuple[list[str], str]:
@@ -160,9 +160,9 @@ def split_unit(words: list[str]) -> tuple[list[str], str]:
     return (kept[:-1] if kept[-1] == "in" and len(kept) > 1 else kept), words[-1]
 
 
-def without_scope(words: list[str]) -> list[str]:
+def _without_scope(words: list[str]) -> list[str]:
     """Return the words of a column's name without leading words that only say "training", such as `train`."""
     begin = 0
-    while begin < len(words) - 1 and words[begin] in SCOPES:
+    while begin < len(words) - 1 and words[begin] in _SCOPES:
         begin += 1
     return words[begin:]

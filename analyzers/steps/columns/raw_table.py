@@ -10,7 +10,7 @@ from analyzers.columns import Column, Floats, Mask
 
 COLUMNS_AT_MOST = 512
 """The most columns of one file that are read; a hostile header might have a million."""
-NAME_LENGTH = 200
+_NAME_LENGTH = 200
 
 
 @dataclass
@@ -107,10 +107,10 @@ class RowCollector:
 
 def shortened(name: str) -> str:
     """Return a column name in a form that a report can show: limited in length, valid UTF-8."""
-    return name[:NAME_LENGTH].encode("utf-8", "replace").decode()
+    return name[:_NAME_LENGTH].encode("utf-8", "replace").decode()
 
 
-def column_or_nan(table: RawTable, name: str) -> Floats:
+def _column_or_nan(table: RawTable, name: str) -> Floats:
     """Return a column of a table; all NaN if the table has no column of this name."""
     return table.columns.get(name, np.full(len(table), np.nan))
 

@@ -7,7 +7,7 @@ from analyzers.columns import Column, Mask
 from analyzers.steps.answers.losses import mean_by_step
 from analyzers.steps.table import Steps
 
-DIVERGED = 1e-2
+_DIVERGED = 1e-2
 """Losses have diverged if they differ by more than this share of the first run's loss."""
 
 
@@ -40,7 +40,7 @@ def loss_parity(a: Steps, b: Steps) -> LossParity | None:
         identical=not len(differing),
         largest=float(difference.max()),
         differs_from=int(common[differing[0]]) if len(differing) else None,
-        diverges_from=diverges_from(np.asarray(common), difference > DIVERGED * np.abs(before)),
+        diverges_from=diverges_from(np.asarray(common), difference > _DIVERGED * np.abs(before)),
     )
 
 

@@ -22,7 +22,7 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 5
 """The number of steps that a verdict needs: steps that did nothing but train, or for the loss, steps with a loss."""
-LOSS_FROM = 0.75
+_LOSS_FROM = 0.75
 """The share of the steps that both runs have after which losses are compared; earlier losses do not count."""
 
 
@@ -80,14 +80,14 @@ class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
     """Return the change of each measure that both runs record."""
-    step_s, processor_s = (plain_times(a), plain_times(b)), (processor_times(a), processor_times(b))
+    step_s, processor_s = (plain_times(a), plain_times(b)), (_processor_times(a), _processor_times(b))
     changes = [
-        time_change(Measure.STEP_TIME, step_s, np.median),
-        time_change(Measure.STEP_TIME_MEAN, step_s, np.mean),
-        time_change(Measure.STEP_TIME_P95, step_s, percentile_95),
-        time_change(Measure.PROCESSOR_TIME, processor_s, np.median),
-        memory_change(a, b),
-        loss_change(a, b),
+        _time_change(Measure.STEP_TIME, step_s, np.median),
+        _time_change(Measure.STEP_TIME_MEAN, step_s, np.mean),
+        _time_change(Measure.STEP_TIME_P95, step_s, _percentile_95),
+        _time_change(Measure.PROCESSOR_TIME, processor_s, np.median),
+        _memory_change(a, b),
+        _loss_change(a, b),
     ]
     return [change for change in changes if change]
 
@@ -97,7 +97,7 @@ def plain_times(steps: Steps) -> Floats:
     return steps.grid(steps.table["dur_s"], steps.plain).dropna(how="all").median(axis=1).to_numpy()
 
 
-def processor_times(steps: Steps) -> Floats:
+def _processor_times(steps: Steps) -> Floats:
     """Return the processor seconds of each step that only trained (median over ranks); empty if not recorded.
 
     Other jobs on the machine hardly influence processor time.
@@ -107,12 +107,12 @@ def processor_times(steps: Steps) -> Floats:
     return steps.grid(steps.cpu.total(steps.cpu), steps.plain).dropna(how="all").median(axis=1).to_numpy()
 
 
-def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
+def _percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
     """Return the 95th percentile of a series; with `axis=1`, of each row."""
     return np.asarray(np.quantile(values, 0.95, axis=axis))
 
 
-def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
+def _time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
     """Return the change of a statistic, such as the median, of the step times of two runs; None if a run has none.
 
     `times` has the step times of both runs, or their processor times, in seconds.
@@ -126,10 +126,10 @@ def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stati
     bounds = permutation_bounds(x, y, statistic) if few else change_bounds(x, y, statistic)
     # The 95th percentile of fewer than 20 steps is the slowest of them.
     sufficient = samples >= (STEPS_PLENTY if measure is Measure.STEP_TIME_P95 else STEPS_AT_LEAST)
-    return change_of(measure, (statistic(x), statistic(y)), bounds, samples, is_sufficient=sufficient)
+    return _change_of(measure, (statistic(x), statistic(y)), bounds, samples, is_sufficient=sufficient)
 
 
-def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
+def _memory_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the peak memory on the rank that used most; None if a run does not record memory.
 
     The confidence interval is wide if only one step reaches the peak.
@@ -138,10 +138,10 @@ def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
     if not x.max(initial=0) or not y.max(initial=0):
         return None
     bounds = change_bounds(x, y, np.max)
-    return change_of(Measure.MEMORY, (x.max(), y.max()), bounds, min(len(x), len(y)), is_sufficient=True)
+    return _change_of(Measure.MEMORY, (x.max(), y.max()), bounds, min(len(x), len(y)), is_sufficient=True)
 
 
-def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
+def _loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the mean loss over the last steps that both runs have.
 
     The result is None if they have no step in common, or if the mean loss is 0. The bootstrap resamples the differences
@@ -150,7 +150,7 @@ def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
     # Early losses fall fast and differ by the seed; the end of the common steps shows where the runs go.
-    last = common[int(len(common) * LOSS_FROM) :] if len(common) >= STEPS_PLENTY else common
+    last = common[int(len(common) * _LOSS_FROM) :] if len(common) >= STEPS_PLENTY else common
     if not len(last) or not x[last].mean():
         return None
     before, after = (thinned(np.asarray(losses[last], dtype=float)) for losses in (x, y))
@@ -160,10 +160,10 @@ def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     stretch = np.sqrt(max(1.0, STEPS_PLENTY / len(common)))
     bounds = change + (np.percentile(resampled, BOUNDS_PERCENT) - change) * stretch
     sufficient = len(common) >= STEPS_AT_LEAST
-    return change_of(Measure.LOSS, (before.mean(), after.mean()), bounds, len(common), is_sufficient=sufficient)
+    return _change_of(Measure.LOSS, (before.mean(), after.mean()), bounds, len(common), is_sufficient=sufficient)
 
 
-def change_of(
+def _change_of(
     measure: Measure, ends: Sequence[float], bounds: Floats, samples: int, *, is_sufficient: bool
 ) -> MeasureChange:
     """Return a `MeasureChange` from `ends[0]`, the value in the first run, to `ends[1]`, the value in the second run.

@@ -25,7 +25,7 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
 
     The list is empty if one of the runs has no step that did nothing besides training.
     """
-    before, after = mean_phases(a), mean_phases(b)
+    before, after = _mean_phases(a), _mean_phases(b)
     if not before or not after:
         return []
     changes = [
@@ -36,7 +36,7 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
     return sorted(changes, key=lambda phase: (phase.what == OUTSIDE, -abs(phase.change_s)))
 
 
-def mean_phases(steps: Steps) -> dict[str, float]:
+def _mean_phases(steps: Steps) -> dict[str, float]:
     """Return the mean seconds of each phase over all ranks, and of the time outside of phases.
 
     Only steps that did nothing besides training count; the result is empty if there are none.

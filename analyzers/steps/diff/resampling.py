@@ -18,13 +18,13 @@ from analyzers.steps.answers.change_points import LONGEST_SERIES
 
 STEPS_PLENTY = 20
 """The number of steps from which on the bootstrap is accurate enough."""
-DRAWS, SEED = 2000, 17
+_DRAWS, SEED = 2000, 17
 BOUNDS_PERCENT = (2.5, 97.5)
 """The percentiles between which 95 % of the draws lie."""
 REJECTED = 0.05
-HALVINGS = 20
+_HALVINGS = 20
 """The number of times that an interval is halved to find a boundary; a millionth of the interval remains."""
-TINY = 1e-9
+_TINY = 1e-9
 
 
 class Statistic(Protocol):
@@ -39,7 +39,7 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     # Each run is drawn by itself: their steps have nothing to do with each other.
     after = statistic(block_resamples(y, rng), axis=1)
     before = statistic(block_resamples(x, rng), axis=1)
-    bounds: Floats = np.percentile(after / np.maximum(before, TINY) - 1, BOUNDS_PERCENT)
+    bounds: Floats = np.percentile(after / np.maximum(before, _TINY) - 1, BOUNDS_PERCENT)
     return bounds
 
 
@@ -53,29 +53,29 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled by
     1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
     """
-    order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (DRAWS, 1)), axis=1)
+    order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (_DRAWS, 1)), axis=1)
 
     def is_rejected(change: float) -> bool:
-        return split_chance(x * (1 + change), y, statistic, order) < REJECTED
+        return _split_chance(x * (1 + change), y, statistic, order) < REJECTED
 
     # Scaled by this, x equals y, so it is inside; -1 (nothing left) and twice the ratio are outside.
     change = float(statistic(y) / statistic(x)) - 1
-    return np.array([boundary(is_rejected, change, -1.0), boundary(is_rejected, change, 2 * change + 2)])
+    return np.array([_boundary(is_rejected, change, -1.0), _boundary(is_rejected, change, 2 * change + 2)])
 
 
-def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
+def _boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
     """Return, by bisection, the relative change at which the permutation test begins to reject.
 
     `is_rejected` is a function that says whether the test rejects a change. The result lies between `inside`, which is
     not rejected, and `outside`, which is rejected.
     """
-    for _ in range(HALVINGS):
+    for _ in range(_HALVINGS):
         middle = (inside + outside) / 2
         inside, outside = (inside, middle) if is_rejected(middle) else (middle, outside)
     return inside
 
 
-def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) -> float:
+def _split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) -> float:
     """Return the p value: the share of random splits of all steps into two runs that differ as much as `x` and `y` do.
 
     The compared number is `statistic`, such as the median. `order` has a random order of all steps in each row; it is
@@ -85,7 +85,7 @@ def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) ->
     difference = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)
     observed = abs(float(statistic(y) - statistic(x)))
     # With a little room: rounding must not make an equal difference smaller.
-    return float((np.abs(difference) >= observed * (1 - TINY)).mean())
+    return float((np.abs(difference) >= observed * (1 - _TINY)).mean())
 
 
 def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
@@ -96,9 +96,9 @@ def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
     count = len(values)
     block = max(1, round(count ** (1 / 3)))
     # Wrapping around gives the first and last steps the same chance as the others.
-    begins = rng.integers(count, size=(DRAWS, -(-count // block)))
+    begins = rng.integers(count, size=(_DRAWS, -(-count // block)))
     indices = (begins[:, :, None] + np.arange(block)) % count
-    return values[indices.reshape(DRAWS, -1)[:, :count]]
+    return values[indices.reshape(_DRAWS, -1)[:, :count]]
 
 
 def thinned(values: Floats) -> Floats:

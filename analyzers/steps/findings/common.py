@@ -9,7 +9,7 @@ from analyzers.report import Finding, Severity
 from analyzers.steps.model import Cause
 from analyzers.steps.table import Steps
 
-FIRM_STEPS = 20
+_FIRM_STEPS = 20
 """The number of timed steps from which on a verdict has full confidence."""
 SAME_MOMENT = 3
 """Two events count as one if their first steps are at most this many steps apart."""
@@ -37,7 +37,7 @@ def confidence(steps: Steps) -> float:
     """
     # The rank with the fewest steps limits what can be compared.
     timed = int(steps.table.groupby("rank")["step"].count().min())
-    return round(min(0.95, 0.55 + 0.4 * timed / FIRM_STEPS), 2)
+    return round(min(0.95, 0.55 + 0.4 * timed / _FIRM_STEPS), 2)
 
 
 def log_of_rank(steps: Steps, rank: int) -> str:

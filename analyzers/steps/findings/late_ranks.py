@@ -10,7 +10,7 @@ from analyzers.steps.model import Cause, Pattern, Problem, Straggler
 from analyzers.steps.table import Steps
 from analyzers.words import agree, duration, percent, quantity, rank_names
 
-SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
+_SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
 """The patterns of lateness for which several ranks share one finding."""
 
 
@@ -22,12 +22,12 @@ def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Fi
     groups: dict[str, list[Straggler]] = {}
     for straggler in stragglers:
         # 512 ranks in turns are one finding, not 512.
-        shared = straggler.pattern in SHARED_PATTERNS
+        shared = straggler.pattern in _SHARED_PATTERNS
         groups.setdefault(straggler.pattern if shared else f"rank {straggler.rank}", []).append(straggler)
-    return [straggler_finding(steps, group) for group in groups.values()]
+    return [_straggler_finding(steps, group) for group in groups.values()]
 
 
-def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
+def _straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     """Return one finding on the stragglers in `group`, the costliest of which comes first."""
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
@@ -37,11 +37,11 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
-        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; {extra_time(group)}",
+        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; {_extra_time(group)}",
         why=f"in each step all ranks wait for the slowest one. On average over the {compared} this makes a step"
         f" {duration(lost)} longer: {percent(share)} of all step time is spent waiting for"
         f" {'it' if len(ranks) == 1 else 'them'}",
-        next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
+        next=_NEXT_BY_PATTERN.get(first.pattern) or _NEXT_BY_CAUSE[first.cause],
         ranks=ranks,
         step=begin,
         evidence=evidence(steps, group)[:EVIDENCE_AT_MOST],
@@ -49,7 +49,7 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     )
 
 
-def extra_time(group: Sequence[Straggler]) -> str:
+def _extra_time(group: Sequence[Straggler]) -> str:
     """Return a clause on what the stragglers do in the additional time: `the extra time is data loading`."""
     known = sorted({CAUSE_NAMES[straggler.cause] for straggler in group if straggler.cause is not Cause.MIXED})
     return f"the extra time is {' and '.join(known)}" if known else "the extra time has no single cause"
@@ -77,12 +77,12 @@ def evidence(steps: Steps, group: Sequence[Straggler]) -> list[Evidence]:
     If there is only one, the evidence also has the measured times: of the steps, of its latest steps, and of the
     phases that make it late, compared with the other ranks.
     """
-    late = [lateness_fact(steps, straggler) for straggler in group]
+    late = [_lateness_fact(steps, straggler) for straggler in group]
     first = group[0]
-    return [*late, *step_facts(steps, first), *phase_facts(steps, first)] if len(group) == 1 else late
+    return [*late, *_step_facts(steps, first), *_phase_facts(steps, first)] if len(group) == 1 else late
 
 
-def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
+def _step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     """Return, as evidence, how long steps take with and without the lateness of a rank, and its latest steps.
 
     The comparison of steps is left out if the difference is small, because waiting for a rank may also show in the next
@@ -103,7 +103,7 @@ def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     return [Evidence(text=fact, source=log_of_rank(steps, straggler.rank)) for fact in facts]
 
 
-def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
+def _phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     """Return, as evidence, the median time of the phases that make a rank late, and the same time on the other ranks.
 
     The medians are over the steps from the straggler's first to its last late step. If it is late only now and then,
@@ -132,7 +132,7 @@ def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     return [Evidence(text=text, source=log_of_rank(steps, straggler.rank))]
 
 
-def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
+def _lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
     """Return the evidence that says how late a rank is, with its log as the source."""
     compared = quantity(compared_steps(straggler), "compared step")
     when = f"between steps {straggler.first_step} and {straggler.last_step}"
@@ -141,11 +141,11 @@ def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
 
 
-NEXT_BY_PATTERN = {
+_NEXT_BY_PATTERN = {
     Pattern.ROTATING: "make all ranks do this work in the same steps, so that they wait once instead of in turns",
     Pattern.HOST: "check this machine: other processes, clock speed, temperature, network and storage",
 }
-NEXT_BY_CAUSE = {
+_NEXT_BY_CAUSE = {
     Cause.COMPUTE: "record profiler traces of this rank and of one that is not late, and compare them (`workbench"
     " compare OTHER LATE`). If the late rank runs more kernels, it has more work. If its kernels take longer, its"
     " device is slower or its inputs are larger",

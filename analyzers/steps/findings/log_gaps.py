@@ -9,7 +9,7 @@ from analyzers.steps.findings.common import log_of_rank, note
 from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
 
-CHART = (
+_CHART = (
     "to see kernels and communication, too, record a profiler trace (--profiler.enable_profiling in torchtitan 0.3),"
     " and read it with `workbench trace`"
 )
@@ -20,7 +20,7 @@ def log_notes(steps: Steps) -> list[Finding]:
     notes = []
     if any(each.kind == Kind.GANTT for each in steps.inputs):
         title = "the step times come from torchtitan's Gantt chart of step phases, which is no profiler trace"
-        notes.append(note("steps.gantt", title, "the chart shows how long each phase took, but no kernels", CHART))
+        notes.append(note("steps.gantt", title, "the chart shows how long each phase took, but no kernels", _CHART))
     # Other trainers print their steps on one rank only.
     known = {*steps.ranks, *(log.rank for log, _ in steps.unreadable)}
     if not steps.logs and (missing := sorted(set(range(steps.world_size)) - known)):
@@ -38,7 +38,7 @@ def log_notes(steps: Steps) -> list[Finding]:
             )
         )
     if ranks := steps.truncated:
-        notes.append(torn_note(steps, ranks))
+        notes.append(_torn_note(steps, ranks))
     last = steps.table.groupby("rank")["step"].max()
     if ranks := [int(str(rank)) for rank in last[last < last.max()].index]:
         whose = rank_names(ranks)
@@ -50,7 +50,7 @@ def log_notes(steps: Steps) -> list[Finding]:
     return notes
 
 
-def torn_note(steps: Steps, ranks: list[int]) -> Finding:
+def _torn_note(steps: Steps, ranks: list[int]) -> Finding:
     """Return the note that the step logs of `ranks` end in the middle of a line, with the last whole line of each."""
     last = steps.table.groupby("rank")["step"].max()
     texts = {rank: f"the last whole line of rank {rank} is step {int(last[rank])}" for rank in ranks if rank in last}

@@ -9,8 +9,8 @@ from analyzers.steps.model import Cause, Change, ChangeKind, GlobalStall, LongSt
 from analyzers.steps.table import Steps
 from analyzers.words import duration, percent, percent_change, quantity, rank_names
 
-PHASES_NAMED = 3
-LONG_STEP_COST = 0.01
+_PHASES_NAMED = 3
+_LONG_STEP_COST = 0.01
 """The share of the time of all steps from which on a single long step is a warning."""
 
 
@@ -24,7 +24,7 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
         f" {duration(stall.lost_s)} lost in total",
         why="in these steps even the fastest rank took far longer than in other steps. The lost time is"
         f" {percent(stall.share)} of the time of all steps",
-        next=STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network, in these steps"),
+        next=_STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network, in these steps"),
         ranks=steps.ranks,
         step=stall.first_step,
         confidence=confidence(steps),
@@ -41,7 +41,7 @@ def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
     where = f"most of its extra time is in the phase {stall.phase}" if stall.phase else "no recorded phase explains it"
     return Finding(
         id=Problem.LONG_STEP.finding_id,
-        severity=Severity.WARNING if stall.share >= LONG_STEP_COST else Severity.INFO,
+        severity=Severity.WARNING if stall.share >= _LONG_STEP_COST else Severity.INFO,
         title=f"step {stall.step} takes {duration(stall.duration_s)}, {times:.0f} times the usual"
         f" {duration(stall.usual_s)}{waited}",
         why=f"no step near step {stall.step} takes so long; {where}. The extra time is {percent(stall.share)} of the"
@@ -54,7 +54,7 @@ def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
     )
 
 
-STALL_NEXT = {
+_STALL_NEXT = {
     Cause.DATA: "check the storage of the data, and let the DataLoader read further ahead (prefetch_factor)",
     Cause.CHECKPOINT: "save checkpoints asynchronously (torchtitan: checkpoint.async_mode), or to faster storage",
     Cause.GC: "run Python's garbage collector less often, or only on young objects: gc.disable(), and gc.collect(1)"
@@ -65,32 +65,32 @@ STALL_NEXT = {
 def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
     """Return a list with the finding on the largest slowdown that is not due to a straggler; empty if there is none."""
     # A slowdown that begins with a straggler would say the same twice.
-    slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
-    return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
+    slower = [c for c in changes if c.after_s > c.before_s and not _is_explained(c, stragglers)]
+    return [_slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
 
 
-def is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
+def _is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
     """Return whether a straggler began to be late at about the step of the change."""
     return any(
         s.pattern is not Pattern.RECURRING and abs(s.first_step - change.step) <= SAME_MOMENT for s in stragglers
     )
 
 
-GRADUAL_NEXT = (
+_GRADUAL_NEXT = (
     "look for what grows with the number of steps: a list or cache that is searched, a log file that is rewritten"
     " in each step, memory that is not freed, or a device that gets hotter. If you have a profiler trace of an early"
     " step and one of a late step, compare them (`workbench compare EARLY LATE`)"
 )
-SUDDEN_NEXT = (
+_SUDDEN_NEXT = (
     "check what changed at step {step}: other jobs on the machine, the data, or the clock speed of the device. If you"
     " have a profiler trace from before this step and one from after it, compare them (`workbench compare BEFORE"
     " AFTER`)"
 )
-NOTABLE_SHARE = 0.01
+_NOTABLE_SHARE = 0.01
 """The share of a slowdown above which the growth of a phase is evidence for it."""
 
 
-def slowdown_reason(change: Change, *, gradual: bool) -> str:
+def _slowdown_reason(change: Change, *, gradual: bool) -> str:
     """Return a clause with the increase of the median step time.
 
     If the increase is sudden (not `gradual`), the clause adds that it lasted, so that it is not due to a few slow
@@ -105,10 +105,10 @@ def slowdown_reason(change: Change, *, gradual: bool) -> str:
     )
 
 
-def slowdown_finding(steps: Steps, change: Change) -> Finding:
+def _slowdown_finding(steps: Steps, change: Change) -> Finding:
     """Return the finding on one change of the step time, with the phases that grew most."""
-    largest = sorted(change.phases.items(), key=lambda item: -item[1])[:PHASES_NAMED]
-    notable = NOTABLE_SHARE * (change.after_s - change.before_s)
+    largest = sorted(change.phases.items(), key=lambda item: -item[1])[:_PHASES_NAMED]
+    notable = _NOTABLE_SHARE * (change.after_s - change.before_s)
     gradual = change.kind is ChangeKind.DRIFT
     when = "gradually over the run" if gradual else f"from step {change.step} on"
     more = percent_change(change.before_s, change.after_s)
@@ -117,8 +117,8 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
         severity=Severity.WARNING,
         title=f"steps became slower {when}: median step time {duration(change.before_s)} ->"
         f" {duration(change.after_s)} ({more})",
-        why=slowdown_reason(change, gradual=gradual),
-        next=GRADUAL_NEXT if gradual else SUDDEN_NEXT.format(step=change.step),
+        why=_slowdown_reason(change, gradual=gradual),
+        next=_GRADUAL_NEXT if gradual else _SUDDEN_NEXT.format(step=change.step),
         ranks=steps.ranks,
         step=change.step,
         evidence=[
@@ -132,7 +132,7 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
 
 def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
     """Return the finding on a part of the wall time that costs too much, such as checkpoints."""
-    activity, whole, scope, why, advice = OVERHEADS[overhead.part]
+    activity, whole, scope, why, advice = _OVERHEADS[overhead.part]
     return Finding(
         id=f"steps.{overhead.part}_time",
         severity=Severity.WARNING,
@@ -144,7 +144,7 @@ def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
     )
 
 
-OVERHEADS = {
+_OVERHEADS = {
     Part.DATA: (
         "waiting for data takes",
         "the time of a step",

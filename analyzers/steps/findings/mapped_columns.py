@@ -10,11 +10,11 @@ from analyzers.steps.model import MappedColumn, MappedLog
 from analyzers.steps.table import Steps
 from analyzers.words import quantity
 
-LOGS_AT_MOST = 4
+_LOGS_AT_MOST = 4
 NAMES_AT_MOST = 8
 LARGE = 1e6
 """The value from which on digits after the point are not shown, as in times since the epoch and sizes in bytes."""
-QUANTITY_NAMES = {
+_QUANTITY_NAMES = {
     Quantity.STEP: "step",
     Quantity.LOSS: "loss",
     Quantity.LEARNING_RATE: "learning rate",
@@ -32,7 +32,7 @@ QUANTITY_NAMES = {
 
 
 SIZES = (Quantity.MEMORY, Quantity.RESERVED)
-DECIMAL = ("kb", "mb", "gb", "tb")
+_DECIMAL = ("kb", "mb", "gb", "tb")
 """Units of memory that mean powers of 1000, but that training code prints after dividing by 1024."""
 
 
@@ -42,24 +42,24 @@ def column_notes(steps: Steps) -> list[Finding]:
     A second note follows for a log whose steps are numbered by line or epoch.
     """
     notes = []
-    for log in steps.logs[:LOGS_AT_MOST]:
-        notes.append(columns_note(log))
+    for log in steps.logs[:_LOGS_AT_MOST]:
+        notes.append(_columns_note(log))
         if log.numbered_by is not NumberedBy.COLUMN:
-            notes.append(numbering_note(log))
+            notes.append(_numbering_note(log))
     return notes
 
 
-def columns_note(log: MappedLog) -> Finding:
+def _columns_note(log: MappedLog) -> Finding:
     """Return the note that lists which column of a log was read as which quantity, with the last value of each."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
-    title = ", ".join(f"'{column.name}' as {quantity_name(column)}{unit_text(column)}" for column in read)
+    title = ", ".join(f"'{column.name}' as {_quantity_name(column)}{_unit_text(column)}" for column in read)
     values = ", ".join(f"{column.name} = {number(column.last)}" for column in read if column.last is not None)
     facts = [f"last values: {values}"] if values else []
     facts += [f"columns that were not used: {listed(others)}"] if others else []
     return msgspec.structs.replace(
-        note("steps.columns", f"columns read from {log.path}: {title}", why(log), ADVICE if values else OF_NAMES),
-        evidence=[Evidence(text=fact, source=log.path) for fact in [*facts, *row_facts(log)][:EVIDENCE_AT_MOST]],
+        note("steps.columns", f"columns read from {log.path}: {title}", why(log), ADVICE if values else _OF_NAMES),
+        evidence=[Evidence(text=fact, source=log.path) for fact in [*facts, *_row_facts(log)][:EVIDENCE_AT_MOST]],
     )
 
 
@@ -68,9 +68,9 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() or abs(value) >= LARGE else f"{value:.6g}"
 
 
-def quantity_name(column: MappedColumn) -> str:
+def _quantity_name(column: MappedColumn) -> str:
     """Return the name of the quantity that a column was read as, such as `learning rate`."""
-    return QUANTITY_NAMES[column.quantity] if column.quantity else ""
+    return _QUANTITY_NAMES[column.quantity] if column.quantity else ""
 
 
 def why(log: MappedLog) -> str:
@@ -83,7 +83,7 @@ def why(log: MappedLog) -> str:
     )
 
 
-OF_NAMES = (
+_OF_NAMES = (
     "check that each column holds what its name says; if not, name the right one: `workbench steps PATH --map"
     " loss=COLUMN` (--map may be repeated)"
 )
@@ -93,14 +93,14 @@ ADVICE = (
 )
 
 
-def unit_text(column: MappedColumn) -> str:
+def _unit_text(column: MappedColumn) -> str:
     """Return the unit of a column as a suffix, such as ` (in ms)`; empty for a quantity without a unit.
 
     If a size is logged in GB, the suffix says that it is read as GiB, because training code divides by 1024.
     """
     if column.unit == UNKNOWN_UNIT:
         return " (unit unknown)"
-    if column.quantity in SIZES and column.unit in DECIMAL:
+    if column.quantity in SIZES and column.unit in _DECIMAL:
         return f" (in {column.unit.upper()}, taken as {column.unit[0].upper()}iB)"
     return f" (in {column.unit})" if column.unit else ""
 
@@ -111,7 +111,7 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:NAMES_AT_MOST]) + more
 
 
-def row_facts(log: MappedLog) -> list[str]:
+def _row_facts(log: MappedLog) -> list[str]:
     """Return a sentence for each unusual property of the rows of a log, such as repeated steps."""
     facts = []
     if log.timed_by_clock:
@@ -132,7 +132,7 @@ def row_facts(log: MappedLog) -> list[str]:
     return facts
 
 
-def numbering_note(log: MappedLog) -> Finding:
+def _numbering_note(log: MappedLog) -> Finding:
     """Return the note on a log without a column of step numbers: its rows are numbered by epoch or by line."""
     if log.numbered_by is NumberedBy.EPOCH:
         title = f"{log.path} has a row per epoch: epochs are shown as steps"
@@ -151,12 +151,12 @@ def numbering_note(log: MappedLog) -> Finding:
 def unknown_units(steps: Steps) -> list[str]:
     """Return a sentence for each column whose values cannot be used because its unit is unknown."""
     return [
-        f"{QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; give it, such as"
-        f" --map {column.quantity}_{'ms' if column.quantity in TIMES else 'gib'}={column.name}"
+        f"{_QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; give it, such as"
+        f" --map {column.quantity}_{'ms' if column.quantity in _TIMES else 'gib'}={column.name}"
         for log in steps.logs
         for column in log.columns
         if column.quantity and column.unit == UNKNOWN_UNIT
-    ][:LOGS_AT_MOST]
+    ][:_LOGS_AT_MOST]
 
 
-TIMES = (Quantity.STEP_TIME, Quantity.DATA_TIME)
+_TIMES = (Quantity.STEP_TIME, Quantity.DATA_TIME)

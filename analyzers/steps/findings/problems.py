@@ -23,7 +23,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
     return [
         *straggler_findings(steps, data.stragglers),
         *(stall_finding(steps, stall) for stall in data.stalls),
-        *(long_step_finding(steps, stall) for stall in data.long_steps or () if not in_stall(stall, data.stalls)),
+        *(long_step_finding(steps, stall) for stall in data.long_steps or () if not _in_stall(stall, data.stalls)),
         *slowdown_findings(steps, data.changes, data.stragglers),
         *(overhead_finding(steps, overhead) for overhead in overheads(data)),
         *loss_findings(steps, data.events),
@@ -33,7 +33,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
     ]
 
 
-def in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
+def _in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
     """Return whether a long step lies between the first and the last step of a stall of all ranks."""
     return any(stall.first_step <= step.step <= stall.last_step for stall in stalls)
 

@@ -8,11 +8,11 @@ from analyzers.words import number, process_group, quantity, rank_names, size
 
 NUMBERS_AT_MOST = 8
 """The most different sequence numbers that the evidence lists."""
-SNAPSHOTS_ON_CUDA = (
+_SNAPSHOTS_ON_CUDA = (
     "on this rank call torch.cuda.memory._record_memory_history() once, and _dump_snapshot() twice, at the ends of two"
     " steps after the warm-up"
 )
-SNAPSHOTS_ON_CPU = (
+_SNAPSHOTS_ON_CPU = (
     "on this rank record two snapshots with `workbench.recorders.MemoryRecorder(FOLDER, model, optimizer, freq=5)` and"
     " `with recorder.step(N):` around each step, as PyTorch itself records no memory of a CPU"
 )
@@ -34,7 +34,7 @@ def count_finding(mismatch: CountMismatch) -> Finding:
         f" earlier on one rank, in step {step} or before it",
         ranks=mismatch.ranks,
         step=step,
-        evidence=count_evidence(mismatch),
+        evidence=_count_evidence(mismatch),
         confidence=0.9,
     )
 
@@ -45,7 +45,7 @@ def others(mismatch: CountMismatch) -> str:
     return rank_names(ranks) if len(ranks) == 1 else "the others"
 
 
-def count_evidence(mismatch: CountMismatch) -> list[Evidence]:
+def _count_evidence(mismatch: CountMismatch) -> list[Evidence]:
     """Return the sequence number of each rank's last collective; the ranks that differ from most ranks come first.
 
     Ranks with the same number share a line. At most `NUMBERS_AT_MOST` numbers are listed.
@@ -68,7 +68,7 @@ def growth_finding(growth: Growth, device_type: str) -> Finding:
         title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
         why=f"the memory rises in nearly every step from step {growth.step} on; after the warm-up it should stay the"
         " same",
-        next=f"{SNAPSHOTS_ON_CPU if device_type == 'cpu' else SNAPSHOTS_ON_CUDA}. Then compare the two files"
+        next=f"{_SNAPSHOTS_ON_CPU if device_type == 'cpu' else _SNAPSHOTS_ON_CUDA}. Then compare the two files"
         " (`workbench compare A B`), which names the lines whose memory stays",
         ranks=[growth.rank],
         step=growth.step,

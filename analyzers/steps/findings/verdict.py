@@ -11,7 +11,7 @@ from analyzers.steps.model import Problem, StepsData
 from analyzers.steps.table import Steps
 from analyzers.words import duration, quantity
 
-EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in enumerate(Problem)}
+_EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in enumerate(Problem)}
 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
@@ -29,10 +29,10 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
     faults = [finding for finding in findings if finding.severity is not Severity.INFO]
     if not faults:
         return None
-    first = min(faults, key=lambda finding: EXPLAINS_FIRST[finding.id])
+    first = min(faults, key=lambda finding: _EXPLAINS_FIRST[finding.id])
     return Verdict(
         status=status_of(faults),
-        kind=EXPLAINS_FIRST[first.id][1],
+        kind=_EXPLAINS_FIRST[first.id][1],
         ranks=sorted({rank for finding in faults if finding.id == first.id for rank in finding.ranks}),
         sentence=first.title,
         confidence=first.confidence,
@@ -48,7 +48,7 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
     """
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
     if median is None and all(rank.last_loss is None for rank in data.ranks):
-        return no_numbers(missing)
+        return _no_numbers(missing)
     parts = [quantity(len(data.ranks), "rank")]
     parts.append("step times not recorded" if median is None else f"{duration(median)} per step")
     if late.is_known:
@@ -63,7 +63,7 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
     )
 
 
-def no_numbers(missing: list[str]) -> Verdict:
+def _no_numbers(missing: list[str]) -> Verdict:
     """Return the verdict `unknown` for a run whose logs have steps, but neither step times nor losses.
 
     `missing` has a sentence on each kind of evidence that is missing in the logs.

@@ -36,9 +36,9 @@ from analyzers.steps.loading import Chunk, Source, combined, steps_of
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
 from analyzers.steps.table import RECORDER_PHASES, Steps
 
-LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl", f"{NODES}/*/steps/rank_*.jsonl")
-EVENT_FILES = "tb/**/events.out.tfevents.*"
-EVIDENCE = (
+_LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl", f"{NODES}/*/steps/rank_*.jsonl")
+_EVENT_FILES = "tb/**/events.out.tfevents.*"
+_EVIDENCE = (
     "dumps/**/collection.json",
     "dumps/exit_*.json",
     f"{NODES}/*/dumps/**/collection.json",
@@ -49,9 +49,9 @@ EVIDENCE = (
 )
 """Glob patterns of the files that appear when a job hangs or dies."""
 RANK = re.compile(r"rank_(\d+)")
-JUDGED_STEPS = 20_000
+_JUDGED_STEPS = 20_000
 """The most rows from which findings are computed; each row is a step of one rank."""
-JUDGING_SHARE = 0.1
+_JUDGING_SHARE = 0.1
 """The largest share of the time that computing findings may take; with many ranks it takes seconds."""
 
 
@@ -80,35 +80,35 @@ class Follower:
         manifest = manifest_of(self.folder, logs) if self._files("run.json") else {}
         # Logs of other trainers say less than ours.
         others = Logged() if logs else self._others.look()
-        recent = recent_steps(logs) or others.recent
-        step_s = typical_step_s(recent)
+        recent = _recent_steps(logs) or others.recent
+        step_s = _typical_step_s(recent)
         ranks = [rank_state(self._folders[log.rank], log, self._judgement.growth.get(log.rank), step_s) for log in logs]
         ranks = ranks or others.ranks
         ranks = ended_ranks(ranks) if manifest.get("status") in ENDED else ranks
         stalled = stalled_ranks(ranks, manifest)
-        phases, recorders = phase_shares(logs)
+        phases, recorders = _phase_shares(logs)
         return JobState(
             status=job_status(ranks, manifest, stalled),
             world_size=max([int_or_zero(manifest.get("world_size")), *(rank.rank + 1 for rank in ranks)], default=0),
             steps=int_setting(manifest, "training", "steps"),
             recent=recent,
             ranks=ranks,
-            utilisation=utilisation(logs, manifest, recent),
+            utilisation=_utilisation(logs, manifest, recent),
             phases=phases,
             recorders=recorders,
             findings=self._judgement.findings,
             stall=stalled,
             launcher_lost=launcher_is_lost(manifest),
             notes=texts(manifest, "notes"),
-            evidence=others.evidence + tuple((str(p), int(changed * 1e9)) for p, changed in self._files(*EVIDENCE)),
+            evidence=others.evidence + tuple((str(p), int(changed * 1e9)) for p, changed in self._files(*_EVIDENCE)),
         )
 
     def _discover(self) -> None:
         """Start to follow the step logs and event files that have appeared in the folder since the last call."""
-        for path, _ in self._files(*LOGS):
+        for path, _ in self._files(*_LOGS):
             if path not in self._logs:
                 self._logs[path] = StepLog(path, self._rank(path))
-        for path, _ in self._files(EVENT_FILES):
+        for path, _ in self._files(_EVENT_FILES):
             if path not in self._event_files:
                 self._event_files[path] = EventFile(path, self._rank(path))
 
@@ -160,13 +160,13 @@ class Judgement:
         if steps is not None:
             self.findings = ranked(problems(steps, answer_all(steps, lateness(steps))))
             self.growth = {growth.rank: growth.bytes_per_step for growth in memory_growth(steps)}
-        self._steps_seen, self._next_s = seen, began + (time.monotonic() - began) / JUDGING_SHARE
+        self._steps_seen, self._next_s = seen, began + (time.monotonic() - began) / _JUDGING_SHARE
 
 
 def table_of(logs: Sequence[RankLog]) -> Steps | None:
     """Return the last steps of all ranks as `Steps`, as input for the findings; None if no step is finished."""
     # Fewer steps of more ranks: findings must not take longer than the steps.
-    each, table, source = JUDGED_STEPS // max(1, len(logs)), Table(), Source()
+    each, table, source = _JUDGED_STEPS // max(1, len(logs)), Table(), Source()
     for file, log in enumerate(logs):
         table.add(file, content_of(log.latest(each)))
         source.headers.append(log.header)
@@ -176,16 +176,16 @@ def table_of(logs: Sequence[RankLog]) -> Steps | None:
     return steps_of(source, combined([chunk]), [], [])
 
 
-def recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
+def _recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
     """Return the last steps that any rank has finished, in order, each summarised over the ranks."""
     by_step: dict[int, list[Line]] = {}
     for log in logs:
         for step, line in log.steps.items():
             by_step.setdefault(step, []).append(line)
-    return [finished_step(lines) for _, lines in sorted(by_step.items())]
+    return [_finished_step(lines) for _, lines in sorted(by_step.items())]
 
 
-def finished_step(lines: Sequence[Line]) -> FinishedStep:
+def _finished_step(lines: Sequence[Line]) -> FinishedStep:
     """Return a `FinishedStep`: the summary of one step over the ranks that finished it.
 
     `lines` has the log line of each of these ranks.
@@ -196,24 +196,24 @@ def finished_step(lines: Sequence[Line]) -> FinishedStep:
     return FinishedStep(
         step=lines[0].step,
         start_ns=min(line.start_ns for line in lines),
-        dur_s=max(0, *map(training_ns, lines)) / 1e9,
+        dur_s=max(0, *map(_training_ns, lines)) / 1e9,
         loss=losses[0] if losses else None,
         tokens_per_s=fmean(rates) if rates else None,
         memory_bytes=max(line.memory_bytes for line in lines),
     )
 
 
-def training_ns(line: Line) -> int:
+def _training_ns(line: Line) -> int:
     """Return the duration of a step on one rank in ns, without the time of this project's recorders."""
-    return line.dur_ns - recording_ns(line.phases)
+    return line.dur_ns - _recording_ns(line.phases)
 
 
-def recording_ns(phases: Mapping[str, int]) -> int:
+def _recording_ns(phases: Mapping[str, int]) -> int:
     """Return the time of this project's recorders in ns; `phases` is {phase: its time in ns}."""
     return sum(phases.get(name, 0) for name in RECORDER_PHASES)
 
 
-def typical_step_s(recent: Sequence[FinishedStep]) -> float:
+def _typical_step_s(recent: Sequence[FinishedStep]) -> float:
     """Return the median duration of the last steps in seconds; 0 if no step is finished yet."""
     return median([step.dur_s for step in recent[-SPEED_STEPS:]] or [0.0])
 
@@ -223,7 +223,7 @@ def tokens_per_s(line: Line) -> float | None:
     return line.tokens * 1e9 / line.dur_ns if line.tokens and line.dur_ns > 0 else None
 
 
-def utilisation(
+def _utilisation(
     logs: Sequence[RankLog], manifest: Mapping[str, object], recent: Sequence[FinishedStep]
 ) -> float | None:
     """Return the model-flops utilisation (MFU, 0 to 1); None if it is neither logged nor can be computed.
@@ -238,7 +238,7 @@ def utilisation(
     return rate * flops / peak if rate and flops > 0 and peak > 0 else None
 
 
-def phase_shares(logs: Iterable[RankLog]) -> tuple[dict[str, float], float]:
+def _phase_shares(logs: Iterable[RankLog]) -> tuple[dict[str, float], float]:
     """Return {phase: its share} of the time of the last steps, summed over all ranks, and the share of the recorders.
 
     The phases come in descending order of their shares, which are of the time without this project's recorders. The
@@ -249,7 +249,7 @@ def phase_shares(logs: Iterable[RankLog]) -> tuple[dict[str, float], float]:
     for line in (line for log in logs for line in log.latest(SPEED_STEPS)):
         total += max(0, line.dur_ns)
         spent.update(line.phases)
-    recording = recording_ns(spent)
+    recording = _recording_ns(spent)
     training = total - recording
     named = [(name, ns) for name, ns in spent.most_common() if name not in RECORDER_PHASES]
     shares = {name: ns / training for name, ns in named} if training > 0 else {}

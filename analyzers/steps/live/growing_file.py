@@ -7,7 +7,7 @@ from typing import IO
 
 from analyzers.files import open_regular
 
-LOOK_BYTES = 1 << 24
+_LOOK_BYTES = 1 << 24
 """The most bytes that one call reads; the rest is read by the next call."""
 LATEST_BYTES = 1 << 23
 """The number of bytes at the end of a log that are read if the log is longer than that when it is first followed.
@@ -36,12 +36,12 @@ class GrowingFile:
             with open_regular(self.path) as file:
                 head = self._restart_if_replaced(file)
                 file.seek(self._offset)
-                content = file.read(LOOK_BYTES)
+                content = file.read(_LOOK_BYTES)
         except OSError:
             return b""
         whole = self._whole_bytes(content)
         # A record longer than a whole look comes from no known writer: skip it, or it would block the file for ever.
-        self._offset += len(content) if not whole and len(content) == LOOK_BYTES else whole
+        self._offset += len(content) if not whole and len(content) == _LOOK_BYTES else whole
         return head + content[:whole]
 
     def _restart_if_replaced(self, file: IO[bytes]) -> bytes:

@@ -16,7 +16,7 @@ BEAT = struct.Struct("<qqqq32s")
 `workbench.recorders` writes it.
 """
 DONE = "done"
-CLOCK_SLACK_S = 2.0
+_CLOCK_SLACK_S = 2.0
 """The largest error in seconds of a process's start time, which /proc has in clock ticks since boot."""
 
 
@@ -58,11 +58,11 @@ def is_running(header: Mapping[str, object]) -> bool | None:
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
         return None
-    process_start = process_start_s(pid)
+    process_start = _process_start_s(pid)
     if process_start is None:
         return False
     # Numbers are reused: a process that began after the log did is another one.
-    return not isinstance(started_ns, int) or process_start <= started_ns / 1e9 + CLOCK_SLACK_S
+    return not isinstance(started_ns, int) or process_start <= started_ns / 1e9 + _CLOCK_SLACK_S
 
 
 def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
@@ -76,7 +76,7 @@ def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
     return launcher.get("lost") is True or (manifest.get("status") == "running" and is_running(launcher) is False)
 
 
-def process_start_s(pid: int) -> float | None:
+def _process_start_s(pid: int) -> float | None:
     """Return when the process with this id began, in Unix seconds; None if there is none, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()

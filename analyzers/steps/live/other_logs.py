@@ -16,12 +16,12 @@ from analyzers.run import Kind
 from analyzers.steps.live.job_state import FinishedStep, RankState, RankStatus
 from analyzers.steps.loading import load
 
-LOOK_S, LOOKING_SHARE = 2.0, 0.1
-RECENT_STEPS = 200
-QUIET_S = 60.0
+_LOOK_S, _LOOKING_SHARE = 2.0, 0.1
+_RECENT_STEPS = 200
+_QUIET_S = 60.0
 """The seconds without output after which a job may have ended."""
-PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR)
-TAIL_BYTES = 1 << 16
+_PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR)
+_TAIL_BYTES = 1 << 16
 FAILURE = re.compile(
     rb"Traceback \(most recent call last\)|ChildFailedError|Root Cause \(first|Watchdog caught|Fatal Python error"
     rb"|out of memory|exitcode *:|terminate called"
@@ -59,13 +59,13 @@ class OtherLogs:
         began = time.monotonic()
         if began >= self._next_s:
             self._read()
-            self._next_s = began + max(LOOK_S, (time.monotonic() - began) / LOOKING_SHARE)
+            self._next_s = began + max(_LOOK_S, (time.monotonic() - began) / _LOOKING_SHARE)
         changed = max((changed for _, changed in self._seen), default=0.0)
-        return Logged(recent_of(self._table), ranks_of(self._table, changed), self._evidence)
+        return Logged(_recent_of(self._table), ranks_of(self._table, changed), self._evidence)
 
     def _read(self) -> None:
         try:
-            artefacts = run.discover(self.folder).of(*run.TIMED, *PRINTED)
+            artefacts = run.discover(self.folder).of(*run.TIMED, *_PRINTED)
             changes = [(a, a.path.stat().st_mtime) for a in artefacts]
         except (WorkbenchError, OSError):
             return
@@ -75,7 +75,7 @@ class OtherLogs:
             return
         self._seen = seen
         self._evidence = tuple(
-            (str(a.path), int(changed * 1e9)) for a, changed in logs if a.kind in PRINTED and tells_failure(a.path)
+            (str(a.path), int(changed * 1e9)) for a, changed in logs if a.kind in _PRINTED and _tells_failure(a.path)
         )
         try:
             # Each step changes the logs, so that a cached copy would never be used again.
@@ -84,21 +84,21 @@ class OtherLogs:
             self._table = pd.DataFrame()
 
 
-def tells_failure(path: Path) -> bool:
+def _tells_failure(path: Path) -> bool:
     """Return whether the last part of a log contains words that report a failure."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return FAILURE.search(file.read(TAIL_BYTES)) is not None
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return FAILURE.search(file.read(_TAIL_BYTES)) is not None
     except OSError:
         return False
 
 
-def recent_of(table: pd.DataFrame) -> list[FinishedStep]:
+def _recent_of(table: pd.DataFrame) -> list[FinishedStep]:
     """Return the last steps that any rank has finished, in order, each summarised over the ranks."""
     if table.empty:
         return []
-    last = [int(step) for step in sorted(table["step"].unique())[-RECENT_STEPS:]]
+    last = [int(step) for step in sorted(table["step"].unique())[-_RECENT_STEPS:]]
     table = table[table["step"].isin(last)]
     return [finished(step, table[table["step"] == step]) for step in last]
 
@@ -125,17 +125,17 @@ def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
     change is recent.
     """
     quiet_s = max(0.0, time.time() - changed)
-    state = RankStatus.RUNNING if quiet_s < QUIET_S else RankStatus.UNKNOWN
+    state = RankStatus.RUNNING if quiet_s < _QUIET_S else RankStatus.UNKNOWN
     if table.empty:
-        return [rank_at(0, state, quiet_s, 0, 0)] if changed else []
+        return [_rank_at(0, state, quiet_s, 0, 0)] if changed else []
     last = table.groupby("rank").last()
     return [
-        rank_at(int(rank), state, quiet_s, int(step), int(memory))
+        _rank_at(int(rank), state, quiet_s, int(step), int(memory))
         for rank, step, memory in zip(last.index, last["step"], last["memory_bytes"], strict=True)
     ]
 
 
-def rank_at(rank: int, state: RankStatus, quiet_s: float, step: int, memory: int) -> RankState:
+def _rank_at(rank: int, state: RankStatus, quiet_s: float, step: int, memory: int) -> RankState:
     """Return the state of a rank from its step log alone; nothing is known of its process.
 
     `quiet_s` is the time in seconds since the logs last changed, `memory` is in bytes.

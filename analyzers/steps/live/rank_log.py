@@ -12,11 +12,11 @@ from analyzers.steps.reading import jsonl, tensorboard
 from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
 from analyzers.steps.reading.torchtitan_metrics import lines_of
 
-STEPS_KEPT = 400
+_STEPS_KEPT = 400
 """The number of last steps of each rank that are kept."""
-OPEN_RECORDS = 10_000
+_OPEN_RECORDS = 10_000
 """The most records that are kept of a step that is not finished yet."""
-UTILISATION_TAG = "mfu(%)"
+_UTILISATION_TAG = "mfu(%)"
 
 
 class RankLog:
@@ -52,7 +52,7 @@ class RankLog:
             self._restarted = False
         self.steps[line.step] = line
         self.steps_seen += 1
-        while len(self.steps) > STEPS_KEPT:
+        while len(self.steps) > _STEPS_KEPT:
             del self.steps[next(iter(self.steps))]
 
     def add_coarse(self, line: Line) -> None:
@@ -115,7 +115,7 @@ class StepLog:
 
     def _add_own(self, texts: Sequence[bytes]) -> None:
         """Add the steps in lines of this project's format; each header line among them marks a restart."""
-        for part in split_at_headers(texts):
+        for part in _split_at_headers(texts):
             log = jsonl.read_own(part)
             for header in log.headers:
                 self._rank.begin(header)
@@ -130,7 +130,7 @@ class StepLog:
         self._rank.last_record = jsonl.decoded(texts[-1], Log([], []), last=True)
         records = self._open_records + texts
         ended = max((number for number, text in enumerate(records, 1) if b'"step_end"' in text), default=0)
-        self._open_records = records[ended:][-OPEN_RECORDS:]
+        self._open_records = records[ended:][-_OPEN_RECORDS:]
         for line in jsonl.read_structured(records[:ended]).lines:
             self._rank.add(line)
 
@@ -139,7 +139,7 @@ class EventFile:
     """A growing TensorBoard event file; its loss, memory and speed are missing in torchtitan's structured logs."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
-        self._file, self._rank = GrowingFile(path, whole_events), rank
+        self._file, self._rank = GrowingFile(path, _whole_events), rank
         self._last: list[tensorboard.Scalar] = []
 
     def look(self) -> None:
@@ -148,7 +148,7 @@ class EventFile:
         The duration of a step is the time since the step before it, so the last step of the previous call is read
         again.
         """
-        fresh = list(scalars_in(self._file.fresh()))
+        fresh = list(_scalars_in(self._file.fresh()))
         if not fresh:
             return
         known = {scalar.step for scalar in self._last}
@@ -158,18 +158,18 @@ class EventFile:
         newest = max(scalar.step for scalar in fresh)
         # The scalars of one step may arrive in two looks.
         self._last = [scalar for scalar in [*self._last, *fresh] if scalar.step == newest]
-        percents = [scalar.value for scalar in self._last if scalar.tag == UTILISATION_TAG]
+        percents = [scalar.value for scalar in self._last if scalar.tag == _UTILISATION_TAG]
         self._rank.utilisation = percents[-1] / 100 if percents else None
 
 
-def split_at_headers(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
+def _split_at_headers(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
     """Yield the lines of a log in parts; a new part begins at each header, which a new process writes."""
     begins = [number for number, text in enumerate(texts) if b'"schema"' in text]
     edges = sorted({0, *begins, len(texts)})
     return (list(texts[a:b]) for a, b in pairwise(edges))
 
 
-def whole_events(content: bytes) -> int:
+def _whole_events(content: bytes) -> int:
     """Return the number of bytes up to the end of the last complete record of an event file."""
     end = 0
     while end + tensorboard.HEAD.size <= len(content):
@@ -181,7 +181,7 @@ def whole_events(content: bytes) -> int:
     return end
 
 
-def scalars_in(content: bytes) -> Iterator[tensorboard.Scalar]:
+def _scalars_in(content: bytes) -> Iterator[tensorboard.Scalar]:
     """Yield the scalars in complete records of an event file; a damaged record is skipped."""
     for record, _ in tensorboard.framed(content, tensorboard.Events()):
         with contextlib.suppress(ValueError, IndexError, struct.error):

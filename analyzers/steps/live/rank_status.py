@@ -10,11 +10,11 @@ from analyzers.steps.live.heartbeat import DONE
 from analyzers.steps.live.job_state import ENDED, JobStatus, RankState, RankStatus, StalledRanks
 from analyzers.steps.live.rank_log import RankLog
 
-STALLED_S, STALLED_STEPS = 3.0, 3.0
+_STALLED_S, _STALLED_STEPS = 3.0, 3.0
 """A rank that has not moved for this many seconds, and for the duration of this many steps, may be stuck."""
-RESTART_S = 30.0
+_RESTART_S = 30.0
 """The seconds after the end of all ranks within which a job may restart before it counts as failed."""
-DUMPS_AFTER = 0.4
+_DUMPS_AFTER = 0.4
 """The share of a collective's timeout after which this project's recorders write dumps.
 
 At the end of the timeout NCCL aborts, and the flags in a dump are wrong.
@@ -31,12 +31,12 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
     memory, limit = last.memory_bytes, last.limit_bytes
     quiet_s = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
     # Long steps (large models) are quiet for seconds without being stuck.
-    is_quiet = quiet_s > max(STALLED_S, STALLED_STEPS * step_s)
+    is_quiet = quiet_s > max(_STALLED_S, _STALLED_STEPS * step_s)
     return RankState(
         rank=log.rank,
         host=str(log.header.get("host", "")),
         attempt=int_or_zero(log.header.get("attempt")),
-        state=rank_status(folder, log, beat.phase if beat else "", is_quiet=is_quiet),
+        state=_rank_status(folder, log, beat.phase if beat else "", is_quiet=is_quiet),
         step=beat.step if beat else last.step,
         phase=beat.phase if beat else "",
         quiet_s=quiet_s,
@@ -47,7 +47,7 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
     )
 
 
-def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
+def _rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
     """Return the status of a rank of the job in `folder`.
 
     The status is DONE if `phase`, the rank's last phase, is the final one, and FAILED if the rank wrote an error file
@@ -92,7 +92,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
         step=longest.step,
         phase=longest.phase,
         stalled_s=longest.quiet_s,
-        dumps_in_s=None if limit is None else DUMPS_AFTER * limit - longest.quiet_s,
+        dumps_in_s=None if limit is None else _DUMPS_AFTER * limit - longest.quiet_s,
         ends_in_s=None if limit is None else limit - longest.quiet_s,
     )
 
@@ -110,7 +110,7 @@ def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stall
     if states == {RankStatus.DONE}:
         return JobStatus.COMPLETED
     lost = {RankStatus.FAILED, RankStatus.GONE}
-    if states <= {RankStatus.DONE, *lost} and min(rank.quiet_s for rank in ranks) > RESTART_S:
+    if states <= {RankStatus.DONE, *lost} and min(rank.quiet_s for rank in ranks) > _RESTART_S:
         return JobStatus.FAILED
     if states & lost:
         return JobStatus.LOSING_RANKS

@@ -13,22 +13,22 @@ from analyzers.steps.columns.raw_table import RawTable
 from analyzers.steps.model import MappedColumn
 
 UNKNOWN_UNIT = "unknown"
-PLAIN_BYTES = 1e7
+_PLAIN_BYTES = 1e7
 """A memory size of at least this number without a unit must be in bytes: no device has so many of a larger unit."""
-SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
+_SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
     map(frozenset, (("data_time", "time"), ("Time", "Data"), ("iter_time", "remaining_time"), ("iter_time", "iter")))
 )
 """Sets of columns by which trainers are recognised that log times in seconds.
 
 They are mmengine and detectron2, PyTorch's ImageNet example (its `AverageMeter` of `time.time()`), and litgpt.
 """
-MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
+_MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
 """The columns by which mmengine is recognised; it logs `memory` in MiB."""
-GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
+_GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
 """The column by which torchtune is recognised; it logs `peak_memory_*` in GiB."""
-FEW_ROWS, TIMED_SHARE = 5, 0.02
+_FEW_ROWS, _TIMED_SHARE = 5, 0.02
 """In a table with more than FEW_ROWS rows, at least TIMED_SHARE of the rows of a column of step times have a value."""
-COMBINED = (Quantity.STEP,)
+_COMBINED = (Quantity.STEP,)
 """Quantities that are read from several columns, because the lines of one log may have them in different columns."""
 
 ColumnMap = tuple[tuple[str, str], ...]
@@ -41,10 +41,10 @@ def parsed_map(texts: Iterable[str]) -> ColumnMap:
     Raises:
         InputError: A text has a different form, or its quantity is unknown.
     """
-    return tuple(parsed_pair(text) for text in texts)
+    return tuple(_parsed_pair(text) for text in texts)
 
 
-def parsed_pair(text: str) -> tuple[str, str]:
+def _parsed_pair(text: str) -> tuple[str, str]:
     """Return (quantity, column) from the text of a `--map` option.
 
     Raises:
@@ -79,7 +79,7 @@ class ColumnChoice:
         The step number is an exception: rows in which the preferred column has no value use further columns.
         """
         names = self.by_quantity.get(quantity, ())
-        return names if quantity in COMBINED else names[:1]
+        return names if quantity in _COMBINED else names[:1]
 
     def described(self, table: RawTable) -> list[MappedColumn]:
         """Return, for each column of the table, the quantity and the unit that it is read as.
@@ -117,9 +117,9 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
     chosen = set()
     for name, values in table.columns.items():
         meaning = meaning_of(name)
-        if meaning and not is_summary(meaning.quantity, count_of(values), len(table)):
+        if meaning and not _is_summary(meaning.quantity, _count_of(values), len(table)):
             # Of columns whose names are equally good, the one with the most values comes first.
-            ranked.setdefault(meaning.quantity, []).append((meaning.preference, -count_of(values), name))
+            ranked.setdefault(meaning.quantity, []).append((meaning.preference, -_count_of(values), name))
             units[name] = meaning.unit
     for text, name in wanted:
         meaning = meaning_of(text)
@@ -127,32 +127,34 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
             own = meaning_of(name)
             ranked = {quantity: [row for row in rows if row[2] != name] for quantity, rows in ranked.items()}
             ranked.setdefault(meaning.quantity, []).append((-1, 0, name))
-            units[name] = meaning.unit or unit_in(name, meaning.quantity) or (own.unit if own else "")
+            units[name] = meaning.unit or _unit_in(name, meaning.quantity) or (own.unit if own else "")
             chosen.add(name)
     by_quantity = {quantity: [name for *_, name in sorted(rows)] for quantity, rows in ranked.items() if rows}
     for quantity in UNITS_OF.keys() & by_quantity.keys():
         for name in by_quantity[quantity]:
-            units[name] = units[name] or implied_unit(table, quantity, name)
+            units[name] = units[name] or _implied_unit(table, quantity, name)
     return ColumnChoice(by_quantity, units, frozenset(chosen))
 
 
-def is_summary(quantity: Quantity, values: int, rows: int) -> bool:
+def _is_summary(quantity: Quantity, values: int, rows: int) -> bool:
     """Return whether a column of step times or rates has so few values that they must be averages of the whole run.
 
     Some trainers print such a rate once, at the end. `values` is how many of the table's `rows` have a number in the
     column.
     """
     return (
-        quantity in (Quantity.STEP_TIME, Quantity.STEP_RATE) and rows > FEW_ROWS and values < max(2, TIMED_SHARE * rows)
+        quantity in (Quantity.STEP_TIME, Quantity.STEP_RATE)
+        and rows > _FEW_ROWS
+        and values < max(2, _TIMED_SHARE * rows)
     )
 
 
-def count_of(values: Floats) -> int:
+def _count_of(values: Floats) -> int:
     """Return how many values of a column are not NaN."""
     return int(np.count_nonzero(~np.isnan(values)))
 
 
-def unit_in(name: str, quantity: Quantity) -> str:
+def _unit_in(name: str, quantity: Quantity) -> str:
     """Return the unit at the end of a column's name, such as `ms` of `took_ms`; empty if none fits the quantity."""
     from analyzers.steps.columns.names import split_unit, words_of
 
@@ -160,7 +162,7 @@ def unit_in(name: str, quantity: Quantity) -> str:
     return unit if unit in UNITS_OF.get(quantity, ()) else ""
 
 
-def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
+def _implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
     """Return the unit of a column whose name has none, judged by the trainer that wrote it or by its values.
 
     The trainer is recognised by its other columns; large values of memory must be bytes. The result is `unknown` if
@@ -170,10 +172,10 @@ def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
     if quantity is Quantity.CLOCK:
         return "s"
     if quantity in (Quantity.STEP_TIME, Quantity.DATA_TIME):
-        return "s" if any(writer <= names for writer in SECONDS_BY_WRITER) else UNKNOWN_UNIT
-    if name == "memory" and names >= MIB_BY_WRITER:
+        return "s" if any(writer <= names for writer in _SECONDS_BY_WRITER) else UNKNOWN_UNIT
+    if name == "memory" and names >= _MIB_BY_WRITER:
         return "mib"
-    if names & GIB_BY_WRITER:
+    if names & _GIB_BY_WRITER:
         return "gib"
     values = table.columns[name]
-    return "bytes" if np.nanmax(values, initial=0.0) >= PLAIN_BYTES else UNKNOWN_UNIT
+    return "bytes" if np.nanmax(values, initial=0.0) >= _PLAIN_BYTES else UNKNOWN_UNIT

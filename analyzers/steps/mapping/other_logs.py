@@ -14,12 +14,12 @@ from analyzers.steps.mapping.steps_of_rows import MappedRows, steps_of_rows
 from analyzers.steps.model import MappedLog
 from analyzers.words import quantity
 
-COVERED = 0.5
+_COVERED = 0.5
 """A log is left out if a longer log of the same rank has at least this share of its steps.
 
 An example is the history of steps that a checkpoint contains.
 """
-COLUMNS_NAMED = 20
+_COLUMNS_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
     for log in sorted(logs, key=lambda log: -len(log.steps)):
         known = covered.setdefault(log.rank, set())
         steps = set(log.steps.tolist())
-        if steps and len(steps & known) < COVERED * len(steps):
+        if steps and len(steps & known) < _COVERED * len(steps):
             counting.append(log)
             known |= steps
     left_out = [log for log in logs if log not in counting and len(log.steps)]
@@ -97,10 +97,12 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
         if name in texts:
             raise InputError(f"--map: the column {name} has no numbers", "choose a column of numbers")
         if name not in names:
-            known = ", ".join(sorted(names)[:COLUMNS_NAMED]) or "none: these logs are of our own or torchtitan's format"
+            known = (
+                ", ".join(sorted(names)[:_COLUMNS_NAMED]) or "none: these logs are of our own or torchtitan's format"
+            )
             raise UnknownColumn(name, known)
 
 
-def has_rank_column(log: OtherLog) -> bool:
+def _has_rank_column(log: OtherLog) -> bool:
     """Return whether the log has a column with the rank of each row."""
     return bool(np.any(log.rows.content.fixed["rank"] >= 0))

@@ -19,14 +19,14 @@ from analyzers.steps.model import MappedLog
 from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
 
-KEPT_NUMBERS = 64
+_KEPT_NUMBERS = 64
 """The most columns without a known meaning that are kept."""
-LARGEST_STEP = 1 << 53
-LONGEST_NS = 4e18
-LONGEST_STEP_S = 86400.0
-UNIX_S = (1e9, 9e9)
+_LARGEST_STEP = 1 << 53
+_LONGEST_NS = 4e18
+_LONGEST_STEP_S = 86400.0
+_UNIX_S = (1e9, 9e9)
 """The range of clock times that can be Unix seconds (2001 to 2255)."""
-BACKWARD_SHARE = 0.05
+_BACKWARD_SHARE = 0.05
 """The share of the rows at which the step number goes back above which the rows are taken to be out of order.
 
 If it goes back less often, each time is taken for a restart.
@@ -67,13 +67,13 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
     if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
         table = RawTable(texts=table.texts)
         choice = choice_of(table)
-    steps, numbered_by = numbered_steps(table, choice)
+    steps, numbered_by = _numbered_steps(table, choice)
     usable = ~np.isnan(steps)
     dropped = int(len(steps) - usable.sum())
-    rows = ordered_rows(table, choice, steps, usable)
-    merged, duplicates = merged_rows(rows, choice)
+    rows = _ordered_rows(table, choice, steps, usable)
+    merged, duplicates = _merged_rows(rows, choice)
     timed_by_clock = not choice.used(Quantity.STEP_TIME) and not choice.used(Quantity.STEP_RATE)
-    content = content_of_rows(merged, choice)
+    content = _content_of_rows(merged, choice)
     log = MappedLog(
         path=path,
         numbered_by=numbered_by,
@@ -88,26 +88,26 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
     return MappedRows(content, log)
 
 
-def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
+def _numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
     """Return the step number of each row (NaN: none), and its source: a column, the epoch or the line number."""
     columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
-    steps = whole_numbers(first_present(columns, len(table)))
+    steps = _whole_numbers(first_present(columns, len(table)))
     if not np.isnan(steps).all():
         return steps, NumberedBy.COLUMN
     for name in choice.used(Quantity.EPOCH):
-        epochs = whole_numbers(table.columns[name])
+        epochs = _whole_numbers(table.columns[name])
         if np.array_equal(epochs, table.columns[name], equal_nan=True) and (np.diff(epochs) >= 1).all():
             return epochs, NumberedBy.EPOCH
-    has_value = rows_with_values(table, choice)
+    has_value = _rows_with_values(table, choice)
     return np.where(has_value, np.cumsum(has_value), np.nan), NumberedBy.LINE
 
 
-def whole_numbers(values: Floats) -> Floats:
+def _whole_numbers(values: Floats) -> Floats:
     """Return the values, with NaN in place of each value that is not a whole number and so cannot be a step number."""
-    return np.where((np.abs(values) < LARGEST_STEP) & (values == np.floor(values)), values, np.nan)
+    return np.where((np.abs(values) < _LARGEST_STEP) & (values == np.floor(values)), values, np.nan)
 
 
-def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
+def _rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
     """Return a mask of the rows that are training steps: those with a loss.
 
     If the log has no losses, these are the rows with any value.
@@ -121,7 +121,7 @@ def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
     return present
 
 
-def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
+def _ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
     """Return the rows that have a step number, by rank and in the order in which they were written.
 
     Each row gets the number of restarts before it. `steps` has the step number of each row of the table, `usable` is
@@ -130,21 +130,21 @@ def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: M
     rank = first_present([table.columns[name] for name in choice.used(Quantity.RANK)], len(table))
     ranks: Integers = np.where((rank >= 0) & (rank < 1 << 20), rank, UNKNOWN)[usable].astype(np.int64)
     step: Integers = steps[usable].astype(np.int64)
-    values = {name: value[usable] for name, value in kept_columns(table, choice).items()}
+    values = {name: value[usable] for name, value in _kept_columns(table, choice).items()}
     if (ranks[1:] < ranks[:-1]).any():
         order = np.argsort(ranks, kind="stable")
         ranks, step = ranks[order], step[order]
         values = {name: value[order] for name, value in values.items()}
-    return Rows(ranks, attempts(ranks, step, loss_present(values, choice)), step, values)
+    return Rows(ranks, attempts(ranks, step, _loss_present(values, choice)), step, values)
 
 
-def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
+def _kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
     """Return, by name, the columns that are read as a quantity, and KEPT_NUMBERS of the other columns.
 
     A loss or gradient norm that was written as NaN becomes infinite, because NaN means "no value" here.
     """
     used = {name for quantity in choice.by_quantity for name in choice.used(quantity)}
-    others = [name for name in table.columns if name not in used][:KEPT_NUMBERS]
+    others = [name for name in table.columns if name not in used][:_KEPT_NUMBERS]
     kept = {name: np.asarray(table.columns[name]) for name in (*used, *others)}
     for quantity in (Quantity.LOSS, Quantity.GRAD_NORM):
         for name in choice.used(quantity):
@@ -154,7 +154,7 @@ def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
     return kept
 
 
-def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
+def _loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
     """Return a mask of the rows that have a loss; None if the log has no column of losses."""
     return next((~np.isnan(values[name]) for name in choice.used(Quantity.LOSS)), None)
 
@@ -169,7 +169,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
     rows = np.arange(len(step)) if trained is None else np.flatnonzero(trained)
     same = rank[rows][1:] == rank[rows][:-1]
     back[rows[1:]] = same & (step[rows][1:] < step[rows][:-1])
-    if back.sum() > max(3, BACKWARD_SHARE * len(step)):
+    if back.sum() > max(3, _BACKWARD_SHARE * len(step)):
         return np.zeros(len(step), dtype=np.int64)
     counts = np.cumsum(back)
     first = np.searchsorted(rank, rank)
@@ -178,7 +178,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
     return numbers
 
 
-def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
+def _merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
     """Return one row for each step of each rank and attempt, and how many repeated rows with a loss were dropped.
 
     If a step has several rows, the last value of each column is kept.
@@ -192,7 +192,7 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
     frame = pd.DataFrame(rows.columns | {"/rank": rows.rank, "/attempt": rows.attempt, "/step": rows.step})
     groups = frame.groupby(["/rank", "/attempt", "/step"], sort=True)
     whole = groups.last().reset_index()
-    trained = loss_present(rows.columns, choice)
+    trained = _loss_present(rows.columns, choice)
     duplicates = 0
     if trained is not None:
         duplicates = int(trained.sum()) - int((~np.isnan(whole[choice.used(Quantity.LOSS)[0]].to_numpy())).sum())
@@ -200,7 +200,7 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
     return Rows(rank, attempt, step, {str(name): whole[name].to_numpy() for name in whole}), duplicates
 
 
-def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
+def _content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
     """Return rows of another trainer's log as columns with the names and units of this project's step logs.
 
     `choice` says which column stands for which quantity.
@@ -212,26 +212,26 @@ def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
     }
     fixed |= {"step": rows.step, "rank": rows.rank, "attempt": rows.attempt}
     for name, quantity in (("loss", Quantity.LOSS), ("local_loss", None), ("grad_norm", Quantity.GRAD_NORM)):
-        fixed |= number_columns(name, quantity_of(rows, choice, quantity))
-    clock = clock_s(rows, choice)
-    gaps = step_gaps(rows)
-    dur_s = step_seconds(rows, choice, clock, gaps)
+        fixed |= _number_columns(name, _quantity_of(rows, choice, quantity))
+    clock = _clock_s(rows, choice)
+    gaps = _step_gaps(rows)
+    dur_s = _step_seconds(rows, choice, clock, gaps)
     timed = ~np.isnan(dur_s)
     fixed["dur_ns"] = np.where(timed, np.round(np.nan_to_num(dur_s) * 1e9), UNKNOWN).astype(np.int64)
     fixed["covers"] = np.where(timed, gaps, 1)
     start_s = clock - np.where(timed, np.nan_to_num(dur_s) * gaps, 0.0)
     fixed["start_ns"] = np.round(np.nan_to_num(start_s) * 1e9).astype(np.int64)
     fixed |= sizes(rows, choice)
-    rate = quantity_of(rows, choice, Quantity.TOKENS_PER_S)
-    fixed["tokens"] = whole_or_zero(rate * dur_s)
-    data_s = in_unit(rows, choice, Quantity.DATA_TIME, TIME_UNITS) / 1e9
-    phases = {"data_wait": whole_or_zero(data_s * 1e9)} if not np.isnan(data_s).all() else {}
+    rate = _quantity_of(rows, choice, Quantity.TOKENS_PER_S)
+    fixed["tokens"] = _whole_or_zero(rate * dur_s)
+    data_s = _in_unit(rows, choice, Quantity.DATA_TIME, TIME_UNITS) / 1e9
+    phases = {"data_wait": _whole_or_zero(data_s * 1e9)} if not np.isnan(data_s).all() else {}
     fixed["residual_ns"] = np.where(timed, fixed["dur_ns"] - sum(phases.values()), 0)
     named: dict[str, Arrays] = {"phases": phases, "cpu_ns": {}, "device_ns": {}, "seqs": {}}
-    return Content(fixed, named, [], kept_numbers(rows, choice, rate))
+    return Content(fixed, named, [], _kept_numbers(rows, choice, rate))
 
 
-def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
+def _quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
     """Return the value of a quantity in each row, from the columns that `choice` has for it.
 
     The value is NaN if the row has none; for the quantity None all values are NaN.
@@ -239,19 +239,19 @@ def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> 
     return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
 
 
-def number_columns(name: str, values: Floats) -> Arrays:
+def _number_columns(name: str, values: Floats) -> Arrays:
     """Return two columns: `name` with the finite numbers, and `{name}_state` with ABSENT, FINITE or BROKEN."""
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
 
 
-def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
+def _clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
     """Return when each row was written, in Unix seconds; NaN if the log does not record it."""
-    seconds = in_unit(rows, choice, Quantity.CLOCK, TIME_UNITS) / 1e9
-    return np.where((seconds > UNIX_S[0]) & (seconds < UNIX_S[1]), seconds, np.nan)
+    seconds = _in_unit(rows, choice, Quantity.CLOCK, TIME_UNITS) / 1e9
+    return np.where((seconds > _UNIX_S[0]) & (seconds < _UNIX_S[1]), seconds, np.nan)
 
 
-def step_gaps(rows: Rows) -> Integers:
+def _step_gaps(rows: Rows) -> Integers:
     """Return how many steps each row covers: those since the previous row, or 1 after a start or restart."""
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
@@ -259,25 +259,25 @@ def step_gaps(rows: Rows) -> Integers:
     return gaps
 
 
-def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
+def _step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
     """Return, for each row, the duration of a step in seconds; NaN if it is unknown.
 
     The duration is the logged one, or else computed from the logged rate, or else from `clock`, the time at which each
     row was written. `gaps` is the number of steps that each row covers.
     """
     if choice.used(Quantity.STEP_TIME):
-        seconds = in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
+        seconds = _in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
     elif choice.used(Quantity.STEP_RATE):
-        rate = quantity_of(rows, choice, Quantity.STEP_RATE)
+        rate = _quantity_of(rows, choice, Quantity.STEP_RATE)
         seconds = np.divide(1.0, rate, out=np.full(len(rate), np.nan), where=rate > 0)
     else:
         seconds = np.full(len(rows), np.nan)
         same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
         seconds[1:] = np.where(same, (clock[1:] - clock[:-1]) / gaps[1:], np.nan)
-    return np.where((seconds >= 0) & (seconds < LONGEST_STEP_S), seconds, np.nan)
+    return np.where((seconds >= 0) & (seconds < _LONGEST_STEP_S), seconds, np.nan)
 
 
-def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
+def _in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
     """Return a quantity in each row, converted to its base unit (ns or bytes); NaN if its unit is unknown.
 
     `units` is {unit: its size in the base unit}.
@@ -286,30 +286,30 @@ def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[st
     unit = choice.units[used[0]] if used else UNKNOWN_UNIT
     # A logged value may be close to the largest that there is, or a NaN that signals an error when it is used.
     with np.errstate(over="ignore", invalid="ignore"):
-        return quantity_of(rows, choice, quantity) * units.get(unit, np.nan)
+        return _quantity_of(rows, choice, quantity) * units.get(unit, np.nan)
 
 
 def sizes(rows: Rows, choice: ColumnChoice) -> Arrays:
     """Return the columns of allocated and reserved memory in bytes; 0 if they are not recorded."""
     pairs = (("memory_bytes", Quantity.MEMORY), ("reserved_bytes", Quantity.RESERVED))
-    return {name: whole_or_zero(in_unit(rows, choice, quantity, SIZE_UNITS)) for name, quantity in pairs}
+    return {name: _whole_or_zero(_in_unit(rows, choice, quantity, SIZE_UNITS)) for name, quantity in pairs}
 
 
-def whole_or_zero(values: Floats) -> Integers:
+def _whole_or_zero(values: Floats) -> Integers:
     """Return the values rounded to int64; 0 for each that is not finite or too large."""
-    usable = np.isfinite(values) & (np.abs(values) < LONGEST_NS)
+    usable = np.isfinite(values) & (np.abs(values) < _LONGEST_NS)
     return np.round(np.where(usable, values, 0.0)).astype(np.int64)
 
 
-def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
+def _kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
     """Return {name: column} of numbers for which this project's step logs have no column.
 
     These are the learning rate, the epoch and `tokens_per_s`, as far as they are known, and all columns that `choice`
     assigns to no quantity.
     """
     named = {
-        "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),
-        "epoch": quantity_of(rows, choice, Quantity.EPOCH),
+        "learning_rate": _quantity_of(rows, choice, Quantity.LEARNING_RATE),
+        "epoch": _quantity_of(rows, choice, Quantity.EPOCH),
         "tokens_per_s": tokens_per_s,
     }
     used = {name for quantity in choice.by_quantity for name in choice.used(quantity)}

@@ -19,7 +19,7 @@ LONGEST_LINE = 4096
 """The most bytes of a line that is parsed; on a longer, hostile line a regular expression could take very long."""
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 STEP = re.compile(r"(?<!validate )\bstep:\s+(\d{1,15})\b")
-PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")
+_PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")
 RANK = re.compile(r"^\[(?:rank|default)(\d{1,5})\]:")
 TIME = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[,.](\d{3})")
 UNITS = re.compile(r"(GiB|MiB)$")
@@ -62,7 +62,7 @@ def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dic
 
 def numbers_in(text: str) -> torchtitan_metrics.Values:
     """Return the numbers in a printed line by their names, such as `loss` or `memory` (in GiB)."""
-    return {name: amount(value) for name, value in PAIR.findall(text)}
+    return {name: amount(value) for name, value in _PAIR.findall(text)}
 
 
 def amount(text: str) -> float:

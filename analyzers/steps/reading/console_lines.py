@@ -20,48 +20,48 @@ NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b)"
 )
 UNIT = r"(?:\s?(ns|us|ms|sec|s|GiB|MiB|KiB|GB|MB|KB|B|M|G)\b(?![/\w]))?"
-NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
+_NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
 """A pattern that rejects a number which is part of a date, a time, or a line number in a source file."""
 WORD = r"[A-Za-z_@][\w/.@%#-]{0,120}"
-MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
-PAIR = re.compile(
-    rf"(?<![\w.])({WORD}{MORE_WORDS})\s{{0,20}}[:=]\s{{0,20}}[\[(\"'~]{{0,3}}\s{{0,9}}({NUMBER}){UNIT}{NOT_A_TIME}",
+_MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
+_PAIR = re.compile(
+    rf"(?<![\w.])({WORD}{_MORE_WORDS})\s{{0,20}}[:=]\s{{0,20}}[\[(\"'~]{{0,3}}\s{{0,9}}({NUMBER}){UNIT}{_NOT_A_TIME}",
     re.IGNORECASE,
 )
 NAMED = (
     r"(?:global |train |training )?steps?|iter(?:ation)?|epoch|batch|"
     r"(?:train |val |valid |validation |test |eval |lm )?loss|lr|learning rate|(?:grad )?norm|time|data|dt"
 )
-SPACED = re.compile(rf"(?<![\w/.-])({NAMED})\s+({NUMBER}){UNIT}{NOT_A_TIME}", re.IGNORECASE)
+_SPACED = re.compile(rf"(?<![\w/.-])({NAMED})\s+({NUMBER}){UNIT}{_NOT_A_TIME}", re.IGNORECASE)
 """Matches a known name that is followed by its value, with only blanks between them."""
-BARE = re.compile(rf"\|\s*({NUMBER})\s*(ms|s|tok/s|tokens/s|it/s)\s*(?=\||$)")
+_BARE = re.compile(rf"\|\s*({NUMBER})\s*(ms|s|tok/s|tokens/s|it/s)\s*(?=\||$)")
 """Matches a number between bars that has no name, only a unit."""
-BARE_NAMES = {"ms": "step time (ms)", "s": "step time (s)", "tok/s": "tok/s", "tokens/s": "tokens/s", "it/s": "it/s"}
-QUOTED = re.compile(r"['\"]([^'\"{}]{1,200})['\"]\s*:\s*\[?(?:['\"]([^'\"]{0,60})['\"]|([^\s,}\]\['\"]{1,60}))")
-PROGRESS = re.compile(
+_BARE_NAMES = {"ms": "step time (ms)", "s": "step time (s)", "tok/s": "tok/s", "tokens/s": "tokens/s", "it/s": "it/s"}
+_QUOTED = re.compile(r"['\"]([^'\"{}]{1,200})['\"]\s*:\s*\[?(?:['\"]([^'\"]{0,60})['\"]|([^\s,}\]\['\"]{1,60}))")
+_PROGRESS = re.compile(
     r"\[\s*(\d{1,15})\s*/\s*(\d{1,15})\s*(?:\]|\()"
     r"|\b(?:steps?|iter(?:ation)?|batch)\s*[:=]?\s*\[?\s*(\d{1,15})\s*/\s*(\d{1,15})\b(?=\s*[\](,|:\s]|$)",
     re.IGNORECASE,
 )
-TUTORIAL = re.compile(r"^\s*\[(\d{1,9}),\s+(\d{1,15})\]\s")
+_TUTORIAL = re.compile(r"^\s*\[(\d{1,9}),\s+(\d{1,15})\]\s")
 """Matches the counters that PyTorch's tutorials print: `[epoch, batch] loss: 2.1`."""
-HEADER = re.compile(
+_HEADER = re.compile(
     r"\[(?:epoch=(\d{1,9})\]\[)?(step|batch|iter)=(\d{1,15})(?:/(\d{1,15}))?(?:,epoch=(\d{1,9}))?\]", re.IGNORECASE
 )
 """Matches the step in brackets that Composer and OLMo print; their numbers follow, each on an indented line."""
-BAR = re.compile(
+_BAR = re.compile(
     r"(?P<before>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]{0,400}\|\s*(?P<n>\d{1,15})/(?P<total>\d{1,15}|\?)\s*"
     r"\[[\d:]+<[^,\]]{1,20},\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>s/it|it/s|s/\w+|\w+/s)(?P<after>[^\]]*)\]"
 )
-RICH_BAR = re.compile(
+_RICH_BAR = re.compile(
     "(?P<before>.{0,100}?)\\s[━╸╺ ]{5,200}\\s(?P<n>\\d{1,15})/(?P<total>\\d{1,15})\\s"
     ".{0,60}?(?P<rate>[\\d.]+)(?P<unit>it/s)(?P<after>.*)"
 )
-EPOCH_BEFORE = re.compile(r"\bepoch[: ]*(\d{1,9})", re.IGNORECASE)
-NO_TRAINING = re.compile(r"\b(?:valid|validation|evaluat\w*|eval|val|testing|test|sanity|predict\w*)\b", re.IGNORECASE)
+_EPOCH_BEFORE = re.compile(r"\bepoch[: ]*(\d{1,9})", re.IGNORECASE)
+_NO_TRAINING = re.compile(r"\b(?:valid|validation|evaluat\w*|eval|val|testing|test|sanity|predict\w*)\b", re.IGNORECASE)
 RANK = re.compile(r"^\s*(?:\[(?:rank|default)(\d{1,6})\]:|(\d{1,6}):\s(?=\s*[\[{A-Za-z]))")
 TIME = re.compile(r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
-FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
+_FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 
 
 @dataclass
@@ -100,17 +100,17 @@ def parsed(text: str) -> Printed:
     if match := RANK.match(text):
         printed.rank = int(match[1] or match[2])
         text = text[match.end() :]
-    printed.clock = clock_in(text)
+    printed.clock = _clock_in(text)
     if "%|" in text or "━" in text:
-        take_bar(printed, text)
-    elif "{" in text and (pairs := dict(quoted_pairs(text))):
+        _take_bar(printed, text)
+    elif "{" in text and (pairs := dict(_quoted_pairs(text))):
         printed.values, printed.is_dict = pairs, len(pairs) > 1
     else:
-        take_text(printed, text)
+        _take_text(printed, text)
     return printed
 
 
-def clock_in(text: str) -> float | None:
+def _clock_in(text: str) -> float | None:
     """Return the date and time that a logger printed in a line, in seconds; None if the line has none.
 
     The time zone is unknown, so only differences are meaningful.
@@ -125,38 +125,38 @@ def clock_in(text: str) -> float | None:
     return moment.timestamp() + float("0." + (match[7] or "0"))
 
 
-def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
+def _quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
     """Yield the (name, number) pairs of a dict or JSON object in a line, ignoring the text before it."""
-    for name, quoted, bare in QUOTED.findall(text[text.find("{") :]):
+    for name, quoted, bare in _QUOTED.findall(text[text.find("{") :]):
         number = number_of((quoted or bare).strip())
         if number is not None:
             yield name, number
 
 
-def take_bar(printed: Printed, text: str) -> None:
+def _take_bar(printed: Printed, text: str) -> None:
     """Add the content of a progress bar (tqdm or rich) to `printed`: step, time per step, and the numbers after it."""
-    match = BAR.search(text) or RICH_BAR.search(text)
-    if not match or match["total"] == "?" or NO_TRAINING.search(match["before"]):
+    match = _BAR.search(text) or _RICH_BAR.search(text)
+    if not match or match["total"] == "?" or _NO_TRAINING.search(match["before"]):
         return
     printed.bar, printed.step, printed.total = True, int(match["n"]), int(match["total"])
     printed.plain_bar = not match["before"].strip()
-    if epoch := EPOCH_BEFORE.search(match["before"]):
+    if epoch := _EPOCH_BEFORE.search(match["before"]):
         printed.epoch = int(epoch[1])
     printed.values = dict(text_pairs(match["after"]))
     if printed.values and (rate := number_of(match["rate"])) and match["unit"] in ("s/it", "it/s"):
         printed.values["time per iteration (s)"] = rate if match["unit"] == "s/it" else 1 / rate
 
 
-def take_text(printed: Printed, text: str) -> None:
+def _take_text(printed: Printed, text: str) -> None:
     """Add the content of a line without a progress bar to `printed`: counters such as `[10/500]`, and named values."""
-    if match := HEADER.search(text):
+    if match := _HEADER.search(text):
         printed.step, printed.opens = int(match[3]), text[match.end() :].strip() in ("", ":")
         printed.total = int(match[4]) if match[4] else None
         printed.epoch = int(match[1] or match[5]) if match[1] or match[5] else None
         text = text[match.end() :]
-    elif match := TUTORIAL.match(text):
+    elif match := _TUTORIAL.match(text):
         printed.epoch, printed.step = int(match[1]), int(match[2])
-    elif match := PROGRESS.search(text):
+    elif match := _PROGRESS.search(text):
         printed.step, printed.total = int(match[1] or match[3]), int(match[2] or match[4])
     printed.values = dict(text_pairs(text))
     for name in [name for name in printed.values if (m := meaning_of(name)) and m.quantity is Quantity.EPOCH]:
@@ -167,22 +167,22 @@ def take_text(printed: Printed, text: str) -> None:
 def text_pairs(text: str) -> Iterator[tuple[str, float]]:
     """Yield the (name, number) pairs in a console line, such as ("loss", 2.5) for `INFO step loss: 2.5`.
 
-    `short_name` removes the words before a name that do not belong to it.
+    `_short_name` removes the words before a name that do not belong to it.
     """
     seen = set()
-    for pattern in (PAIR, SPACED):
+    for pattern in (_PAIR, _SPACED):
         for match in pattern.finditer(text):
-            name, number = short_name(match[1]), number_of(match[2].replace(",", ""))
-            if number is None or name in seen or FILE_NAME.search(name):
+            name, number = _short_name(match[1]), number_of(match[2].replace(",", ""))
+            if number is None or name in seen or _FILE_NAME.search(name):
                 continue
             seen.add(name)
-            yield with_unit(name, match[3]), number
-    for value, unit in BARE.findall(text):
+            yield _with_unit(name, match[3]), number
+    for value, unit in _BARE.findall(text):
         if (number := number_of(value.replace(",", ""))) is not None:
-            yield BARE_NAMES[unit], number
+            yield _BARE_NAMES[unit], number
 
 
-def short_name(name: str) -> str:
+def _short_name(name: str) -> str:
     """Return the name of a number, given all words that are printed before the number: `step` for `INFO step`.
 
     Leading words are removed until the rest is a known quantity, such as `loss` or `lm loss`. If no rest is known, the
@@ -193,7 +193,7 @@ def short_name(name: str) -> str:
     return next((end for end in ends if meaning_of(end)), words[-1] if len(words) > 4 else name)
 
 
-def with_unit(name: str, unit: str | None) -> str:
+def _with_unit(name: str, unit: str | None) -> str:
     """Return a name with the unit that follows its value, such as `time (ms)`, if this is a unit of time or memory."""
     known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
     return f"{name} ({unit})" if known else name

@@ -20,12 +20,12 @@ from analyzers.steps.reading.console_lines import LONGEST_LINE, Printed, counter
 from analyzers.steps.reading.jsonl import content_of
 
 COLOURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
-LINE_END = re.compile(rb"[\r\n]+")
-INTERESTING = re.compile(
+_LINE_END = re.compile(rb"[\r\n]+")
+_INTERESTING = re.compile(
     rb"loss|step|iter|it/s|s/it|epoch|batch|num_updates|learning.rate|\blr\b|grad.norm|\[metric\]", re.IGNORECASE
 )
 """Matches words, at least one of which is in every line about a step; this is far cheaper than parsing the line."""
-STEP_NAME, TOTAL_NAME, EPOCH_NAME = "step", "total steps", "epoch"
+_STEP_NAME, _TOTAL_NAME, _EPOCH_NAME = "step", "total steps", "epoch"
 
 
 def read(path: Path) -> RawTable:
@@ -42,7 +42,7 @@ def lines_of(content: bytes) -> Iterator[bytes]:
     A carriage return ends a line too, as progress bars use it.
     """
     at = 0
-    for match in LINE_END.finditer(content):
+    for match in _LINE_END.finditer(content):
         if 0 < match.start() - at <= LONGEST_LINE:
             yield content[at : match.start()]
         at = match.end()
@@ -69,7 +69,7 @@ class ConsoleRows:
         It may begin, continue or end the numbers of a step; other lines are skipped.
         """
         indented = self._open is not None and raw[:1] in (b" ", b"\t")
-        if not indented and not INTERESTING.search(raw):
+        if not indented and not _INTERESTING.search(raw):
             return
         text = COLOURS.sub(b"", raw).decode("utf-8", "replace")
         if indented and self._open is not None:
@@ -112,12 +112,12 @@ class ConsoleRows:
     def _add(self, printed: Printed) -> None:
         """Append the numbers of a printed line as a row."""
         row = dict(counters(printed)) | printed.values
-        if printed.step is not None and not names_step(printed.values):
-            row[STEP_NAME] = printed.step
+        if printed.step is not None and not _names_step(printed.values):
+            row[_STEP_NAME] = printed.step
         if printed.total is not None:
-            row[TOTAL_NAME] = printed.total
-        if printed.epoch is not None and not any(is_a(name, Quantity.EPOCH) for name in row):
-            row[EPOCH_NAME] = printed.epoch
+            row[_TOTAL_NAME] = printed.total
+        if printed.epoch is not None and not any(_is_a(name, Quantity.EPOCH) for name in row):
+            row[_EPOCH_NAME] = printed.epoch
         self._step_known.append(printed.has_step())
         self._bar_before.append(self._bar)
         self._bar_after.append(np.nan)
@@ -135,44 +135,44 @@ class ConsoleRows:
             return table
         known = np.array(self._step_known, dtype=bool)
         if not known.all():
-            add_steps_of_bar(table, known, np.array(self._bar_before), np.array(self._bar_after))
-        count_over_epochs(table)
-        table.columns.pop(TOTAL_NAME, None)
+            _add_steps_of_bar(table, known, np.array(self._bar_before), np.array(self._bar_after))
+        _count_over_epochs(table)
+        table.columns.pop(_TOTAL_NAME, None)
         return table
 
 
-def names_step(values: dict[str, float]) -> bool:
+def _names_step(values: dict[str, float]) -> bool:
     """Return whether the name of one of the values shows that it is the step number."""
-    return any(is_a(name, Quantity.STEP) for name in values)
+    return any(_is_a(name, Quantity.STEP) for name in values)
 
 
-def is_a(name: str, quantity: Quantity) -> bool:
+def _is_a(name: str, quantity: Quantity) -> bool:
     """Return whether the name of a column stands for this quantity."""
     meaning = meaning_of(name)
     return meaning is not None and meaning.quantity is quantity
 
 
-def column_of(table: RawTable, quantity: Quantity) -> Floats:
+def _column_of(table: RawTable, quantity: Quantity) -> Floats:
     """Return the values of the first column of a table that stands for a quantity; all NaN if there is none."""
-    names = [name for name in table.columns if is_a(name, quantity)]
+    names = [name for name in table.columns if _is_a(name, quantity)]
     return table.columns[names[0]] if names else np.full(len(table), np.nan)
 
 
-def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
+def _add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
     """Fill in the missing step numbers of a table's rows, in place, from the progress bars printed around them.
 
     Rows without a loss get the step of the last row that has a loss. `known` is a mask of the rows with a step number;
     `before` and `after` have, for each row, the step count of the progress bar printed before and after it (NaN: none).
     """
-    trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
+    trained = ~np.isnan(_column_of(table, Quantity.LOSS)) & ~known
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
         return
     steps = np.full(len(table), np.nan)
-    steps[trained] = chosen_counts(before[trained], after[trained], column_of(table, Quantity.EPOCH)[trained])
+    steps[trained] = chosen_counts(before[trained], after[trained], _column_of(table, Quantity.EPOCH)[trained])
     last = np.maximum.accumulate(np.where(trained, np.arange(len(table)), -1))
     steps = np.where(last >= 0, steps[last], np.nan)
-    existing = table.columns.get(STEP_NAME, np.full(len(table), np.nan))
-    table.columns[STEP_NAME] = np.where(known, existing, steps)
+    existing = table.columns.get(_STEP_NAME, np.full(len(table), np.nan))
+    table.columns[_STEP_NAME] = np.where(known, existing, steps)
 
 
 @np.errstate(over="ignore")  # a damaged log may have an epoch of 1e-310
@@ -199,10 +199,10 @@ def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
     return np.where(np.isfinite(after) & (after_fits | ~np.isfinite(before)), after, before)
 
 
-def count_over_epochs(table: RawTable) -> None:
+def _count_over_epochs(table: RawTable) -> None:
     """Make the step column continuous, in place, if step numbers begin again in each epoch."""
-    total, epoch = table.columns.get(TOTAL_NAME), column_of(table, Quantity.EPOCH)
-    names = [name for name in table.columns if is_a(name, Quantity.STEP)]
+    total, epoch = table.columns.get(_TOTAL_NAME), _column_of(table, Quantity.EPOCH)
+    names = [name for name in table.columns if _is_a(name, Quantity.STEP)]
     if total is None or len(names) != 1:
         return
     step = table.columns[names[0]]

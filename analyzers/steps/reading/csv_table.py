@@ -18,17 +18,17 @@ from analyzers.errors import InputError
 from analyzers.steps.columns.raw_table import COLUMNS_AT_MOST, RawTable, shortened
 from analyzers.steps.reading.jsonl import content_of
 
-BOM = b"\xef\xbb\xbf"
-SEPARATORS = (",", ";", "\t", "|")
-SECTIONS_AT_MOST = 1000
+_BOM = b"\xef\xbb\xbf"
+_SEPARATORS = (",", ";", "\t", "|")
+_SECTIONS_AT_MOST = 1000
 """The most headers in one file; a restart may write a new header with other columns."""
-LONGEST_HEADER = 1 << 18
-THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
-NAN_TEXTS = frozenset(("nan", "+nan", "-nan", "none", "null", "na", "n/a", "-"))
+_LONGEST_HEADER = 1 << 18
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+_NAN_TEXTS = frozenset(("nan", "+nan", "-nan", "none", "null", "na", "n/a", "-"))
 """The texts that stand for "no number"; only the first three mean that NaN was computed."""
-WRITTEN_NAN = frozenset(("nan", "+nan", "-nan"))
-TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
+_WRITTEN_NAN = frozenset(("nan", "+nan", "-nan"))
+_TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
 """Matches the tag in the name of a file that TensorBoard exported, whose values are in the column `Value`."""
 
 
@@ -41,10 +41,10 @@ class Dialect:
 
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        return [name.strip() for name in header_cells(self.header, self.separator)]
+        return [name.strip() for name in _header_cells(self.header, self.separator)]
 
 
-def header_cells(header: bytes, separator: str) -> list[str]:
+def _header_cells(header: bytes, separator: str) -> list[str]:
     """Return the cells of a header line; empty if the line cannot be read as CSV."""
     text = header.decode("utf-8", "replace")
     try:
@@ -59,19 +59,19 @@ def read(path: Path) -> RawTable:
     Raises:
         InputError: The table has no header.
     """
-    content = content_of(path).removeprefix(BOM)
+    content = content_of(path).removeprefix(_BOM)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         content = content.decode("utf-16", "replace").encode()
-    content = b"\n".join(line for line in comment_lines_removed(content))
-    dialect = dialect_of(content)
+    content = b"\n".join(line for line in _comment_lines_removed(content))
+    dialect = _dialect_of(content)
     parts = [parsed(section, dialect) for section in sections(content, dialect)]
     table = joined(parts)
-    if tag := TAG_IN_NAME.search(path.name):
+    if tag := _TAG_IN_NAME.search(path.name):
         rename(table, "Value", tag[1])
     return table
 
 
-def comment_lines_removed(content: bytes) -> Iterator[bytes]:
+def _comment_lines_removed(content: bytes) -> Iterator[bytes]:
     """Yield one item: the content of a table without the comments and empty lines at its beginning."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
@@ -80,16 +80,16 @@ def comment_lines_removed(content: bytes) -> Iterator[bytes]:
     yield content[at:]
 
 
-def dialect_of(content: bytes) -> Dialect:
+def _dialect_of(content: bytes) -> Dialect:
     """Return the `Dialect` of a table, judged by its first line.
 
     Raises:
         InputError: The first line is no header.
     """
-    header = content[:LONGEST_HEADER].partition(b"\n")[0].rstrip(b"\r")
+    header = content[:_LONGEST_HEADER].partition(b"\n")[0].rstrip(b"\r")
     text = header.decode("utf-8", "replace")
-    counts = {separator: len(header_cells(header, separator)) for separator in SEPARATORS}
-    separator = max(SEPARATORS, key=lambda one: counts[one])
+    counts = {separator: len(_header_cells(header, separator)) for separator in _SEPARATORS}
+    separator = max(_SEPARATORS, key=lambda one: counts[one])
     if not text.strip() or (counts[separator] < 2 and not re.fullmatch(r"\"?[A-Za-z_][\w /.-]*\"?", text.strip())):
         raise InputError("no header in the first line of the table", "the first line must name the columns")
     return Dialect(separator, header)
@@ -103,7 +103,7 @@ def sections(content: bytes, dialect: Dialect) -> Iterator[tuple[list[str], byte
     first = dialect.header.split(dialect.separator.encode())[0]
     mark = b"\n" + first + dialect.separator.encode()
     begins = [0]
-    while first and len(begins) < SECTIONS_AT_MOST and (at := content.find(mark, begins[-1])) >= 0:
+    while first and len(begins) < _SECTIONS_AT_MOST and (at := content.find(mark, begins[-1])) >= 0:
         begins.append(at + 1)
     for begin, end in pairwise([*begins, len(content)]):
         header, _, lines = content[begin:end].partition(b"\n")
@@ -120,7 +120,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
     frame = pd.read_csv(
         io.BytesIO(lines), sep=dialect.separator, header=None, names=range(len(names)), index_col=False,
         usecols=range(min(len(names), COLUMNS_AT_MOST)), keep_default_na=False, na_values=[""], skipinitialspace=True,
-        on_bad_lines="skip", encoding_errors="replace", low_memory=False, quoting=quoting_of(lines),
+        on_bad_lines="skip", encoding_errors="replace", low_memory=False, quoting=_quoting_of(lines),
     )  # fmt: skip
     torn = not lines.endswith(b"\n") and len(frame) > 0 and bool(frame.iloc[-1].isna().iloc[-1]) and len(names) > 1
     table.torn = torn and is_cut(lines, len(names), dialect)
@@ -128,18 +128,18 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
         frame = frame.iloc[:-1]
     # Lines that have too many cells are left out; only counting tells how many.
     table.damaged = (
-        max(0, lines.count(b"\n") + (not lines.endswith(b"\n")) - len(frame) - blank_lines(lines))
+        max(0, lines.count(b"\n") + (not lines.endswith(b"\n")) - len(frame) - _blank_lines(lines))
         if b'"' not in lines
         else 0
     )
     table.damaged -= table.torn and table.damaged > 0
     for position, name in enumerate(names[:COLUMNS_AT_MOST]):
         # A table whose cells are separated by commas cannot have decimal commas.
-        add_column(table, name, frame[position], decimal_commas=dialect.separator in ";\t")
+        _add_column(table, name, frame[position], decimal_commas=dialect.separator in ";\t")
     return table
 
 
-def quoting_of(lines: bytes) -> Literal[0, 3]:
+def _quoting_of(lines: bytes) -> Literal[0, 3]:
     """Return the quoting mode with which the `csv` module should read `lines`: csv.QUOTE_MINIMAL or csv.QUOTE_NONE.
 
     An odd number of quotes means that they are plain text and not quoting (QUOTE_NONE).
@@ -147,7 +147,7 @@ def quoting_of(lines: bytes) -> Literal[0, 3]:
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 
-def blank_lines(lines: bytes) -> int:
+def _blank_lines(lines: bytes) -> int:
     """Return the number of empty lines in `lines`."""
     return lines.count(b"\n\n") + lines.count(b"\n\r\n") + lines.startswith((b"\n", b"\r\n"))
 
@@ -169,7 +169,7 @@ def unique(names: list[str]) -> list[str]:
     return distinct
 
 
-def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_commas: bool) -> None:
+def _add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_commas: bool) -> None:
     """Add a column to a table; if most of its cells are text, only the name of the column is stored."""
     if cells.dtype.kind in "iuf":
         table.columns[name] = np.asarray(cells, dtype=np.float64)
@@ -194,14 +194,14 @@ def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats
     """
     codes, texts = pd.factorize(cells.astype(str).str.strip())
     # The last value is that of missing cells, whose code is -1; a damaged column may have no other.
-    values = np.array([*(number_in(text, decimal_commas=decimal_commas) for text in texts), math.nan])
-    nan = np.array([*(text.lower() in WRITTEN_NAN for text in texts), False])
+    values = np.array([*(_number_in(text, decimal_commas=decimal_commas) for text in texts), math.nan])
+    nan = np.array([*(text.lower() in _WRITTEN_NAN for text in texts), False])
     missing = cells.isna().to_numpy()
     numbers: Floats = np.where(missing, math.nan, values[codes])
     return numbers, nan[codes] & ~missing
 
 
-def number_in(text: str, *, decimal_commas: bool) -> float:
+def _number_in(text: str, *, decimal_commas: bool) -> float:
     """Return the number in a cell; NaN if the cell has none.
 
     `1,234.5` has a thousands separator; in `0,5` the comma is decimal if `decimal_commas`.
@@ -211,9 +211,9 @@ def number_in(text: str, *, decimal_commas: bool) -> float:
         return float(text) if "_" not in text else math.nan
     except ValueError:
         pass
-    if decimal_commas and DECIMAL_COMMA.fullmatch(text):
+    if decimal_commas and _DECIMAL_COMMA.fullmatch(text):
         return float(text.replace(",", "."))
-    if THOUSANDS.fullmatch(text):
+    if _THOUSANDS.fullmatch(text):
         return float(text.replace(",", ""))
     return math.nan
 

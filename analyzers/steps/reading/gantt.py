@@ -16,9 +16,9 @@ from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log, is_whole
 
 RANK = re.compile(r"\bglobal_rank_(\d{1,6})(?=\.)")
 """Matches the rank in the name of a process of the chart, which is the file name of its structured log."""
-COLLECTION_NS = 1_000_000
+_COLLECTION_NS = 1_000_000
 """A shorter `gc` span, in ns, collected no garbage: the span is logged in every step."""
-WHOLE_FILE = "make it again from the structured logs, or read these: workbench inspect structured_logs"
+_WHOLE_FILE = "make it again from the structured logs, or read these: workbench inspect structured_logs"
 
 
 class Event(msgspec.Struct):
@@ -47,7 +47,7 @@ def read(path: Path) -> Log:
     try:
         events = msgspec.json.decode(content_of(path), type=Chart).traceEvents
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError("the Gantt chart is damaged", WHOLE_FILE) from error
+        raise InputError("the Gantt chart is damaged", _WHOLE_FILE) from error
     ranks, attempts = processes(events)
     steps: dict[tuple[int, int], Line] = {}
     for event in events:
@@ -58,7 +58,7 @@ def read(path: Path) -> Log:
     # When the data end, torchtitan closes a step that has not trained: it has no `optim`.
     lines = [with_residual(line) for line in steps.values() if line.dur_ns >= 0 and "optim" in line.phases]
     for line in lines:
-        line.tags = tags_of(line)
+        line.tags = _tags_of(line)
     return Log([], lines)
 
 
@@ -76,14 +76,14 @@ def processes(events: list[Event]) -> tuple[dict[int, int], dict[int, int]]:
     return ranks, attempts
 
 
-def tags_of(line: Line) -> list[str]:
+def _tags_of(line: Line) -> list[str]:
     """Return the tags of a step (gc, eval, checkpoint), which are not recorded in the chart.
 
     A step gets a tag if it has the phase that does this work; for gc the phase must also be long enough for a real
     collection.
     """
     # torchtitan times the call in each step, also where it collects nothing: that takes some microseconds.
-    done = {"gc": line.phases.get("gc", 0) >= COLLECTION_NS, "eval": "eval" in line.phases}
+    done = {"gc": line.phases.get("gc", 0) >= _COLLECTION_NS, "eval": "eval" in line.phases}
     return [tag for tag, is_done in (*done.items(), ("checkpoint", "ckpt_save" in line.phases)) if is_done]
 
 

@@ -15,8 +15,8 @@ from analyzers.steps.reading.jsonl import content_of
 
 DEPTH_AT_MOST = 4
 """The deepest nesting of objects in a row, and of the part of a document that is searched for rows."""
-NUMBER_LENGTH = 40
-LARGEST_NUMBER = 1e300
+_NUMBER_LENGTH = 40
+_LARGEST_NUMBER = 1e300
 
 
 def read(path: Path) -> RawTable:
@@ -28,15 +28,15 @@ def read(path: Path) -> RawTable:
     content = content_of(path).removeprefix(b"\xef\xbb\xbf").strip()
     # The first line of an indented document is not a whole object.
     if content.startswith(b"{") and b"\n" in content and is_row(content.partition(b"\n")[0]):
-        return from_lines(content)
+        return _from_lines(content)
     document = decoded(content)
     if document is None:
-        return from_lines(content)
-    rows = rows_in(document)
+        return _from_lines(content)
+    rows = _rows_in(document)
     if rows is None:
         hint = "give a step log with one row per step, or a log, a dump, a snapshot or the folder of the run"
         raise InputError("the file has no list of rows with steps or losses", hint)
-    return from_rows(rows)
+    return _from_rows(rows)
 
 
 def is_row(line: bytes) -> bool:
@@ -67,7 +67,7 @@ def decoded(text: bytes) -> Any:
         return None
 
 
-def from_lines(content: bytes) -> RawTable:
+def _from_lines(content: bytes) -> RawTable:
     """Return a table with a row for each line of a text; each line should be a JSON object.
 
     Any other line counts as damaged; if it is the last line, it counts as truncated.
@@ -79,7 +79,7 @@ def from_lines(content: bytes) -> RawTable:
             continue
         row = decoded(line)
         if isinstance(row, dict):
-            add_row(rows, row)
+            _add_row(rows, row)
         else:
             torn, damaged = position == len(lines), damaged + (position < len(lines))
     table = rows.table()
@@ -87,18 +87,18 @@ def from_lines(content: bytes) -> RawTable:
     return table
 
 
-def from_rows(content: list[Any]) -> RawTable:
+def _from_rows(content: list[Any]) -> RawTable:
     """Return a table with a row for each JSON object of a list; other items count as damaged."""
     rows = RowCollector()
     for row in content:
         if isinstance(row, dict):
-            add_row(rows, row)
+            _add_row(rows, row)
     table = rows.table()
     table.damaged = sum(not isinstance(row, dict) for row in content)
     return table
 
 
-def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
+def _add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
     """Append the numbers of a JSON object as a row; numbers of a nested object are named `outer/inner`."""
     for name, value in flat(row):
         number = number_of(value)
@@ -131,8 +131,8 @@ def number_of(value: Any) -> float | None:
         return None
     if isinstance(value, (int, float)):
         # A larger integer would overflow when it becomes a float.
-        return float(value) if isinstance(value, float) or abs(value) < LARGEST_NUMBER else None
-    if isinstance(value, str) and len(value) <= NUMBER_LENGTH and "_" not in value:
+        return float(value) if isinstance(value, float) or abs(value) < _LARGEST_NUMBER else None
+    if isinstance(value, str) and len(value) <= _NUMBER_LENGTH and "_" not in value:
         try:
             return float(value)
         except ValueError:
@@ -140,24 +140,24 @@ def number_of(value: Any) -> float | None:
     return None
 
 
-def rows_in(document: Any, depth: int = 0) -> list[Any] | None:
+def _rows_in(document: Any, depth: int = 0) -> list[Any] | None:
     """Return the longest list of training rows in a JSON document; None if there is none.
 
     Lists by column, such as `{"step": [1, 2], "loss": [3.1, 2.9]}`, are converted to rows.
     """
     if isinstance(document, list):
-        return document if any(is_training_row(row) for row in document[:50]) else None
+        return document if any(_is_training_row(row) for row in document[:50]) else None
     if not isinstance(document, dict) or depth > DEPTH_AT_MOST:
         return None
-    if not depth and has_step_and_loss(document):
+    if not depth and _has_step_and_loss(document):
         return [document]  # a log of one line
-    if columns := columns_in(document):
+    if columns := _columns_in(document):
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    found = [rows for value in document.values() if (rows := rows_in(value, depth + 1)) is not None]
+    found = [rows for value in document.values() if (rows := _rows_in(value, depth + 1)) is not None]
     return max(found, key=len, default=None)
 
 
-def has_step_and_loss(row: Mapping[str, Any]) -> bool:
+def _has_step_and_loss(row: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has both a step number and a loss."""
     meanings = {
         meaning.quantity
@@ -167,7 +167,7 @@ def has_step_and_loss(row: Mapping[str, Any]) -> bool:
     return {Quantity.STEP, Quantity.LOSS} <= meanings
 
 
-def is_training_row(row: Any) -> bool:
+def _is_training_row(row: Any) -> bool:
     """Return whether a JSON value is an object that has a step number or a loss."""
     if not isinstance(row, dict):
         return False
@@ -175,7 +175,7 @@ def is_training_row(row: Any) -> bool:
     return any(meaning and meaning.quantity in (Quantity.STEP, Quantity.LOSS) for meaning in meanings)
 
 
-def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return {name: list} of the lists in a JSON object that are columns of one table; empty if there are none.
 
     Columns have equal length and at least two values, and one of them is a step or a loss.

@@ -27,8 +27,8 @@ SPANS = {
     "memory_profiler_step_call": "snapshot",
 }
 """{span that torchtitan logs: the corresponding phase in this project's step logs}."""
-TAGS = {"checkpoint_save": "checkpoint"}
-HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
+_TAGS = {"checkpoint_save": "checkpoint"}
+_HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
 STARTS_AT_MOST = 1000
 
 Row = dict[str, Any]
@@ -47,21 +47,21 @@ def read(path: Path) -> Log:
     content = content_of(path)
     head, _, rest = content.partition(b"\n")
     # The fast way first; it gives up at the first line that differs.
-    if rest and (uniform := uniform_content(rest)) and (header := header_in(head)):
+    if rest and (uniform := uniform_content(rest)) and (header := _header_in(head)):
         return Log([header], [], content=uniform)
     texts = content.splitlines()
     return read_structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else read_own(texts)
 
 
-def header_in(text: bytes) -> Header | None:
+def _header_in(text: bytes) -> Header | None:
     """Return the header in the first line of a log; None if this line is no header."""
     row = decoded(text, Log([], []), last=False)
-    return header_fields(row) if "schema" in row else None
+    return _header_fields(row) if "schema" in row else None
 
 
-def header_fields(row: Row) -> Header:
+def _header_fields(row: Row) -> Header:
     """Return the known fields of a header line whose values are integers or texts."""
-    return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
+    return {k: v for k in _HEADER if isinstance(v := row.get(k), (int, str))}
 
 
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
@@ -90,7 +90,7 @@ def read_own(texts: list[bytes]) -> Log:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             row = decoded(text, log, last=position == len(texts))
             if "schema" in row and len(log.headers) < STARTS_AT_MOST:
-                log.headers.append(header_fields(row))
+                log.headers.append(_header_fields(row))
             line = line_of(row)
         if line:
             # A log must not set what the reader adds.
@@ -112,7 +112,7 @@ def read_structured(texts: list[bytes]) -> Log:
         step = row.get("step")
         if isinstance(step, int) and is_whole(step):
             line = steps.setdefault(step, Line(step, start_ns=nanoseconds(row.get("time_us"), 1e3)))
-            take_event(line, row)
+            _take_event(line, row)
     # When the data ends, torchtitan closes the step that found none without having trained: it has no `optim`.
     log.lines = [with_residual(line) for line in steps.values() if line.dur_ns >= 0 and "optim" in line.phases]
     return log
@@ -130,7 +130,7 @@ def header_of(row: Row) -> Header:
     return {name: value for name, value in fields.items() if isinstance(value, (int, str))}
 
 
-def take_event(line: Line, row: Row) -> None:
+def _take_event(line: Line, row: Row) -> None:
     """Add the duration or the metric in one record of torchtitan's log to `line`, the `Line` of the record's step."""
     event, value = str(row.get("log_type_name", "")), row.get("value")
     name = event.removesuffix("_end")
@@ -139,7 +139,7 @@ def take_event(line: Line, row: Row) -> None:
     elif event == "step_end":
         tags = row.get("step_tags")
         line.dur_ns = nanoseconds(value, 1e6)
-        line.tags = [TAGS.get(str(tag), str(tag)) for tag in tags] if isinstance(tags, list) else []
+        line.tags = [_TAGS.get(str(tag), str(tag)) for tag in tags] if isinstance(tags, list) else []
     elif event.endswith("_end") and name in SPANS:
         line.phases[SPANS[name]] = line.phases.get(SPANS[name], 0) + nanoseconds(value, 1e6)
 

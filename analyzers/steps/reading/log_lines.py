@@ -13,7 +13,7 @@ from analyzers.columns import Column
 from analyzers.steps.columns.raw_table import RawTable
 
 NAMES_AT_MOST = 64
-NAME_LENGTH = 100
+_NAME_LENGTH = 100
 """The most different phases, tags or groups that are kept; a hostile log might have a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
@@ -84,11 +84,11 @@ class Log(msgspec.Struct):
     raw: RawTable | None = None
 
 
-INTEGERS = (
+_INTEGERS = (
     "step", "start_ns", "dur_ns", "residual_ns", "tokens", "memory_bytes", "reserved_bytes", "alloc_retries",
     "rank", "attempt", "covers",
 )  # fmt: skip
-NUMBERS = ("loss", "local_loss", "grad_norm")
+_NUMBERS = ("loss", "local_loss", "grad_norm")
 NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0), ("seqs", "seq", UNKNOWN))
 """The fields of a line that hold several values by name: (field, prefix of its columns, value for an absent name)."""
 
@@ -112,9 +112,9 @@ class Names:
 
     def _text(self, name: str) -> str:
         """Return the text of a new name; if the cut name exists already, the text ends with the number of the name."""
-        text = name[:NAME_LENGTH].encode("utf-8", "replace").decode()
+        text = name[:_NAME_LENGTH].encode("utf-8", "replace").decode()
         ending = f"#{len(self.texts)}"
-        return text[: NAME_LENGTH - len(ending)] + ending if text in self.texts else text
+        return text[: _NAME_LENGTH - len(ending)] + ending if text in self.texts else text
 
 
 class Table:
@@ -161,12 +161,12 @@ class Table:
     def columns(self) -> Arrays:
         """Return the columns over all files; this can be called once, because the collected parts are deleted.
 
-        Rows of a file that does not have a column get the value that `absent_in` returns.
+        Rows of a file that does not have a column get the value that `_absent_in` returns.
         """
         columns = {}
         for name in list(self.parts):
             # Filled before the parts are copied in: a file may lack the column altogether.
-            whole = np.full(self.rows, absent_in(name), dtype=self.parts[name][0][1].dtype)
+            whole = np.full(self.rows, _absent_in(name), dtype=self.parts[name][0][1].dtype)
             for begin, part in self.parts.pop(name):
                 whole[begin : begin + len(part)] = part
             columns[name] = narrowed(whole) if "." in name or name in SMALL else whole
@@ -178,12 +178,12 @@ class Table:
         In the same way `groups` explains the columns `seq.N`, and `numbers` the columns `number.N`; item N of `tags` is
         the tag of bit N.
         """
-        return {name: self.names[field].texts for name, field in META}
+        return {name: self.names[field].texts for name, field in _META}
 
 
 SMALL = ("file", "step", "residual_ns", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
 """Columns that may be narrowed to int32, because they are only added to or multiplied with wider ones."""
-META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers", "numbers"))
+_META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers", "numbers"))
 
 
 def narrowed(column: Column) -> Column:
@@ -193,7 +193,7 @@ def narrowed(column: Column) -> Column:
     return column.astype(np.int32) if fits else column
 
 
-def absent_in(column: str) -> float:
+def _absent_in(column: str) -> float:
     """Return the value of a column in rows of files that do not have this column."""
     if column.startswith("number."):
         return math.nan
@@ -202,14 +202,14 @@ def absent_in(column: str) -> float:
 
 def content_of(lines: Sequence[Line]) -> Content:
     """Return lines of a step log as columns, one for each field."""
-    fixed = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
-    for name in NUMBERS:
+    fixed = {name: integers([getattr(line, name) for line in lines]) for name in _INTEGERS}
+    for name in _NUMBERS:
         fixed |= numbers(name, [getattr(line, name) for line in lines])
-    named = {field: by_names([getattr(line, field) for line in lines], absent) for field, _, absent in NAMED}
+    named = {field: _by_names([getattr(line, field) for line in lines], absent) for field, _, absent in NAMED}
     return Content(fixed, named, [line.tags for line in lines])
 
 
-def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
+def _by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
     """Return {name: column of its values} for each name that occurs in the mappings, one mapping per row.
 
     The value is `absent` if a mapping does not have the name.
@@ -260,7 +260,7 @@ def line_of(row: Mapping[str, Any]) -> Line | None:
     """Return the `Line` in a decoded JSON object, ignoring fields of a wrong type; None if it has no step number."""
     if not is_whole(row.get("step")):
         return None
-    kept = {name: value for name, of_type in FIELD_TYPES.items() if (value := of_type(row.get(name))) is not None}
+    kept = {name: value for name, of_type in _FIELD_TYPES.items() if (value := of_type(row.get(name))) is not None}
     return Line(**kept)
 
 
@@ -269,30 +269,30 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def as_int(value: object) -> int | None:
+def _as_int(value: object) -> int | None:
     """Return a value that is an integer and fits into int64; None for anything else."""
     return value if is_whole(value) else None
 
 
-def as_number(value: object) -> float | str | None:
+def _as_number(value: object) -> float | str | None:
     """Return a value that is a number or a text (NaN is logged as the text "NaN"); None for anything else."""
     return value if isinstance(value, (int, float, str)) else None
 
 
-def as_ints_by_name(value: object) -> dict[str, int] | None:
+def _as_ints_by_name(value: object) -> dict[str, int] | None:
     """Return the integers in a JSON object by name; None if the value is no object."""
     return {str(k): v for k, v in value.items() if is_whole(v)} if isinstance(value, dict) else None
 
 
-def as_texts(value: object) -> list[str] | None:
+def _as_texts(value: object) -> list[str] | None:
     """Return the items of a list as texts; None if the value is no list."""
     return [str(item) for item in value] if isinstance(value, list) else None
 
 
-FIELD_TYPES: dict[str, Callable[[object], Any]] = {
-    **dict.fromkeys((name for name in INTEGERS if name not in ("rank", "attempt", "covers")), as_int),
-    **dict.fromkeys(NUMBERS, as_number),
-    **dict.fromkeys((field for field, _, _ in NAMED), as_ints_by_name),
-    "tags": as_texts,
-    "limit_bytes": as_int,
+_FIELD_TYPES: dict[str, Callable[[object], Any]] = {
+    **dict.fromkeys((name for name in _INTEGERS if name not in ("rank", "attempt", "covers")), _as_int),
+    **dict.fromkeys(_NUMBERS, _as_number),
+    **dict.fromkeys((field for field, _, _ in NAMED), _as_ints_by_name),
+    "tags": _as_texts,
+    "limit_bytes": _as_int,
 }

@@ -17,23 +17,23 @@ VERSION = code_version(Path(__file__).parents[1])
 CUT = "check that the file was copied whole"
 
 
-def read_console(path: Path) -> Log:
+def _read_console(path: Path) -> Log:
     """Return the steps that torchtitan or this project's trainer printed, else another trainer's rows."""
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))
 
 
-def read_metrics(path: Path) -> Log:
+def _read_metrics(path: Path) -> Log:
     """Return the rows of a metrics file, in JSON or in a CSV-like table."""
     is_json = kinds.head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
     return Log([], [], raw=(json_table if is_json else csv_table).read(path))
 
 
-READERS = {
+_READERS = {
     kinds.Kind.TENSORBOARD: torchtitan_metrics.read,
     kinds.Kind.GANTT: gantt.read,
-    kinds.Kind.LOG: read_console,
-    kinds.Kind.METRICS: read_metrics,
+    kinds.Kind.LOG: _read_console,
+    kinds.Kind.METRICS: _read_metrics,
 }
 """{kind of file: function that reads it}; files of all other kinds are JSONL."""
 
@@ -53,7 +53,7 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
     raw: Arrays = {}
     for number, path in enumerate(paths):
         try:
-            log = read_one(path)
+            log = _read_one(path)
         except (OSError, EOFError, InputError) as error:
             table.add(number, content_of([]))
             hint = error.hint if isinstance(error, InputError) else CUT
@@ -69,7 +69,7 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
     return table.columns() | raw, table.meta() | {"files": files}
 
 
-def read_one(path: Path) -> Log:
+def _read_one(path: Path) -> Log:
     """Return the content of one log, read by the function for the kind of the file."""
     kind = kinds.kind_of(path, alone=True)
-    return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)
+    return _READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

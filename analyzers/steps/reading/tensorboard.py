@@ -17,10 +17,10 @@ from analyzers.columns import Column
 
 HEAD = struct.Struct("<QI")
 FOOT = struct.Struct("<I")
-SCALAR_BYTES = 1 << 14
+_SCALAR_BYTES = 1 << 14
 """The most bytes of a record that is read; longer ones hold images, graphs or histograms."""
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-WIDTHS = {FIXED64: 8, FIXED32: 4}
+_VARINT, _FIXED64, BYTES, _FIXED32 = 0, 1, 2, 5
+_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 Field = tuple[int, int, int | bytes]
 """A field of a protobuf message, as (number, wire type, value)."""
 
@@ -80,11 +80,11 @@ def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
         begin, at = at + HEAD.size, at + HEAD.size + length + FOOT.size
         if at > len(data):
             events.torn = True
-        elif length <= SCALAR_BYTES:
+        elif length <= _SCALAR_BYTES:
             yield data[begin : begin + length], FOOT.unpack_from(data, at - FOOT.size)[0]
 
 
-def polynomial_table() -> Column:
+def _polynomial_table() -> Column:
     """Return the CRC-32C of each of the 256 byte values (Castagnoli polynomial 0x1EDC6F41, bit-reflected)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -92,19 +92,19 @@ def polynomial_table() -> Column:
     return table
 
 
-TABLE = polynomial_table()
+TABLE = _polynomial_table()
 
 
 FEW = 32
 """The most messages of equal length that are processed one by one; more of them are processed together."""
-TABLE_OF_INTS: list[int] = TABLE.tolist()
+_TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 
 def crc32c_of_one(message: bytes) -> int:
     """Return the CRC-32C checksum of one short message."""
     crc = 0xFFFFFFFF
     for byte in message:
-        crc = TABLE_OF_INTS[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+        crc = _TABLE_OF_INTS[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
 
 
@@ -145,9 +145,9 @@ def scalars(event: bytes) -> Iterator[Scalar]:
     """
     wall_s, step, summaries = 0.0, 0, []
     for number, kind, value in fields(event):
-        if number == 1 and kind == FIXED64:
-            wall_s = as_double(value)
-        elif number == 2 and kind == VARINT:
+        if number == 1 and kind == _FIXED64:
+            wall_s = _as_double(value)
+        elif number == 2 and kind == _VARINT:
             # Protobuf writes a negative int64 as a varint of ten bytes.
             step = int(value) - (1 << 64 if int(value) >> 63 else 0)
         elif number == 5 and isinstance(value, bytes):
@@ -155,11 +155,11 @@ def scalars(event: bytes) -> Iterator[Scalar]:
     # Fields may come in any order, so the step is known only now.
     for summary in summaries:
         for number, _, value in fields(summary):
-            if number == 1 and isinstance(value, bytes) and (pair := tagged_number(value)):
+            if number == 1 and isinstance(value, bytes) and (pair := _tagged_number(value)):
                 yield Scalar(step, *pair, wall_s)
 
 
-def tagged_number(value: bytes) -> tuple[str, float] | None:
+def _tagged_number(value: bytes) -> tuple[str, float] | None:
     """Return (tag, number) of a `Summary.Value` protobuf message; None if it holds no number.
 
     Of its fields, number 1 is the tag, number 2 a simple value, and number 8 a tensor.
@@ -168,32 +168,32 @@ def tagged_number(value: bytes) -> tuple[str, float] | None:
     for number, kind, part in fields(value):
         if number == 1 and isinstance(part, bytes):
             tag = part.decode("utf-8", "replace")
-        elif number == 2 and kind == FIXED32:
-            content = as_float(part)
+        elif number == 2 and kind == _FIXED32:
+            content = _as_float(part)
         elif number == 8 and isinstance(part, bytes):
-            content = tensor_scalar(part)
+            content = _tensor_scalar(part)
     return None if content is None else (tag, content)
 
 
-def tensor_scalar(tensor: bytes) -> float | None:
+def _tensor_scalar(tensor: bytes) -> float | None:
     """Return the number in a `TensorProto` protobuf message of one float or double; None if there is none.
 
     Its value is in field 4 (raw content), field 5 (floats) or field 6 (doubles).
     """
     for number, kind, part in fields(tensor):
-        width = WIDTHS.get(kind) or (len(part) if isinstance(part, bytes) else 0)
+        width = _WIDTHS.get(kind) or (len(part) if isinstance(part, bytes) else 0)
         if number in (4, 5, 6) and width in (4, 8):
-            return as_float(part) if width == 4 else as_double(part)
+            return _as_float(part) if width == 4 else _as_double(part)
     return None
 
 
-def as_float(value: int | bytes) -> float:
+def _as_float(value: int | bytes) -> float:
     """Return the float32 with these four bytes, or with the bits of this integer."""
     raw = value if isinstance(value, bytes) else value.to_bytes(4, "little")
     return float(struct.unpack("<f", raw)[0])
 
 
-def as_double(value: int | bytes) -> float:
+def _as_double(value: int | bytes) -> float:
     """Return the float64 with these eight bytes, or with the bits of this integer."""
     raw = value if isinstance(value, bytes) else value.to_bytes(8, "little")
     return float(struct.unpack("<d", raw)[0])
@@ -207,16 +207,16 @@ def fields(message: bytes) -> Iterator[Field]:
     """
     at = 0
     while at < len(message):
-        key, at = varint(message, at)
+        key, at = _varint(message, at)
         number, kind = key >> 3, key & 7
-        if kind == VARINT:
-            value, at = varint(message, at)
+        if kind == _VARINT:
+            value, at = _varint(message, at)
             yield number, kind, value
             continue
         if kind == BYTES:
-            length, at = varint(message, at)
-        elif kind in WIDTHS:
-            length = WIDTHS[kind]
+            length, at = _varint(message, at)
+        elif kind in _WIDTHS:
+            length = _WIDTHS[kind]
         else:
             raise ValueError(f"wire type {kind}")
         if at + length > len(message):
@@ -226,7 +226,7 @@ def fields(message: bytes) -> Iterator[Field]:
         at += length
 
 
-def varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: bytes, at: int) -> tuple[int, int]:
     """Return the variable-length integer at index `at` of a message, and the index after it."""
     value = 0
     for shift in range(0, 70, 7):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from analyzers.steps.columns.raw_table import RawTable, RowCollector
 from analyzers.steps.reading.tensorboard import Scalar
 
-CLOCK = "timestamp"
+_CLOCK = "timestamp"
 
 
 def table_of(scalars: Iterable[Scalar]) -> RawTable:
@@ -14,6 +14,6 @@ def table_of(scalars: Iterable[Scalar]) -> RawTable:
     for scalar in scalars:
         row = row_of.setdefault(scalar.step, len(row_of))
         if row == rows.count:
-            rows.add({"step": scalar.step, CLOCK: scalar.wall_s})
+            rows.add({"step": scalar.step, _CLOCK: scalar.wall_s})
         rows.set(row, scalar.tag, scalar.value)
     return rows.table()

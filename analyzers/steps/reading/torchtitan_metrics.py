@@ -15,13 +15,13 @@ from analyzers.steps.reading.tensorboard_table import table_of
 
 GIB = 1 << 30
 LOSS = "loss_metrics/global_avg_loss"
-RATES = ("throughput(tps)", "tps", "wps")
-DATA_WAIT = "time_metrics/data_loading(s)"
-ACTIVE_SHARE = "memory/max_active(%)"
-ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
-OWN_TAGS = (LOSS, DATA_WAIT, ACTIVE, RESERVED, *RATES, "grad_norm", "loss", "memory")
+_RATES = ("throughput(tps)", "tps", "wps")
+_DATA_WAIT = "time_metrics/data_loading(s)"
+_ACTIVE_SHARE = "memory/max_active(%)"
+_ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
+_OWN_TAGS = (LOSS, _DATA_WAIT, _ACTIVE, RESERVED, *_RATES, "grad_norm", "loss", "memory")
 """The tags that all versions of torchtitan, and this project's trainer, log; a file with none is another trainer's."""
-NO_LOSS = -1.0
+_NO_LOSS = -1.0
 """The value that ranks without the last pipeline stage log in place of a loss."""
 
 Values = dict[str, float]
@@ -34,7 +34,7 @@ def read(path: Path) -> Log:
     """
     events = tensorboard.read(path)
     tags = {scalar.tag for scalar in events.scalars}
-    if not tags.intersection(OWN_TAGS):
+    if not tags.intersection(_OWN_TAGS):
         table = table_of(events.scalars)
         table.torn, table.damaged = events.torn, events.damaged
         return Log([], [], raw=table)
@@ -49,16 +49,16 @@ def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
         steps.setdefault(scalar.step, {})[scalar.tag] = scalar.value
         # The first scalar of a step is written when the step ends.
         times.setdefault(scalar.step, scalar.wall_s)
-    lines = [line_of(step, values) for step, values in sorted(steps.items()) if is_training(values)]
+    lines = [line_of(step, values) for step, values in sorted(steps.items()) if _is_training(values)]
     set_times(lines, times)
     for line in lines:
         set_tokens(line, steps[line.step])
     return lines
 
 
-def is_training(values: Values) -> bool:
+def _is_training(values: Values) -> bool:
     """Return whether the values logged for a step include a training value, and not only values of a validation."""
-    return any(tag in values for tag in (LOSS, "grad_norm", DATA_WAIT, *RATES, "loss", "memory"))
+    return any(tag in values for tag in (LOSS, "grad_norm", _DATA_WAIT, *_RATES, "loss", "memory"))
 
 
 def line_of(step: int, values: Values) -> Line:
@@ -67,10 +67,12 @@ def line_of(step: int, values: Values) -> Line:
     reserved = gib(values.get(RESERVED, values.get("memory")))
     return Line(
         step,
-        phases={"data_wait": round(values[DATA_WAIT] * 1e9)} if math.isfinite(values.get(DATA_WAIT, math.nan)) else {},
-        loss=None if loss == NO_LOSS else loss,
-        grad_norm=None if loss == NO_LOSS else values.get("grad_norm"),
-        memory_bytes=gib(values.get(ACTIVE)) or reserved,
+        phases={"data_wait": round(values[_DATA_WAIT] * 1e9)}
+        if math.isfinite(values.get(_DATA_WAIT, math.nan))
+        else {},
+        loss=None if loss == _NO_LOSS else loss,
+        grad_norm=None if loss == _NO_LOSS else values.get("grad_norm"),
+        memory_bytes=gib(values.get(_ACTIVE)) or reserved,
         reserved_bytes=reserved,
         limit_bytes=limit(values),
     )
@@ -81,7 +83,7 @@ def limit(values: Values) -> int | None:
 
     It is computed from the active memory in GiB and the active memory in per cent of the limit.
     """
-    active, share = gib(values.get(ACTIVE)), values.get(ACTIVE_SHARE, 0.0)
+    active, share = gib(values.get(_ACTIVE)), values.get(_ACTIVE_SHARE, 0.0)
     return round(100 * active / share) if active and 0 < share <= 100 else None
 
 
@@ -112,6 +114,6 @@ def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
 
 def set_tokens(line: Line, values: Values) -> None:
     """Set the number of tokens of a line, from the logged tokens per second and the duration of the line."""
-    per_second = next((values[name] for name in RATES if name in values), math.nan)
+    per_second = next((values[name] for name in _RATES if name in values), math.nan)
     if line.dur_ns != UNKNOWN and math.isfinite(per_second) and abs(per_second) < 1e15:
         line.tokens = round(per_second * line.dur_ns / 1e9)

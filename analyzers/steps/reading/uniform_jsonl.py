@@ -18,15 +18,15 @@ from analyzers.columns import Column
 from analyzers.steps.reading.log_lines import NAMED, NAMES_AT_MOST, UNKNOWN, Content, Line, integers, numbers
 
 Row = msgspec.Struct
-PLAIN: list[tuple[str, Any, Any]] = [
+_PLAIN: list[tuple[str, Any, Any]] = [
     (name, int, default)
     for name, default in (
         ("start_ns", 0), ("dur_ns", -1), ("residual_ns", 0), ("tokens", 0), ("memory_bytes", 0),
         ("reserved_bytes", 0), ("alloc_retries", 0),
     )
 ]  # fmt: skip
-NEW_NAME = re.compile(r"unknown field `(.*)` - at `\$\[\d+\]\.(\w+)`$", re.DOTALL)
-NUMBERS = ("loss", "local_loss", "grad_norm")
+_NEW_NAME = re.compile(r"unknown field `(.*)` - at `\$\[\d+\]\.(\w+)`$", re.DOTALL)
+_NUMBERS = ("loss", "local_loss", "grad_norm")
 
 
 def content_of(text: bytes) -> Content | None:
@@ -39,9 +39,9 @@ def content_of(text: bytes) -> Content | None:
         rows = decoded(text, names)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    columns = {name: column(rows, name) for name in ("step", *(name for name, _, _ in PLAIN))}
+    columns = {name: column(rows, name) for name in ("step", *(name for name, _, _ in _PLAIN))}
     columns |= {name: np.full(len(rows), value) for name, value in (("rank", UNKNOWN), ("attempt", 0), ("covers", 1))}
-    for name in NUMBERS:
+    for name in _NUMBERS:
         columns |= numbers(name, [*map(attrgetter(name), rows)])
     named = {}
     for field, known in names.items():
@@ -64,7 +64,7 @@ def decoded(text: bytes, names: dict[str, list[str]]) -> list[Any]:
             return decoder(tuple(map(tuple, names.values()))).decode_lines(text)
         except msgspec.ValidationError as error:
             # msgspec has the name of an unknown field in its message only.
-            match = NEW_NAME.search(str(error))
+            match = _NEW_NAME.search(str(error))
             if not match or match[2] not in names or match[1] in names[match[2]]:
                 raise
             names[match[2]].append(match[1])
@@ -91,9 +91,9 @@ def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
         (field, kind := named(known, absent), msgspec.field(default_factory=kind))
         for (field, _, absent), known in zip(NAMED, names, strict=True)
     ]
-    rest: list[tuple[str, Any, Any]] = [(name, float | str | None, None) for name in NUMBERS]
+    rest: list[tuple[str, Any, Any]] = [(name, float | str | None, None) for name in _NUMBERS]
     rest += [("tags", list[str], msgspec.field(default_factory=list)), ("limit_bytes", int | None, None)]
-    fields: list[Any] = [("step", int), *PLAIN, *parts, *rest]
+    fields: list[Any] = [("step", int), *_PLAIN, *parts, *rest]
     # gc=False: rows form no cycles, and a garbage collector that tracks millions of them takes time.
     return msgspec.json.Decoder(msgspec.defstruct("Row", fields, forbid_unknown_fields=True, gc=False))
 

@@ -10,17 +10,17 @@ from analyzers.store import Columns
 from analyzers.tokens.model import UNKNOWN_SHIFT, Form, Shifter
 from analyzers.tokens.reading.facts import FORMS
 
-ALL_TRAINED_SHARE = 0.9
+_ALL_TRAINED_SHARE = 0.9
 """The share of conversations that are trained as a whole from which on this is reported as one mistake, not by role."""
 # Not 1: a data set whose rows are all cut to one length may end with a shorter one.
-SAME_LENGTH = 0.95
-PILE_ROWS, PILE_RATIO, NEAR_LONGEST = 3, 3.0, 0.9
+_SAME_LENGTH = 0.95
+_PILE_ROWS, _PILE_RATIO, _NEAR_LONGEST = 3, 3.0, 0.9
 """The limits from which on rows with the largest length count as truncated.
 
 At least PILE_ROWS rows have this length, and PILE_RATIO times as many as have any other length above NEAR_LONGEST of
 it. Two long rows of one length may be chance.
 """
-LAST_ONLY_SHARE = 0.9
+_LAST_ONLY_SHARE = 0.9
 """The share of conversations that train only their last turn from which on this counts as intended.
 
 Only conversations of several turns count.
@@ -104,7 +104,7 @@ class Rows:
         """Whether nearly all rows have the largest length: they are packed, made with one length, or all truncated."""
         lengths = self["length"]
         longest = np.count_nonzero(lengths == lengths.max(initial=0))
-        return len(lengths) > 1 and bool(longest >= SAME_LENGTH * len(lengths))
+        return len(lengths) > 1 and bool(longest >= _SAME_LENGTH * len(lengths))
 
     @property
     def is_truncated(self) -> bool:
@@ -117,50 +117,52 @@ class Rows:
         if self.seq_len:
             return True
         if self.is_one_length:
-            return bool(self["begins"].mean() >= SAME_LENGTH)
+            return bool(self["begins"].mean() >= _SAME_LENGTH)
         lengths = self["length"]
         longest = int(lengths.max(initial=0))
         count = np.count_nonzero(lengths == longest)
-        near = np.count_nonzero((lengths >= NEAR_LONGEST * longest) & (lengths < longest))
-        usual = near / max(longest - int(NEAR_LONGEST * longest), 1)
-        return bool(count >= PILE_ROWS and count >= PILE_RATIO * usual)
+        near = np.count_nonzero((lengths >= _NEAR_LONGEST * longest) & (lengths < longest))
+        usual = near / max(longest - int(_NEAR_LONGEST * longest), 1)
+        return bool(count >= _PILE_ROWS and count >= _PILE_RATIO * usual)
 
 
 def problem_rows(rows: Rows) -> dict[Problem, Mask]:
     """Return, for each kind of mistake, a mask of the rows that have it."""
-    whole = trained_whole(rows)
-    is_all = bool(whole.any()) and np.count_nonzero(whole) >= ALL_TRAINED_SHARE * np.count_nonzero(rows.is_chat)
+    whole = _trained_whole(rows)
+    is_all = bool(whole.any()) and np.count_nonzero(whole) >= _ALL_TRAINED_SHARE * np.count_nonzero(rows.is_chat)
     # A mask that is missing altogether would otherwise be reported once for each role, too.
     as_parts = np.zeros_like(whole) if is_all else np.ones_like(whole)
     roles = {
         Problem.ALL_TRAINED: whole if is_all else np.zeros_like(whole),
         Problem.USER_TRAINED: as_parts & (rows["user_trained"] + rows["system_trained"] + rows["tool_trained"] > 0),
-        Problem.TEMPLATE_TRAINED: as_parts & (rows["opener_trained"] + rows["template_trained"] > 0) & supervised(rows),
+        Problem.TEMPLATE_TRAINED: as_parts
+        & (rows["opener_trained"] + rows["template_trained"] > 0)
+        & _supervised(rows),
     }
     return {
-        **label_problems(rows),
+        **_label_problems(rows),
         **roles,
-        **answer_problems(rows),
-        **end_problems(rows),
-        **text_problems(rows),
+        **_answer_problems(rows),
+        **_end_problems(rows),
+        **_text_problems(rows),
         Problem.PADDING_TRAINED: rows["padding_trained"] > 0,
         Problem.PADDING_ATTENDED: rows["padding_attended"] > 0,
     }
 
 
-def supervised(rows: Rows) -> Mask:
+def _supervised(rows: Rows) -> Mask:
     """Return a mask of the conversations with labels, or in a form (messages, completion) that defines the training."""
     return rows.is_chat & ~np.isin(rows["form"], (FORMS.index(Form.UNLABELLED), FORMS.index(Form.TEXT)))
 
 
-def trained_whole(rows: Rows) -> Mask:
+def _trained_whole(rows: Rows) -> Mask:
     """Return a mask of the conversations in which all tokens are trained, or all but the first."""
     # Nothing predicts the first token: labels that are shifted in the data do not train it.
     whole = (rows["trained"] >= rows["length"] - 1) & (rows["trained"] > 0)
-    return np.asarray(supervised(rows) & (rows["user"] > 0) & whole)
+    return np.asarray(_supervised(rows) & (rows["user"] > 0) & whole)
 
 
-def label_problems(rows: Rows) -> dict[Problem, Mask]:
+def _label_problems(rows: Rows) -> dict[Problem, Mask]:
     """Return masks of the rows whose labels are wrong, by kind of mistake.
 
     The labels are shifted wrongly, are not the row's own tokens, or are negative but not -100.
@@ -176,7 +178,7 @@ def label_problems(rows: Rows) -> dict[Problem, Mask]:
     }
 
 
-def answer_problems(rows: Rows) -> dict[Problem, Mask]:
+def _answer_problems(rows: Rows) -> dict[Problem, Mask]:
     """Return masks of the rows in which answers are masked, cut off or missing, by kind of mistake."""
     cut = is_cut(rows)
     nothing = (
@@ -211,14 +213,14 @@ def trains_last_only(rows: Rows) -> bool:
     """Return whether nearly all conversations of several turns train only the last turn."""
     several = rows["turns"] > 1
     last = several & (rows["turns_trained"] == 1) & (rows["last_masked"] == 0)
-    return bool(several.any()) and bool(np.count_nonzero(last) >= LAST_ONLY_SHARE * np.count_nonzero(several))
+    return bool(several.any()) and bool(np.count_nonzero(last) >= _LAST_ONLY_SHARE * np.count_nonzero(several))
 
 
-def end_problems(rows: Rows) -> dict[Problem, Mask]:
+def _end_problems(rows: Rows) -> dict[Problem, Mask]:
     """Return masks of the rows whose answers have no end token, or one that is not trained, by kind of mistake."""
     finished = ~rows.at_limit & (rows["width"] > 0)
     masked_part = rows["trained"] < rows["length"] - 1
-    asked = supervised(rows) | (rows.is_labelled & masked_part)
+    asked = _supervised(rows) | (rows.is_labelled & masked_part)
     ended = rows["ends"] > 0
     # The fault is a data set that never writes end tokens; a single answer without one may be unfinished.
     none = not (ended & asked).any() and rows.has_eos
@@ -228,14 +230,14 @@ def end_problems(rows: Rows) -> dict[Problem, Mask]:
     }
 
 
-def text_problems(rows: Rows) -> dict[Problem, Mask]:
+def _text_problems(rows: Rows) -> dict[Problem, Mask]:
     """Return, for each kind of mistake in how documents are packed or begin, a mask of the rows that have it."""
     texts = rows["text_tokens"] > 0
     # Rows of one length were cut out of joined documents, so that some of them should have an end token inside.
     endless = rows.is_one_length and rows.has_eos and not rows["ends"].any()
     separate = rows["undeclared"] > 0
     return {
-        Problem.PACKING_POSITIONS: separate & ((rows["declares"] > 0) | supervised(rows)),
+        Problem.PACKING_POSITIONS: separate & ((rows["declares"] > 0) | _supervised(rows)),
         Problem.NO_DOCUMENT_END: (texts & endless & ~rows.is_raw) | (rows["not_ended"] > 0),
         Problem.DOUBLE_BOS: rows["double_bos"] > 0,
     }

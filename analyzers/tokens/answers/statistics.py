@@ -10,7 +10,7 @@ from analyzers.tokens.answers.problems import Rows
 from analyzers.tokens.model import ROLE_NAMES, UNKNOWN_SHIFT, Lengths, Role, TokenStatistics
 from analyzers.tokens.reading.facts import FORMS
 
-SHIFT_NAMES = {0: "the token itself", 1: "the next token", UNKNOWN_SHIFT: "unknown"}
+_SHIFT_NAMES = {0: "the token itself", 1: "the next token", UNKNOWN_SHIFT: "unknown"}
 
 
 def statistics_of(rows: Rows, meta: dict[str, Any]) -> TokenStatistics:
@@ -32,8 +32,8 @@ def statistics_of(rows: Rows, meta: dict[str, Any]) -> TokenStatistics:
         turns=int(rows["turns"].sum()),
         at_limit=int(np.count_nonzero(rows.at_limit)),
         shifts={shift_name(shift): count for shift, count in shifts.most_common()},
-        roles=by_role(rows.facts["role_counts"]),
-        trained_roles=by_role(rows.facts["trained_counts"]),
+        roles=_by_role(rows.facts["role_counts"]),
+        trained_roles=_by_role(rows.facts["trained_counts"]),
     )
 
 
@@ -48,10 +48,10 @@ def lengths(values: Column) -> Lengths:
 
 def shift_name(shift: int) -> str:
     """Return which token the labels stand for, given their shift: `the next token` for 1."""
-    return SHIFT_NAMES.get(shift) or f"the token {abs(shift)} {'later' if shift > 0 else 'before'}"
+    return _SHIFT_NAMES.get(shift) or f"the token {abs(shift)} {'later' if shift > 0 else 'before'}"
 
 
-def by_role(counts: Column) -> dict[str, int]:
+def _by_role(counts: Column) -> dict[str, int]:
     """Return {name of a role: number of its tokens}, without roles that no token has.
 
     `counts[role]` is the number of tokens of each `Role`.

@@ -31,22 +31,22 @@ class Documents(NamedTuple):
 def find_documents(sample: Sample, roles: Roles, vocabulary: Vocabulary | None) -> Documents:
     """Return where the documents in a row begin, by its columns or else by its text."""
     real = roles.roles != Role.PADDING
-    declared = declared_starts(sample, real)
-    declares = sample.positions is not None or sample.segments is not None or sample.blocks or has_segments(sample)
-    in_text = text_starts(sample.ids, roles, vocabulary) if vocabulary else np.empty(0, np.int64)
+    declared = _declared_starts(sample, real)
+    declares = sample.positions is not None or sample.segments is not None or sample.blocks or _has_segments(sample)
+    in_text = _text_starts(sample.ids, roles, vocabulary) if vocabulary else np.empty(0, np.int64)
     # A block mask or cu_seqlens declares borders that are not read here, so that no border is undeclared.
-    undeclared = 0 if sample.blocks else sum(not is_near(start, declared) for start in in_text.tolist())
-    not_ended = sum(not has_end_before(start, roles) for start in declared.tolist()) if vocabulary else 0
+    undeclared = 0 if sample.blocks else sum(not _is_near(start, declared) for start in in_text.tolist())
+    not_ended = sum(not _has_end_before(start, roles) for start in declared.tolist()) if vocabulary else 0
     starts = declared if len(declared) else in_text
     return Documents(starts, declares, undeclared, not_ended)
 
 
-def has_segments(sample: Sample) -> bool:
+def _has_segments(sample: Sample) -> bool:
     """Return whether the attention mask numbers the documents: 1, 2, 3 and so on."""
     return sample.attention is not None and bool((sample.attention > 1).any())
 
 
-def declared_starts(sample: Sample, real: Mask) -> Column:
+def _declared_starts(sample: Sample, real: Mask) -> Column:
     """Return the indexes at which documents begin by the row's columns: positions restart, or document numbers change.
 
     `real` is a mask of the tokens that are not padding.
@@ -56,14 +56,14 @@ def declared_starts(sample: Sample, real: Mask) -> Column:
         result[1:] |= (sample.positions[1:] == 0) & (sample.positions[:-1] != 0)
         # A document of a single token has position 0, and so has the first token after it.
         result[1:] |= (sample.positions[1:] == 0) & (sample.positions[:-1] == 0) & real[:-1]
-    for column in (sample.segments, sample.attention if has_segments(sample) else None):
+    for column in (sample.segments, sample.attention if _has_segments(sample) else None):
         if column is not None:
             result[1:] |= np.diff(column) != 0
     result[1:] &= real[1:] & real[:-1]
     return np.flatnonzero(result)
 
 
-def text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
+def _text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
     """Return the indexes at which documents begin in the text.
 
     A document begins at a token that begins a text, after a token that ends one, and where system text follows an
@@ -92,12 +92,12 @@ def text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
     return np.flatnonzero(result)
 
 
-def is_near(start: int, declared: Column) -> bool:
+def _is_near(start: int, declared: Column) -> bool:
     """Return whether one of the declared document starts is at most `NEAR` tokens away from `start`."""
     return bool(len(declared)) and int(np.abs(declared - start).min()) <= NEAR
 
 
-def has_end_before(start: int, roles: Roles) -> bool:
+def _has_end_before(start: int, roles: Roles) -> bool:
     """Return whether an end token, or a mark of the chat format, is shortly before the document at index `start`.
 
     `start` is the index of the document's first token; `roles` has the role of each token of the row.

@@ -21,7 +21,7 @@ COUNTED = {
     "ends": Role.END,
     "padding": Role.PADDING,
 }
-TRAINED = {
+_TRAINED = {
     "user_trained": Role.USER,
     "system_trained": Role.SYSTEM,
     "tool_trained": Role.TOOL,
@@ -52,14 +52,14 @@ def analyse_row(
     padding = padding_of(sample, vocabulary)
     roles = find_roles(sample, padding, vocabulary, markup)
     if sample.labels is None:
-        targets = Targets(chosen_targets(sample, roles), 0, 0, 0)
+        targets = Targets(_chosen_targets(sample, roles), 0, 0, 0)
     else:
         targets = find_targets(sample.ids, sample.labels, padding, usual)
     documents = find_documents(sample, roles, vocabulary)
     facts = dict.fromkeys(FACTS, 0) | sample.facts | {"row": number, "form": FORMS.index(sample.form)}
-    facts |= counts(sample, roles, targets, documents) | turn_facts(roles, targets.trained)
-    facts |= border_facts(roles.roles)
-    facts["double_bos"] = int(begins_twice(sample.ids, roles, vocabulary))
+    facts |= counts(sample, roles, targets, documents) | _turn_facts(roles, targets.trained)
+    facts |= _border_facts(roles.roles)
+    facts["double_bos"] = int(_begins_twice(sample.ids, roles, vocabulary))
     return Analysed(sample, roles, targets.trained, documents, facts)
 
 
@@ -88,11 +88,11 @@ def counts(sample: Sample, roles: Roles, targets: Targets, documents: Documents)
         "not_ended": documents.not_ended,
         "answer_start": int(content[0]) if len(content) else -1,
         **{name: int(np.count_nonzero(kinds == role)) for name, role in COUNTED.items()},
-        **{name: int(np.count_nonzero(trained & (kinds == role))) for name, role in TRAINED.items()},
+        **{name: int(np.count_nonzero(trained & (kinds == role))) for name, role in _TRAINED.items()},
     }
 
 
-def border_facts(kinds: Column) -> dict[str, int]:
+def _border_facts(kinds: Column) -> dict[str, int]:
     """Return the facts about the first and the last token of a row, by name; `kinds` has the role of each token.
 
     A conversation begins with a mark of its format or with system text; a piece of packed text seldom does.
@@ -105,7 +105,7 @@ def border_facts(kinds: Column) -> dict[str, int]:
     return {"begins": int(real[0] in (Role.TEMPLATE, Role.SYSTEM)), "ends_inside": int(real[-1] in inside)}
 
 
-def turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
+def _turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
     """Return the facts about the assistant's turns of a row, by name: how many are trained, and their end tokens."""
     kinds, turns = roles.roles, roles.turns
     if not (turns >= 0).any():
@@ -135,7 +135,7 @@ def turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
     }
 
 
-def begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bool:
+def _begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bool:
     """Return whether a row begins with two begin-of-text tokens."""
     if vocabulary is None or vocabulary.bos is None:
         return False
@@ -144,20 +144,20 @@ def begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bo
     return bool(real == [vocabulary.bos, vocabulary.bos])
 
 
-def chosen_targets(sample: Sample, roles: Roles) -> Mask:
+def _chosen_targets(sample: Sample, roles: Roles) -> Mask:
     """Return a mask of the tokens that a trainer would train in a row without labels.
 
     In a conversation these are the answers with their ends; in other texts they are all tokens.
     """
     kinds = roles.roles
     if sample.form is Form.MESSAGES:
-        return message_targets(sample, roles)
+        return _message_targets(sample, roles)
     if sample.form is Form.COMPLETION:
         return np.asarray(np.isin(kinds, (Role.ANSWER, Role.END)))
     return np.asarray(kinds != Role.PADDING)
 
 
-def message_targets(sample: Sample, roles: Roles) -> Mask:
+def _message_targets(sample: Sample, roles: Roles) -> Mask:
     """Return a mask of the trained tokens of a rendered conversation.
 
     These are the tokens that the template marks as the assistant's. Without marks, they are the trained messages with

@@ -8,9 +8,9 @@ from analyzers.columns import Column, Mask
 from analyzers.tokens.model import IGNORE, UNKNOWN_SHIFT
 
 # The likely shifts come first: of equally good ones the first is taken.
-SHIFTS = (0, 1, -1, 2, -2)
+_SHIFTS = (0, 1, -1, 2, -2)
 """The shifts that are tried: with shift n, the label at a position is the token n positions later."""
-ENOUGH = 0.6
+_ENOUGH = 0.6
 """The share of the labels that must equal the tokens at a shift for that shift to be accepted."""
 FEW = 3
 
@@ -54,10 +54,10 @@ def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple
     where = np.flatnonzero(compared)
     if not len(where):
         return UNKNOWN_SHIFT, 0
-    counts = {shift: matches(ids, labels, where, shift) for shift in (usual, *SHIFTS)}
+    counts = {shift: matches(ids, labels, where, shift) for shift in (usual, *_SHIFTS)}
     # Of equal counts, `max` takes the first, which is that of `usual`.
     best = max(counts, key=lambda shift: counts[shift])
-    if counts[best] < ENOUGH * len(where):
+    if counts[best] < _ENOUGH * len(where):
         # A few labels may be those of tokens beyond the row's end.
         return UNKNOWN_SHIFT, len(where) if len(where) <= FEW else counts[best]
     # Shifted labels at the ends of a row belong to tokens beyond it, and are no mismatch.

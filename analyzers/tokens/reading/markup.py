@@ -10,7 +10,7 @@ from analyzers.tokens.model import Role
 from analyzers.tokens.reading.chat import CLOSE, OPEN, ChatTemplate
 from analyzers.tokens.reading.vocabulary import SPECIAL, Vocabulary, latin
 
-ROLES = {
+_ROLES = {
     **dict.fromkeys(("assistant", "model", "gpt", "bot", "ai", "response", "answer", "a"), Role.ANSWER),
     **dict.fromkeys(("user", "human", "instruction", "input", "question", "q", "ask"), Role.USER),
     **dict.fromkeys(("system", "developer"), Role.SYSTEM),
@@ -33,7 +33,7 @@ class Format(NamedTuple):
     weak: bool = False
 
 
-NO_THOUGHT = re.compile(rf"{SPECIAL}?<think>\s*{SPECIAL}?</think>\s*")
+_NO_THOUGHT = re.compile(rf"{SPECIAL}?<think>\s*{SPECIAL}?</think>\s*")
 """Matches the empty thought that some templates write before an answer; trainers mask it or train it."""
 NAME = r"(?P<role>[A-Za-z_]+)"
 LINE = r"(?:^|(?<=[\n>]))"
@@ -85,7 +85,7 @@ class Markup:
         """Return the role of the turn that an opener begins."""
         number = int((match.lastgroup or "o0")[1:])
         name = self.roles[number] or match["role"]
-        return ROLES.get(name.lower(), Role.EITHER)
+        return _ROLES.get(name.lower(), Role.EITHER)
 
     def regions(self, text: str) -> list[Region]:
         """Return the regions of a text without gaps: openers, contents, ends, and what is between turns."""
@@ -107,7 +107,7 @@ class Markup:
         """
         is_answer = role is Role.ANSWER
         number = turn if is_answer else -1
-        thought = NO_THOUGHT.match(text, opener.end(), stop) if is_answer else None
+        thought = _NO_THOUGHT.match(text, opener.end(), stop) if is_answer else None
         begin = thought.end() if thought else opener.end()
         end = self.ends.search(text, begin, stop) if self.ends else None
         finish, after = (end.start(), end.end()) if end else (stop, stop)
@@ -120,7 +120,7 @@ class Markup:
         ]
 
 
-def literal(text: str, vocabulary: Vocabulary) -> str:
+def _literal(text: str, vocabulary: Vocabulary) -> str:
     """Return a regular expression that finds a text of a chat format in a row's text.
 
     If the tokenizer has the text as a special token, the expression finds only this token, and not the same
@@ -129,7 +129,7 @@ def literal(text: str, vocabulary: Vocabulary) -> str:
     return (SPECIAL if text in vocabulary.added else "") + re.escape(latin(text))
 
 
-def compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
+def _compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
     """Return a chat format as regular expressions that find where turns begin and end in a tokenizer's texts.
 
     Special tokens are marked in these texts. If the tokenizer has a special token for a mark of the format, this token
@@ -137,15 +137,15 @@ def compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
     """
 
     def expanded(pattern: str) -> str:
-        return re.sub(r"\{([^{}0-9][^{}]*)\}", lambda match: literal(match[1], vocabulary), pattern)
+        return re.sub(r"\{([^{}0-9][^{}]*)\}", lambda match: _literal(match[1], vocabulary), pattern)
 
     openers = "|".join(f"(?P<o{i}>{expanded(pattern)})" for i, (pattern, _) in enumerate(form.openers))
-    ends = dict.fromkeys([*form.ends, *eos_text(vocabulary)])
-    pattern = re.compile("|".join(literal(end, vocabulary) for end in ends)) if ends else None
+    ends = dict.fromkeys([*form.ends, *_eos_text(vocabulary)])
+    pattern = re.compile("|".join(_literal(end, vocabulary) for end in ends)) if ends else None
     return Markup(form.name, re.compile(openers), tuple(role for _, role in form.openers), pattern, form.weak)
 
 
-def eos_text(vocabulary: Vocabulary) -> list[str]:
+def _eos_text(vocabulary: Vocabulary) -> list[str]:
     """Return a list with the text of the end-of-text token; empty if the tokenizer names none."""
     return (
         [] if vocabulary.eos is None else [text for text in vocabulary.added if vocabulary.ids[text] == vocabulary.eos]
@@ -154,17 +154,17 @@ def eos_text(vocabulary: Vocabulary) -> list[str]:
 
 def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None:
     """Return the chat format in which these texts are written; None if they are no conversations."""
-    strong = [compiled_format(form, vocabulary) for form in FORMATS if not form.weak]
-    weak = [compiled_format(form, vocabulary) for form in FORMATS if form.weak]
-    derived = template_markup(vocabulary)
+    strong = [_compiled_format(form, vocabulary) for form in FORMATS if not form.weak]
+    weak = [_compiled_format(form, vocabulary) for form in FORMATS if form.weak]
+    derived = _template_markup(vocabulary)
     # Marks such as <|im_start|> do not occur in text by chance; words such as `User:` may, and so come last.
     for markup in (*strong, *([derived] if derived else []), *weak):
-        if is_format_of(markup, texts):
+        if _is_format_of(markup, texts):
             return markup
     return None
 
 
-def is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
+def _is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
     """Return whether most of the texts have openers of the format, and one has both a user's and an assistant's."""
     found = [{role for _, role in markup.opened(text)} for text in texts]
     both = any({Role.USER, Role.ANSWER} <= roles for roles in found)
@@ -172,11 +172,11 @@ def is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
     return both and sum(map(bool, found)) >= (0.8 if markup.weak else 0.5) * len(texts)
 
 
-USERS, ANSWERS, RULES = ("q7u", "q8u"), ("r7a", "r8a"), "s7y"
+_USERS, _ANSWERS, RULES = ("q7u", "q8u"), ("r7a", "r8a"), "s7y"
 """Contents of messages that no template has in its own text."""
 
 
-def template_markup(vocabulary: Vocabulary) -> Markup | None:
+def _template_markup(vocabulary: Vocabulary) -> Markup | None:
     """Return the chat format that the tokenizer's chat template writes, found by rendering known messages.
 
     The messages are a question, its answer and a second question with its answer. The text that the template writes
@@ -188,65 +188,65 @@ def template_markup(vocabulary: Vocabulary) -> Markup | None:
         template = ChatTemplate(vocabulary)
         messages = [
             {"role": role, "content": content}
-            for question, answer in zip(USERS, ANSWERS, strict=True)
+            for question, answer in zip(_USERS, _ANSWERS, strict=True)
             for role, content in (("user", question), ("assistant", answer))
         ]
         text = template.render(messages).replace(OPEN, "").replace(CLOSE, "")
     except InputError:
         return None
-    parts = re.split("|".join((*USERS, *ANSWERS)), text)
+    parts = re.split("|".join((*_USERS, *_ANSWERS)), text)
     # Each message must occur exactly once: a template may drop or repeat messages.
     if len(parts) != 5:
         return None
     _, to_answer, to_question, _, last = parts
     # Behind the last answer there is no opener, so what stands there is the end of an answer alone.
-    end = last if to_question.startswith(last) else common_prefix(to_question, last)
+    end = last if to_question.startswith(last) else _common_prefix(to_question, last)
     question = to_question.removeprefix(end)
     answer = to_answer.removeprefix(end) if end else to_answer
     if not (question.strip() and answer.strip() and question != answer):
         return None
     openers = {question.strip(" "): "user", answer.strip(" "): "assistant"}
-    return literal_markup({**openers, **system_opener(template, end), **tool_opener(template, end)}, end, vocabulary)
+    return _literal_markup({**openers, **_system_opener(template, end), **_tool_opener(template, end)}, end, vocabulary)
 
 
-def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
+def _system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
     """Return {text that opens a system message: "system"}; empty if the template has no such text of its own.
 
     `template` is the tokenizer's chat template; the text is taken from one of its renderings. `end` is the text that
     ends a turn.
     """
     try:
-        text = template.render([{"role": "system", "content": RULES}, {"role": "user", "content": USERS[0]}])
+        text = template.render([{"role": "system", "content": RULES}, {"role": "user", "content": _USERS[0]}])
     except InputError:
         return {}
     before = text.partition(RULES)[0].replace(OPEN, "").strip(" ")
     return {before: "system"} if before.strip() and end else {}
 
 
-def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
+def _tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
     """Return {text that opens a tool's result: "tool"}; empty if the template has none.
 
     `template` is the tokenizer's chat template; the text is taken from one of its renderings. `end` is the text that
     ends a turn.
     """
-    asked = {"role": "user", "content": USERS[0]}, {"role": "assistant", "content": ANSWERS[0]}
+    asked = {"role": "user", "content": _USERS[0]}, {"role": "assistant", "content": _ANSWERS[0]}
     try:
         text = template.render([*asked, {"role": "tool", "content": RULES}])
     except InputError:
         return {}
-    after, found, _ = text.replace(OPEN, "").replace(CLOSE, "").partition(ANSWERS[0])[2].partition(RULES)
+    after, found, _ = text.replace(OPEN, "").replace(CLOSE, "").partition(_ANSWERS[0])[2].partition(RULES)
     opener = after.removeprefix(end).strip(" ")
     return {opener: "tool"} if found and opener.strip() else {}
 
 
-def literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -> Markup:
+def _literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -> Markup:
     """Return a chat format from `openers`, {text: role}, and `end`, the text that ends an answer."""
 
     def expression(text: str) -> str:
         # The longest comes first, because alternation takes the first match, and one token may begin like another.
         specials = sorted(vocabulary.added, key=len, reverse=True)
         parts = re.split("(" + "|".join(map(re.escape, specials)) + ")", text) if specials else [text]
-        return "".join(literal(part, vocabulary) for part in parts if part)
+        return "".join(_literal(part, vocabulary) for part in parts if part)
 
     pattern = "|".join(f"(?P<o{i}>{expression(text)})" for i, text in enumerate(openers))
     stripped = end.strip()
@@ -254,7 +254,7 @@ def literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) ->
     return Markup("the tokenizer's template", re.compile(pattern), tuple(openers.values()), ends)
 
 
-def common_prefix(a: str, b: str) -> str:
+def _common_prefix(a: str, b: str) -> str:
     """Return the longest text with which both texts begin."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]

@@ -27,22 +27,22 @@ from analyzers.tokens.reading.vocabulary import Vocabulary, load_vocabulary
 
 Numbered = tuple[int, Sample]
 VERSION = code_version(Path(__file__).parent)
-TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 BYTES_PER_S = 100_000
 """The speed of reading, in bytes per second, for which the time limit of this reader is sufficient.
 
 Tokenising takes ten times as long as reading columns.
 """
-FIRST_ROWS = 256
+_FIRST_ROWS = 256
 """The number of rows from which the chat format is recognised."""
-SHOWN_ROWS, SHOWN_TOKENS = 100, 8192
-EXAMPLES = 2
+_SHOWN_ROWS, _SHOWN_TOKENS = 100, 8192
+_EXAMPLES = 2
 """The number of rows that are kept for each combination of facts, so that each finding has a row to show."""
-COMBINATIONS = 64
-DAMAGED_SHOWN = 8
-TIME_SHARE = 0.8
+_COMBINATIONS = 64
+_DAMAGED_SHOWN = 8
+_TIME_SHARE = 0.8
 """The share of the limit of processor time after which reading stops; the report covers the rows read so far."""
-EXAMPLE_FACTS = (
+_EXAMPLE_FACTS = (
     *("trained", "ignored_values", "mismatched", "answer_masked", "turns_masked", "turns_late", "user_trained"),
     *("system_trained", "tool_trained", "opener_trained", "template_trained", "padding_trained", "undeclared"),
     *("double_bos", "no_answer", "empty_answer", "not_ended", "ends", "ends_trained", "unfinished"),
@@ -54,17 +54,17 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
     `paths` are the files of the data set, and those of the tokenizer.
     """
-    is_tokenizer = [is_tokenizer_file(path) for path in paths]
+    is_tokenizer = [_is_tokenizer_file(path) for path in paths]
     vocabulary = load_vocabulary([path for path, one in zip(paths, is_tokenizer, strict=True) if one])
     data = [path for path, one in zip(paths, is_tokenizer, strict=True) if not one]
     collected = Collected(vocabulary)
-    collected.read(samples_of(data, collected, Sampler(vocabulary)))
+    collected.read(_samples_of(data, collected, Sampler(vocabulary)))
     return collected.columns(), collected.meta()
 
 
-def is_tokenizer_file(path: Path) -> bool:
+def _is_tokenizer_file(path: Path) -> bool:
     """Return whether a file belongs to a tokenizer: by its name, or, for a JSON file, by keys near its beginning."""
-    if path.suffix == ".jinja" or path.name in (*TOKENIZER_FILES, "tokenizer.json"):
+    if path.suffix == ".jinja" or path.name in (*_TOKENIZER_FILES, "tokenizer.json"):
         return True
     if path.suffix != ".json":
         return False
@@ -74,7 +74,7 @@ def is_tokenizer_file(path: Path) -> bool:
     return b'"added_tokens"' in head or b'"pre_tokenizer"' in head
 
 
-def samples_of(paths: list[Path], collected: "Collected", sampler: Sampler) -> Iterator[Numbered]:
+def _samples_of(paths: list[Path], collected: "Collected", sampler: Sampler) -> Iterator[Numbered]:
     """Yield (number, tokens) for the rows of all files; rows that cannot be read are counted in `collected`.
 
     Raises:
@@ -116,15 +116,15 @@ class Collected:
         self.complete = True
 
     def reject(self, number: int, reason: str) -> None:
-        """Count a row that cannot be read; the reasons are kept for the first `DAMAGED_SHOWN` such rows."""
+        """Count a row that cannot be read; the reasons are kept for the first `_DAMAGED_SHOWN` such rows."""
         self.damaged_rows += 1
-        if len(self.damaged) < DAMAGED_SHOWN:
+        if len(self.damaged) < _DAMAGED_SHOWN:
             self.damaged.append(f"row {number}: {reason}"[:300])
 
     def read(self, samples: Iterator[Numbered]) -> None:
         """Read all rows, or as many as the limit of processor time allows."""
         # The chat format must be known before the first row is analysed, so some rows wait here.
-        first = list(islice(samples, FIRST_ROWS))
+        first = list(islice(samples, _FIRST_ROWS))
         if self.vocabulary:
             vocabulary = self.vocabulary
             texts = [pieces_of(sample.ids, vocabulary).text for _, sample in first if len(sample.ids)]
@@ -133,7 +133,7 @@ class Collected:
         limit = resource.getrlimit(resource.RLIMIT_CPU)[0]
         for number, sample in chain(first, samples):
             self.add(number, sample)
-            if 0 < limit < time.process_time() / TIME_SHARE:
+            if 0 < limit < time.process_time() / _TIME_SHARE:
                 self.complete = False
                 return
 
@@ -149,9 +149,9 @@ class Collected:
         self.role_counts += np.bincount(row.roles.roles, minlength=len(Role))
         self.trained_counts += np.bincount(row.roles.roles[row.trained], minlength=len(Role))
         # Rows with the same facts show the same mistakes, so that a few of each combination are enough.
-        combination = frozenset(name for name in EXAMPLE_FACTS if row.facts[name] > 0)
+        combination = frozenset(name for name in _EXAMPLE_FACTS if row.facts[name] > 0)
         seen = self.combinations[combination]
-        if len(self.kept) < SHOWN_ROWS or (seen < EXAMPLES and len(self.combinations) < COMBINATIONS):
+        if len(self.kept) < _SHOWN_ROWS or (seen < _EXAMPLES and len(self.combinations) < _COMBINATIONS):
             self.kept.append(row)
         self.combinations[combination] += 1
 
@@ -161,15 +161,15 @@ class Collected:
         kept = self.kept or []
 
         def joined(parts: list[Column]) -> Column:
-            return np.concatenate([part[:SHOWN_TOKENS] for part in parts]) if parts else np.empty(0, np.int64)
+            return np.concatenate([part[:_SHOWN_TOKENS] for part in parts]) if parts else np.empty(0, np.int64)
 
         columns["kept_row"] = np.array([row.facts["row"] for row in kept], dtype=np.int64)
-        columns["kept_length"] = np.array([min(len(row.sample.ids), SHOWN_TOKENS) for row in kept], dtype=np.int64)
+        columns["kept_length"] = np.array([min(len(row.sample.ids), _SHOWN_TOKENS) for row in kept], dtype=np.int64)
         columns["kept_ids"] = joined([row.sample.ids for row in kept])
-        columns["kept_labels"] = joined([shown_labels(row) for row in kept])
+        columns["kept_labels"] = joined([_shown_labels(row) for row in kept])
         columns["kept_roles"] = joined([row.roles.roles for row in kept])
         columns["kept_trained"] = joined([row.trained.astype(np.int64) for row in kept])
-        columns["kept_documents"] = joined([document_numbers(row) for row in kept])
+        columns["kept_documents"] = joined([_document_numbers(row) for row in kept])
         columns["role_counts"], columns["trained_counts"] = self.role_counts, self.trained_counts
         return columns
 
@@ -179,8 +179,8 @@ class Collected:
         tokens = {
             int(token)
             for row in self.kept
-            for part in (row.sample.ids, shown_labels(row))
-            for token in part[:SHOWN_TOKENS]
+            for part in (row.sample.ids, _shown_labels(row))
+            for token in part[:_SHOWN_TOKENS]
         }
         return {
             "markup": self.markup.name if self.markup else "",
@@ -194,14 +194,14 @@ class Collected:
         }
 
 
-def shown_labels(row: Analysed) -> Column:
+def _shown_labels(row: Analysed) -> Column:
     """Return the labels of a row from its file, or else its tokens, with -100 for each token that is not trained."""
     if row.sample.labels is not None:
         return row.sample.labels
     return np.where(row.trained, row.sample.ids, -100)
 
 
-def document_numbers(row: Analysed) -> Column:
+def _document_numbers(row: Analysed) -> Column:
     """Return, for each token, the number of its document in the row, from 0."""
     starts = np.zeros(len(row.sample.ids), np.int64)
     starts[row.documents.starts] = 1

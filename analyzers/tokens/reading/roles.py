@@ -11,8 +11,8 @@ from analyzers.tokens.reading.markup import Markup, Region
 from analyzers.tokens.reading.samples import Sample
 from analyzers.tokens.reading.vocabulary import SPECIAL, Vocabulary
 
-CONTENT = (Role.ANSWER, Role.USER, Role.SYSTEM, Role.TOOL)
-RUN_WITHOUT_TOKENIZER = 3
+_CONTENT = (Role.ANSWER, Role.USER, Role.SYSTEM, Role.TOOL)
+_RUN_WITHOUT_TOKENIZER = 3
 """The number of equal tokens at the end of a row that count as padding if no tokenizer names the padding token."""
 
 
@@ -67,7 +67,7 @@ def padding_of(sample: Sample, vocabulary: Vocabulary | None) -> Mask:
     run = len(ids) - after
     if vocabulary is None:
         # The first may be the end of a document that is used as padding, too.
-        result[after + 1 :] = run >= RUN_WITHOUT_TOKENIZER
+        result[after + 1 :] = run >= _RUN_WITHOUT_TOKENIZER
         return result
     # Where the end token is also the padding, the first one of the run ends the text.
     keep = int(pad == vocabulary.eos)
@@ -85,23 +85,23 @@ def find_roles(sample: Sample, padding: Mask, vocabulary: Vocabulary | None, mar
     if vocabulary is None:
         return Roles(np.where(padding, Role.PADDING, Role.EITHER).astype(np.int64), nothing)
     pieces = pieces_of(sample.ids, vocabulary)
-    regions = prompt_regions(pieces.text, sample) or (markup.regions(pieces.text) if markup else [])
+    regions = _prompt_regions(pieces.text, sample) or (markup.regions(pieces.text) if markup else [])
     if regions and regions[0].role is not Role.TEXT:
-        roles, turns = roles_by_region(pieces, regions)
+        roles, turns = _roles_by_region(pieces, regions)
     else:
         roles, turns = np.full(len(sample.ids), int(Role.TEXT)), nothing
-    special = special_tokens(sample.ids, vocabulary)
+    special = _special_tokens(sample.ids, vocabulary)
     # A begin or end token inside of a user's turn is no text of the user: to train it is no mistake.
     roles[special & np.isin(roles, (Role.TEXT, Role.USER, Role.SYSTEM))] = Role.EITHER
     # A chat format already says which end token ends an answer, and which ends a user's turn.
     if vocabulary.eos is not None and not (regions and markup and not sample.completion):
-        mark_ends(roles, turns, sample.ids == vocabulary.eos)
+        _mark_ends(roles, turns, sample.ids == vocabulary.eos)
     # Last, because padding may be the same token as the end of an answer.
     roles[padding], turns[padding] = Role.PADDING, -1
     return Roles(roles, turns, pieces)
 
 
-def mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
+def _mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
     """Give the role END to the tokens in the mask `is_end`, and assign each of them to a turn.
 
     Tokens outside of turns are assigned to the last turn. In a row without turns, each of them ends a turn of its own.
@@ -112,12 +112,12 @@ def mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
     turns[without] = np.arange(np.count_nonzero(without)) if not (turns >= 0).any() else turns.max()
 
 
-def special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
+def _special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
     """Return a mask of the tokens that begin, end or pad a text."""
     return np.isin(ids, [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.pad) if token is not None])
 
 
-def prompt_regions(text: str, sample: Sample) -> list[Region]:
+def _prompt_regions(text: str, sample: Sample) -> list[Region]:
     """Return the regions of a row whose prompt and completion are known; empty if its text does not contain them.
 
     The regions are the prompt (role USER), the completion (role ANSWER) and the rest.
@@ -136,7 +136,7 @@ def prompt_regions(text: str, sample: Sample) -> list[Region]:
     return [part for part in parts if part.end > part.start]
 
 
-def roles_by_region(pieces: Pieces, regions: list[Region]) -> tuple[Column, Column]:
+def _roles_by_region(pieces: Pieces, regions: list[Region]) -> tuple[Column, Column]:
     """Return the role of each token and the number of its answer; a token on both sides of a border gets `EITHER`."""
     borders = np.array([region.start for region in regions])
     kinds = np.array([region.role for region in regions])
@@ -145,17 +145,17 @@ def roles_by_region(pieces: Pieces, regions: list[Region]) -> tuple[Column, Colu
     # A token without text ends where it starts; without the maximum it would end in the region before.
     last = np.searchsorted(borders, np.maximum(pieces.ends - 1, pieces.starts), "right") - 1
     roles = np.where(kinds[first] == kinds[last], kinds[first], Role.EITHER)
-    free_edges(roles, pieces, regions)
+    _free_edges(roles, pieces, regions)
     return roles, numbers[first]
 
 
-def free_edges(roles: Column, pieces: Pieces, regions: list[Region]) -> None:
+def _free_edges(roles: Column, pieces: Pieces, regions: list[Region]) -> None:
     """Give the role `EITHER` to blank tokens at the edges of a message, because they may belong to the marks around it.
 
     `roles` is changed in place.
     """
     for region in regions:
-        if region.role not in CONTENT:
+        if region.role not in _CONTENT:
             continue
         content = pieces.text[region.start : region.end]
         begin = region.start + len(content) - len(content.lstrip())

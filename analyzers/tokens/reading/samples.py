@@ -17,9 +17,9 @@ IDS = {
     **dict.fromkeys(("tokens", "token_ids", "input", "inputs"), Shifter.DATA),
 }
 """{name of a column of token ids: what shifts the labels in trainers that use this name}."""
-LABELS = ("labels", "label_ids", "targets", "target")
-TRAINED = ("completion_mask", "assistant_masks", "assistant_mask", "assistant_tokens_mask", "loss_mask", "train_mask")
-POSITIONS = ("position_ids", "input_pos", "positions")
+_LABELS = ("labels", "label_ids", "targets", "target")
+_TRAINED = ("completion_mask", "assistant_masks", "assistant_mask", "assistant_tokens_mask", "loss_mask", "train_mask")
+_POSITIONS = ("position_ids", "input_pos", "positions")
 SEGMENTS = ("seq_idx", "segment_ids", "document_ids", "doc_ids", "sequence_ids")
 MESSAGES = ("messages", "conversations", "conversation", "chat")
 PAIRS = (
@@ -29,8 +29,8 @@ PAIRS = (
     ("question", "answer"),
     ("input", "output"),
 )
-NAMES_OF_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
-KNOWN = "its rows need input_ids with labels, messages, prompt and completion, or text"
+_NAMES_OF_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
+_KNOWN = "its rows need input_ids with labels, messages, prompt and completion, or text"
 Raw = dict[str, Any]
 Span = tuple[str, bool]
 """The text of a message, in which a character stands for a byte, and whether it is trained."""
@@ -75,17 +75,17 @@ class Sampler:
             ValueError: The row has none of the known columns, or columns of different lengths.
             InputError: A package, the tokenizer or its chat template is missing or damaged.
         """
-        if name := next((name for name in IDS if is_list_of_numbers(row.get(name))), None):
+        if name := next((name for name in IDS if _is_list_of_numbers(row.get(name))), None):
             return tokenised(row, name)
         if name := next((name for name in MESSAGES if isinstance(row.get(name), list)), None):
-            return self.conversation(normal_messages(row[name]), row.get("tools"))
+            return self.conversation(_normal_messages(row[name]), row.get("tools"))
         if pair := next((pair for pair in PAIRS if all(name in row for name in pair)), None):
             return self.pair(
                 row[pair[0]], row[pair[1]], str(row.get("input") or "") if pair[0] == "instruction" else ""
             )
         if isinstance(row.get("text"), str):
             return self.text(row["text"])
-        raise ValueError(f"no known columns among {', '.join(map(str, list(row)[:6])) or 'none'}: {KNOWN}")
+        raise ValueError(f"no known columns among {', '.join(map(str, list(row)[:6])) or 'none'}: {_KNOWN}")
 
     def conversation(self, messages: list[Raw], tools: Any, completion: int | None = None) -> Sample:
         """Return a conversation as tokens; with `completion`, only the messages from this index on may be trained.
@@ -104,8 +104,8 @@ class Sampler:
         rendered = self.template.render(messages, tools)
         text = rendered.replace(OPEN, "").replace(CLOSE, "")
         first = completion or 0
-        spans = [(latin(m["content"].strip()), i >= first and is_trained(m)) for i, m in enumerate(messages)]
-        marked = marked_characters(rendered) if self.template.has_generation else None
+        spans = [(latin(m["content"].strip()), i >= first and _is_trained(m)) for i, m in enumerate(messages)]
+        marked = _marked_characters(rendered) if self.template.has_generation else None
         return Sample(
             Form.MESSAGES, self.vocabulary.encode(text, specials=False), spans=spans, marked=marked, facts=facts
         )
@@ -117,7 +117,7 @@ class Sampler:
         line. If prompt and completion are lists of messages, the result is that of `conversation`.
         """
         if isinstance(prompt, list) and isinstance(completion, list):
-            return self.conversation(normal_messages([*prompt, *completion]), None, len(prompt))
+            return self.conversation(_normal_messages([*prompt, *completion]), None, len(prompt))
         if not (isinstance(prompt, str) and isinstance(completion, str)):
             # No TypeError: the reader counts rows that raise ValueError as damaged, and goes on.
             raise ValueError("prompt and completion are neither texts nor messages")  # noqa: TRY004
@@ -139,7 +139,7 @@ class Sampler:
         return Sample(Form.TEXT, self.vocabulary.encode(text, specials=True), facts=facts)
 
 
-def is_list_of_numbers(value: Any) -> bool:
+def _is_list_of_numbers(value: Any) -> bool:
     """Return whether a value is a sequence of token ids."""
     # Columns of .pt files are arrays, those of JSON are lists.
     if isinstance(value, np.ndarray):
@@ -155,8 +155,8 @@ def tokenised(row: Raw, name: str) -> Sample:
         ValueError: Its columns have different lengths, or are not integers.
     """
     ids = integers(row, name)
-    labels = first_column(row, LABELS)
-    trained = first_column(row, TRAINED)
+    labels = _first_column(row, _LABELS)
+    trained = _first_column(row, _TRAINED)
     # A mask says what is trained, and the labels that it stands for are the tokens themselves.
     if labels is None and trained is not None:
         labels = np.where(trained > 0, ids, IGNORE) if len(trained) == len(ids) else trained
@@ -167,27 +167,27 @@ def tokenised(row: Raw, name: str) -> Sample:
         ids,
         labels,
         None if blocks or attention is None else integers(row, "attention_mask"),
-        first_column(row, POSITIONS),
-        first_column(row, SEGMENTS),
+        _first_column(row, _POSITIONS),
+        _first_column(row, SEGMENTS),
         blocks or any(key in row for key in ("cu_seqlens", "cu_seq_lens_q", "seq_lens")),
         prompt=latin(row["prompt"]) if isinstance(row.get("prompt"), str) else "",
         completion=latin(row["completion"]) if isinstance(row.get("completion"), str) else "",
         shifter=IDS[name],
     )
     for column, what in zip(
-        aligned_columns(sample), ("labels", "attention_mask", "positions", "segments"), strict=True
+        _aligned_columns(sample), ("labels", "attention_mask", "positions", "segments"), strict=True
     ):
         if column is not None and len(column) != len(ids):
             raise ValueError(f"{len(ids)} token ids, but {len(column)} {what}")
     return sample
 
 
-def aligned_columns(sample: Sample) -> Iterator[Column | None]:
+def _aligned_columns(sample: Sample) -> Iterator[Column | None]:
     """Yield the columns that have one value for each token: labels, attention mask, positions, document numbers."""
     yield from (sample.labels, sample.attention, sample.positions, sample.segments)
 
 
-def first_column(row: Raw, names: tuple[str, ...]) -> Column | None:
+def _first_column(row: Raw, names: tuple[str, ...]) -> Column | None:
     """Return the first of these columns that a row has, as integers; None if it has none."""
     return next((integers(row, name) for name in names if row.get(name) is not None), None)
 
@@ -210,7 +210,7 @@ def integers(row: Raw, name: str) -> Column:
     return column
 
 
-def normal_messages(messages: list[Any]) -> list[Raw]:
+def _normal_messages(messages: list[Any]) -> list[Raw]:
     """Return messages with the keys `role` and `content`, whatever the file calls them.
 
     Raises:
@@ -225,12 +225,12 @@ def normal_messages(messages: list[Any]) -> list[Raw]:
         if isinstance(content, list):
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
         result.append(
-            {**message, "role": NAMES_OF_ROLES.get(role, role), "content": "" if content is None else str(content)}
+            {**message, "role": _NAMES_OF_ROLES.get(role, role), "content": "" if content is None else str(content)}
         )
     return result
 
 
-def is_trained(message: Raw) -> bool:
+def _is_trained(message: Raw) -> bool:
     """Return whether a message is trained: if it is the assistant's, unless its `weight` or `train` says otherwise."""
     for key in ("weight", "train", "training"):
         if isinstance(message.get(key), (int, float)):
@@ -238,7 +238,7 @@ def is_trained(message: Raw) -> bool:
     return bool(message["role"] == "assistant")
 
 
-def marked_characters(rendered: str) -> Mask:
+def _marked_characters(rendered: str) -> Mask:
     """Return a mask of the bytes of a rendered text that are inside a `{% generation %}` block."""
     parts, inside = [], False
     for part in rendered.replace(CLOSE, OPEN).split(OPEN):

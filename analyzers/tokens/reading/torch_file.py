@@ -20,7 +20,7 @@ DTYPES = {
     # NumPy has no bfloat16, so that its bits are read as whole numbers.
     "BoolStorage": "?", "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
 }  # fmt: skip
-MOST_REPEATED = 1 << 28
+_MOST_REPEATED = 1 << 28
 """The most elements of a tensor that has more of them than its storage, because it repeats them (`expand`)."""
 SAVE_AGAIN = "save the batch with torch.save as a dict of tensors: torch.save(dict(batch), 'batch.pt')"
 
@@ -68,7 +68,7 @@ class Rebuild:
         if 0 in shape:
             return np.empty(shape, elements.dtype)
         # An expanded tensor repeats elements. One that repeats them without end would fill the memory later.
-        if math.prod(shape) > max(len(elements), MOST_REPEATED):
+        if math.prod(shape) > max(len(elements), _MOST_REPEATED):
             refuse("a tensor that repeats its storage without end")
         step = elements.itemsize
         last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))

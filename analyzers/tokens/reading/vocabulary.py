@@ -19,17 +19,17 @@ from analyzers.errors import InputError
 
 SPECIAL = "\ue000"
 """The character before the text of an added token such as `<|im_end|>`; it does not occur in other tokens."""
-EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>", "<｜end▁of▁sentence｜>")
-BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<｜begin▁of▁sentence｜>", "<|startoftext|>")
-PAD_NAMES = ("<pad>", "<|pad|>", "[PAD]", "<|finetune_right_pad_id|>", "<|padding|>")
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>", "<｜end▁of▁sentence｜>")
+_BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<｜begin▁of▁sentence｜>", "<|startoftext|>")
+_PAD_NAMES = ("<pad>", "<|pad|>", "[PAD]", "<|finetune_right_pad_id|>", "<|padding|>")
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 INSTALL = "pip install 'torch-workbench[tokens]'"
 # Tables have a row for each id up to the largest, so that one huge id in a bad file would fill the memory.
-ENOUGH_IDS = 1 << 24
+_ENOUGH_IDS = 1 << 24
 
 
 @functools.cache
-def byte_characters() -> dict[str, int]:
+def _byte_characters() -> dict[str, int]:
     """Return {character of a byte-level vocabulary: the byte that it stands for}; printable ones stay as they are."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -41,7 +41,7 @@ def latin(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
-def pairs_of(vocabulary: Any) -> list[tuple[Any, Any]]:
+def _pairs_of(vocabulary: Any) -> list[tuple[Any, Any]]:
     """Return pairs (token, id) from the vocabulary of a model: a dict {token: id}, or a list of (token, score).
 
     Raises:
@@ -54,9 +54,9 @@ def pairs_of(vocabulary: Any) -> list[tuple[Any, Any]]:
     return [(pair[0], i) for i, pair in enumerate(vocabulary)]
 
 
-def is_id(number: object) -> TypeGuard[int]:
+def _is_id(number: object) -> TypeGuard[int]:
     """Return whether a number from a tokenizer's file can be the id of a token."""
-    return isinstance(number, int) and 0 <= number < ENOUGH_IDS
+    return isinstance(number, int) and 0 <= number < _ENOUGH_IDS
 
 
 class Vocabulary:
@@ -69,7 +69,7 @@ class Vocabulary:
     def __init__(self, content: bytes, config: dict[str, Any]) -> None:
         try:
             self.description = msgspec.json.decode(content)
-            vocabulary = pairs_of(self.description["model"]["vocab"])
+            vocabulary = _pairs_of(self.description["model"]["vocab"])
             added = msgspec.convert(self.description.get("added_tokens") or [], list[dict[str, Any]])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
             raise InputError(
@@ -81,16 +81,16 @@ class Vocabulary:
         self.add_vocabulary(vocabulary)
         self.added: set[str] = set()
         self.add_specials(added)
-        self.eos = self.special_id("eos_token", EOS_NAMES)
-        self.bos = self.special_id("bos_token", BOS_NAMES)
-        self.pad = self.special_id("pad_token", PAD_NAMES)
+        self.eos = self.special_id("eos_token", _EOS_NAMES)
+        self.bos = self.special_id("bos_token", _BOS_NAMES)
+        self.pad = self.special_id("pad_token", _PAD_NAMES)
 
     def add_vocabulary(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Add the tokens of the tokenizer's model, given as pairs (token, id)."""
         text = msgspec.json.encode([self.description.get(part) for part in ("decoder", "pre_tokenizer")])
         self.is_byte_level, self.is_wordpiece = b'"ByteLevel"' in text, b'"WordPiece"' in text
         for token, number in pairs:
-            if isinstance(token, str) and is_id(number):
+            if isinstance(token, str) and _is_id(number):
                 self.ids[token] = number
                 self.pieces[number] = self.piece(token)
 
@@ -100,9 +100,9 @@ class Vocabulary:
         `token` is the token as the tokenizer's file writes it, for example with `▁` for a space.
         """
         if self.is_byte_level:
-            bytes_of = byte_characters()
+            bytes_of = _byte_characters()
             return "".join(chr(bytes_of[sign]) if sign in bytes_of else latin(sign) for sign in token)
-        if match := BYTE.fullmatch(token):
+        if match := _BYTE.fullmatch(token):
             return chr(int(match[1], 16))
         if self.is_wordpiece:
             return latin(token.removeprefix("##") if token.startswith("##") else f" {token}")
@@ -112,10 +112,10 @@ class Vocabulary:
         """Add the tokens that are not part of the tokenizer's model, such as those of the chat template."""
         for token in added:
             text, number = token.get("content"), token.get("id")
-            if isinstance(text, str) and is_id(number):
+            if isinstance(text, str) and _is_id(number):
                 self.ids[text] = number
                 # Such a token stands for a byte of the text, although the file lists it among the added ones.
-                if BYTE.fullmatch(text) and not self.is_byte_level:
+                if _BYTE.fullmatch(text) and not self.is_byte_level:
                     continue
                 self.pieces[number] = SPECIAL + latin(text)
                 self.added.add(text)
@@ -214,13 +214,13 @@ def load_vocabulary(paths: Sequence[Path]) -> Vocabulary | None:
             config["chat_template"] = path.read_text(encoding="utf-8", errors="replace")
         elif path.name in ("tokenizer_config.json", "special_tokens_map.json"):
             # The left side loses: what another file of the tokenizer said before is kept.
-            config = parsed_config(path) | config
+            config = _parsed_config(path) | config
         else:
             content = path.read_bytes()
     return Vocabulary(content, config)
 
 
-def parsed_config(path: Path) -> dict[str, Any]:
+def _parsed_config(path: Path) -> dict[str, Any]:
     """Return the contents of a tokenizer's configuration file.
 
     Raises:

@@ -10,11 +10,11 @@ import numpy as np
 
 from analyzers.columns import Integers
 
-POINTS_AT_LEAST, POINTS_AT_MOST = 20, 128
+_POINTS_AT_LEAST, _POINTS_AT_MOST = 20, 128
 # Standard deviations of Kendall's statistic that the interval of the slope spans on each side (99.7 %).
-STANDARD_DEVIATIONS = 3.0
+_STANDARD_DEVIATIONS = 3.0
 # Crystals are off by tens of ppm and NTP slews by 500 ppm at most: more than this is a wrong match, not a drift.
-PPM_AT_MOST = 1000.0
+_PPM_AT_MOST = 1000.0
 
 
 class Drift(NamedTuple):
@@ -40,16 +40,16 @@ def drift(at: Integers, ahead: Integers) -> Drift:
     result would be no drift.
     """
     at, ahead = thinned(at, ahead)
-    if len(at) < POINTS_AT_LEAST:
+    if len(at) < _POINTS_AT_LEAST:
         return Drift()
     half = len(at) // 2
-    low, high = slope_interval(at, ahead)
+    low, high = _slope_interval(at, ahead)
     ppm = (low + high) / 2
-    halves = [slope_interval(at[part], ahead[part]) for part in (slice(half), slice(half, None))]
+    halves = [_slope_interval(at[part], ahead[part]) for part in (slice(half), slice(half, None))]
     # Each interval excludes 0, and both halves overlap the whole: a jump gives one of the halves no slope at all.
     consistent = low * high > 0 and all(first <= high and low <= last and first * last > 0 for first, last in halves)
     gain = abs(ppm) * 1e-6 * int(at[-1] - at[0])
-    if not consistent or abs(ppm) > PPM_AT_MOST or gain <= scatter(at, ahead, ppm):
+    if not consistent or abs(ppm) > _PPM_AT_MOST or gain <= scatter(at, ahead, ppm):
         return Drift()
     return Drift(ppm, (high - low) / 2)
 
@@ -62,15 +62,15 @@ def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
     """
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
-    if len(at) <= POINTS_AT_MOST:
+    if len(at) <= _POINTS_AT_MOST:
         return at, ahead
     # All pairs are compared, so the cost grows with the square of the number of points.
-    runs = np.array_split(np.arange(len(at)), POINTS_AT_MOST)
+    runs = np.array_split(np.arange(len(at)), _POINTS_AT_MOST)
     at, ahead = (np.array([int(np.median(values[run])) for run in runs]) for values in (at, ahead))
     return at, ahead
 
 
-def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
+def _slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
     """Return the lower and upper bound of the slope of the points (`at`, `ahead`), in ppm.
 
     The slopes between all pairs of points are sorted. Their median is the Theil-Sen estimate of the slope. The bounds
@@ -84,7 +84,7 @@ def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
     if not len(slopes):
         return 0.0, 0.0
     n = len(at)
-    reach = STANDARD_DEVIATIONS * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    reach = _STANDARD_DEVIATIONS * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     low, high = ((len(slopes) + sign * reach) / 2 for sign in (-1, 1))
     bounds = np.clip([round(low), round(high) - 1], 0, len(slopes) - 1)
     return float(slopes[bounds[0]] * 1e6), float(slopes[bounds[1]] * 1e6)

@@ -56,7 +56,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
     def ahead(self, at: Column) -> Integers:
         """Return by how many ns this clock is ahead of the first rank's when it shows the times `at` (Unix ns)."""
-        return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
+        return self.offset_ns + _clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
         """Return the times that this clock shows (Unix ns) when the first rank's clock shows the times `at` (Unix ns).
@@ -64,7 +64,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         This is the inverse of subtracting `ahead`: for each result t, `t - ahead(t)` is `at`.
         """
         steady = at + self.offset_ns
-        return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
+        return steady + _clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class SharedCollectives:
         The result is what the clock would show if it ran as fast as the first rank's clock. At `middle` nothing
         changes.
         """
-        return at - clock_gain(at - self.middle, self.drift.ppm)
+        return at - _clock_gain(at - self.middle, self.drift.ppm)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
@@ -124,7 +124,7 @@ class SharedCollectives:
         return min(max(middle, low), high) if low <= high else middle
 
 
-def clock_gain(passed: Column, ppm: float) -> Integers:
+def _clock_gain(passed: Column, ppm: float) -> Integers:
     """Return by how many ns a clock with a drift of `ppm` gets ahead in each of the durations `passed` (ns)."""
     gain: Integers = np.rint(passed * (ppm * 1e-6)).astype(np.int64)
     return gain
@@ -136,22 +136,22 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
     A rank that shares no collective with the first rank is compared with it through other ranks.
     """
     known = {0: Clock(rank=matched.ranks[0], estimate_ns=0, low_ns=0, high_ns=0, same_host=True)}
-    start, end, symmetric = matched.column("start"), matched.column("end"), is_symmetric(matched)
+    start, end, symmetric = matched.column("start"), matched.column("end"), _is_symmetric(matched)
     # Breadth first, so that each rank is reached over as few others as possible: the bounds of a chain add up.
     pending = [0]
     while pending:
         near = pending.pop(0)
-        for far in met_by(matched, near):
+        for far in _met_by(matched, near):
             if far in known:
                 continue
-            shared = shared_collectives(matched, (start, end, symmetric), (near, far), known[near])
+            shared = _shared_collectives(matched, (start, end, symmetric), (near, far), known[near])
             if shared:
-                known[far] = clock_of(matched.recordings, known[near], (near, far), shared)
+                known[far] = _clock_of(matched.recordings, known[near], (near, far), shared)
                 pending.append(far)
     return [known.get(i) or Clock(rank=rank) for i, rank in enumerate(matched.ranks)]
 
 
-def met_by(matched: MatchedCollectives, near: int) -> list[int]:
+def _met_by(matched: MatchedCollectives, near: int) -> list[int]:
     """Return the indices of the ranks that share a collective with the rank of index `near`, in ascending order."""
     met = np.zeros(matched.count, bool)
     met[matched.collective[matched.rows_by_rank[near]]] = True
@@ -161,7 +161,7 @@ def met_by(matched: MatchedCollectives, near: int) -> list[int]:
     return indices
 
 
-def is_symmetric(matched: MatchedCollectives) -> Mask:
+def _is_symmetric(matched: MatchedCollectives) -> Mask:
     """Return a mask of the rows of `matched` whose collective ends on all ranks at nearly the same time.
 
     This is so for an all_reduce, but not for a broadcast.
@@ -170,14 +170,14 @@ def is_symmetric(matched: MatchedCollectives) -> Mask:
     return np.array(names, bool)[matched.collective]
 
 
-def shared_collectives(
+def _shared_collectives(
     matched: MatchedCollectives, columns: tuple[Integers, Integers, Mask], indices: tuple[int, int], clock: Clock
 ) -> SharedCollectives | None:
     """Return the symmetric collectives that two ranks both took part in; None if there are none.
 
     `columns` has, for each row of `matched`, the start and the end of the collective on that rank, and whether it
-    `is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` belongs to the first of these
-    two ranks.
+    `_is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` belongs to the first of
+    these two ranks.
     """
     start, end, symmetric = columns
     mine, theirs = (rows[symmetric[rows]] for rows in (matched.rows_by_rank[index] for index in indices))
@@ -191,7 +191,7 @@ def shared_collectives(
     return SharedCollectives(starts, ends, start[theirs], end[theirs])
 
 
-def clock_of(
+def _clock_of(
     recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
 ) -> Clock:
     """Return the `Clock` of the second of two ranks, computed from the collectives that both took part in (`shared`).

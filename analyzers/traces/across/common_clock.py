@@ -22,8 +22,8 @@ from analyzers.words import rank_ranges
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
 Window = tuple[int, int]
 # Sets of recordings that are kept open, so that the next question about one of them is answered at once.
-OPEN_AT_MOST = 8
-LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "late_ns", "wait_ns", "excess_ns"]
+_OPEN_AT_MOST = 8
+_LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "late_ns", "wait_ns", "excess_ns"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTim
     )
 
 
-@lru_cache(maxsize=OPEN_AT_MOST)
+@lru_cache(maxsize=_OPEN_AT_MOST)
 def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> AlignedRecordings:
     """Return all recordings that can be read, with what is needed to convert their times to one clock.
 
@@ -172,11 +172,11 @@ def ranks_timeline(
     edges = begin + (end - begin) * np.arange(bins + 1, dtype=np.int64) // bins
     parts = np.array([aligned.parts_between(index, edges) for index in range(len(aligned.recordings))], np.int64)
     ranks = [-1 if recording.rank is None else recording.rank for recording in aligned.recordings]
-    tables = [rank_rows(*row, edges) for row in with_shared_row(ranks, parts, rows)]
+    tables = [_rank_rows(*row, edges) for row in _with_shared_row(ranks, parts, rows)]
     return pd.concat(tables, ignore_index=True)
 
 
-def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
+def _with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
     """Return at most `rows` rows of a chart, each as (its ranks, int64[part, interval] of ns).
 
     If there are more ranks than rows, those near the median share the last row, with their mean. `parts` is
@@ -194,7 +194,7 @@ def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tu
     return [([ranks[i]], parts[i]) for i in alone] + [([ranks[i] for i in rest], mean)]
 
 
-def rank_rows(ranks: list[int], parts: Integers, edges: Integers) -> pd.DataFrame:
+def _rank_rows(ranks: list[int], parts: Integers, edges: Integers) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "ranks": rank_ranges(ranks),
@@ -217,7 +217,7 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     if aligned.comparison is None:
-        return pd.DataFrame(columns=LATENESS_COLUMNS)
+        return pd.DataFrame(columns=_LATENESS_COLUMNS)
     late = aligned.comparison.lateness
     matched = late.matched
     waited = np.add.reduceat(late.wait, matched.first_row)
@@ -234,5 +234,5 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
             "wait_ns": late.wait[rows],
             "excess_ns": late.excess()[rows],
         },
-        columns=LATENESS_COLUMNS,
+        columns=_LATENESS_COLUMNS,
     )

@@ -209,7 +209,7 @@ class Replay:
             changed = np.flatnonzero(column_of[here] >= 0)
             columns = column_of[here[changed]]
             work, overlap = (
-                with_others(values[rows], other[rows], changed, columns, len(ranks))
+                _with_others(values[rows], other[rows], changed, columns, len(ranks))
                 for values, other in zip(durations, others, strict=True)
             )
             arrival = clock[here] + np.maximum(work - done_beside[here], 0)
@@ -222,7 +222,7 @@ class Replay:
         return longest
 
 
-def with_others(values: Integers, others: Integers, changed: Integers, columns: Integers, count: int) -> Integers:
+def _with_others(values: Integers, others: Integers, changed: Integers, columns: Integers, count: int) -> Integers:
     """Return int64[row, column]: `count` columns that are copies of `values`, except for single replaced elements.
 
     The element in row `changed[i]` and column `columns[i]` is `others[changed[i]]`. If nothing is changed, the result

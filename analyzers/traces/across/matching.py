@@ -17,9 +17,9 @@ from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.loading import Recording
 from analyzers.traces.reading.trace import NO_STEP, PEER_COPY
 
-NO_NUMBER = -1
+_NO_NUMBER = -1
 # Collectives by which one recording may begin before another, where only their order says which is which.
-SHIFT_AT_MOST = 32
+_SHIFT_AT_MOST = 32
 # Columns of `between_collectives` in which ranks are compared, all in ns.
 MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"{phase}_ns" for phase in HOST_PHASES))
 
@@ -38,10 +38,10 @@ class Key(NamedTuple):
     elements: int = 0
     step: int = NO_STEP
     order: int = 0
-    sequence: int = NO_NUMBER
+    sequence: int = _NO_NUMBER
 
 
-def kinds_of(recording: Recording) -> list[Key]:
+def _kinds_of(recording: Recording) -> list[Key]:
     """Return a `Key` for each collective of a recording, with only its process group, name and number of elements.
 
     Records of two ranks can only be the same collective if these three are equal.
@@ -53,7 +53,7 @@ def kinds_of(recording: Recording) -> list[Key]:
     return [Key(group, groups.get(group, ()), name, size if on_device else 0) for group, name, size in columns]
 
 
-def keys_of(recording: Recording) -> list[Key]:
+def _keys_of(recording: Recording) -> list[Key]:
     """Return the full `Key` of each collective of a recording; all ranks of a collective compute the same key for it.
 
     The key contains the sequence number in the process group, or else the collective's order within the step.
@@ -61,7 +61,7 @@ def keys_of(recording: Recording) -> list[Key]:
     count = defaultdict[tuple[Key, int], int](int)
     keys = []
     columns = zip(
-        kinds_of(recording), recording.column("sequence").tolist(), recording.column("step").tolist(), strict=True
+        _kinds_of(recording), recording.column("sequence").tolist(), recording.column("step").tolist(), strict=True
     )
     for kind, sequence, step in columns:
         if sequence >= 0:
@@ -153,10 +153,10 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
     # Two recordings of one rank (two devices, or two files of one step) would count as one participant.
     if len({one.rank for one in known}) < 2 or len({one.rank for one in known}) < len(known):
         return None
-    keys = [keys_of(one) for one in known]
+    keys = [_keys_of(one) for one in known]
     if any(NO_STEP in one.column("step") and (one.column("sequence") < 0).any() for one in known):
-        keys = [keys[0], *(counted_like(known[0], *pair) for pair in zip(known[1:], keys[1:], strict=True))]
-    complete = sorted(complete_collectives(known, keys), key=lambda entry: entry[0])
+        keys = [keys[0], *(_counted_like(known[0], *pair) for pair in zip(known[1:], keys[1:], strict=True))]
+    complete = sorted(_complete_collectives(known, keys), key=lambda entry: entry[0])
     if not complete:
         return None
     rows = [
@@ -166,7 +166,7 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
     return MatchedCollectives(known, table[:, 0], table[:, 1], table[:, 2])
 
 
-def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
+def _complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
     """Yield (end, members) for each collective that was recorded by all of its ranks that have a recording.
 
     `end` is the end of the collective on one rank, in Unix ns; `members` gives the index of the collective in each
@@ -190,27 +190,27 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
             yield int(ends[rank][position]), members
 
 
-def counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
+def _counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
     """Return the keys of a recording with `order` counted as in the recording `reference`.
 
     The two recordings may have begun at different times. Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1
     began later and recorded 4 to 20. Counted from its own start, rank 1's first all_reduce has order 1, but it ends at
     the same time as rank 0's fourth. So 3 is added to each order of rank 1.
     """
-    counted, in_reference = list(keys), positions_by_kind(reference)
+    counted, in_reference = list(keys), _positions_by_kind(reference)
     reference_ends, ends = reference.column("end"), recording.column("end")
-    for kind, positions in positions_by_kind(recording).items():
+    for kind, positions in _positions_by_kind(recording).items():
         missed = best_shift(reference_ends[in_reference.get(kind, [])], ends[positions])
         for order, position in enumerate(positions, 1):
-            if keys[position].sequence == NO_NUMBER:
+            if keys[position].sequence == _NO_NUMBER:
                 counted[position] = keys[position]._replace(order=order + missed)
     return counted
 
 
-def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
-    """Return {kind: indices of the recording's collectives of this kind}; kinds are keys that `kinds_of` returns."""
+def _positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
+    """Return {kind: indices of the recording's collectives of this kind}; kinds are keys that `_kinds_of` returns."""
     by_kind = defaultdict[Key, list[int]](list)
-    for position, kind in enumerate(kinds_of(recording)):
+    for position, kind in enumerate(_kinds_of(recording)):
         by_kind[kind].append(position)
     return by_kind
 
@@ -218,7 +218,7 @@ def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
 def best_shift(ends: Integers, others: Integers) -> int:
     """Return how many of `ends` (ns) must be skipped so that the remaining ones match `others` (ns) best, pair by pair.
 
-    A negative number means that elements of `others` must be skipped. All shifts up to `SHIFT_AT_MOST` in both
+    A negative number means that elements of `others` must be skipped. All shifts up to `_SHIFT_AT_MOST` in both
     directions are tried; the best one has the smallest median distance of the pairs. Example: [10, 20, 30, 40] and [31,
     41] give 2.
     """
@@ -230,5 +230,5 @@ def best_shift(ends: Integers, others: Integers) -> int:
     if not len(ends) or not len(others):
         return 0
     # With a shift of their whole length or more, none of them would be beside another.
-    low, high = max(-SHIFT_AT_MOST, 1 - len(others)), min(SHIFT_AT_MOST, len(ends) - 1)
+    low, high = max(-_SHIFT_AT_MOST, 1 - len(others)), min(_SHIFT_AT_MOST, len(ends) - 1)
     return min(range(low, high + 1), key=distance)

@@ -16,7 +16,7 @@ from analyzers.traces.across.what_if import WhatIf, what_ifs
 from analyzers.traces.answers.collectives import bus_factor, element_bytes
 from analyzers.traces.loading import Recording
 
-LONGEST_WAITS_AT_MOST = 50
+_LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,19 +123,19 @@ def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
     if matched is None:
         return None
     lateness = Lateness(matched, clocks(matched)).in_order()
-    waits, groups, longest = rank_waits(lateness), group_waits(lateness), longest_waits(lateness)
+    waits, groups, longest = _rank_waits(lateness), _group_waits(lateness), longest_waits(lateness)
     saved = {row.rank: row.saved_ns for row in waits}
     answers = what_ifs(lateness, waits[0].window_ns, saved)
     return RankComparison(lateness, waits, groups, longest, list(lateness.clocks), answers)
 
 
-def rank_waits(lateness: Lateness) -> list[RankWaits]:
+def _rank_waits(lateness: Lateness) -> list[RankWaits]:
     matched = lateness.matched
     wait, excess = lateness.sum_by_rank(lateness.wait), lateness.sum_by_rank(lateness.excess())
     last_rank = matched.rank_index[lateness.last_row]
     last_arrivals = np.bincount(last_rank, minlength=len(matched.ranks))
     caused = np.zeros(len(matched.ranks), np.int64)
-    np.add.at(caused, last_rank, waiting_of_all(lateness))
+    np.add.at(caused, last_rank, _waiting_of_all(lateness))
     collectives = np.bincount(matched.rank_index, minlength=len(matched.ranks))
     window, saved = savings(lateness)
     return [
@@ -153,19 +153,19 @@ def rank_waits(lateness: Lateness) -> list[RankWaits]:
     ]
 
 
-def waiting_of_all(lateness: Lateness) -> Integers:
+def _waiting_of_all(lateness: Lateness) -> Integers:
     """Return, for each collective, the waiting time summed over all of its ranks, in ns."""
     return np.add.reduceat(lateness.wait, lateness.matched.first_row)
 
 
 def longest_waits(lateness: Lateness) -> list[CollectiveWait]:
     """Return the collectives with the longest waiting, summed over their ranks, the longest first."""
-    waited = waiting_of_all(lateness)
-    order = np.argsort(-waited, kind="stable")[:LONGEST_WAITS_AT_MOST]
-    return [collective_wait(lateness, collective, int(waited[collective])) for collective in order.tolist()]
+    waited = _waiting_of_all(lateness)
+    order = np.argsort(-waited, kind="stable")[:_LONGEST_WAITS_AT_MOST]
+    return [_collective_wait(lateness, collective, int(waited[collective])) for collective in order.tolist()]
 
 
-def collective_wait(lateness: Lateness, collective: int, waited: int) -> CollectiveWait:
+def _collective_wait(lateness: Lateness, collective: int, waited: int) -> CollectiveWait:
     matched, rows = lateness.matched, np.flatnonzero(lateness.matched.collective == collective)
     first, last = int(rows[0]), int(lateness.last_row[collective])
     sequence, step, members, elements = (
@@ -180,7 +180,7 @@ def collective_wait(lateness: Lateness, collective: int, waited: int) -> Collect
     return CollectiveWait(
         name=name,
         group=group,
-        group_desc=group_description(matched, group, int(matched.rank_index[first])),
+        group_desc=_group_description(matched, group, int(matched.rank_index[first])),
         sequence=sequence if sequence >= 0 else None,
         step=step if step >= 0 else None,
         ranks=[matched.ranks[i] for i in matched.rank_index[rows]],
@@ -195,7 +195,7 @@ def collective_wait(lateness: Lateness, collective: int, waited: int) -> Collect
     )
 
 
-def group_waits(lateness: Lateness) -> list[GroupWaits]:
+def _group_waits(lateness: Lateness) -> list[GroupWaits]:
     """Return the waiting in the collectives of each process group, the group with most waiting first.
 
     A group is identified by its name and its ranks, because the groups along one mesh axis may all have one name.
@@ -205,7 +205,7 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
     for collective, (row, size) in enumerate(zip(matched.first_row.tolist(), matched.size.tolist(), strict=True)):
         members = tuple(matched.rank_index[row : row + size].tolist())
         collectives_of[matched.text(row, "group"), members].append(collective)
-    waited, last = waiting_of_all(lateness), matched.rank_index[lateness.last_row]
+    waited, last = _waiting_of_all(lateness), matched.rank_index[lateness.last_row]
     rows = []
     for (name, members), mine in collectives_of.items():
         total, late = int(waited[mine].sum()), dict.fromkeys(members, 0)
@@ -215,7 +215,7 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
         rows.append(
             GroupWaits(
                 name=name,
-                desc=group_description(matched, name, members[0]),
+                desc=_group_description(matched, name, members[0]),
                 ranks=[matched.ranks[i] for i in members],
                 collectives=len(mine),
                 wait_ns=total,
@@ -252,7 +252,7 @@ def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
     return sorted(rows, key=lambda row: -row.wait_ns)
 
 
-def group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
+def _group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
     """Return the job's description of the process group `name`, such as `mesh_tp`; empty if the trace has none.
 
     The description is read from the trace of the rank with index `rank_index`.
@@ -265,10 +265,10 @@ def summed_waits(comparisons: Sequence[RankComparison]) -> list[RankWaits]:
     """Return the waiting of each rank, summed over comparisons of recordings at different steps of the run."""
     total: dict[int, RankWaits] = {}
     for row in (row for comparison in comparisons for row in comparison.waits):
-        total[row.rank] = with_added(total[row.rank], row) if row.rank in total else row
+        total[row.rank] = _with_added(total[row.rank], row) if row.rank in total else row
     return [total[rank] for rank in sorted(total)]
 
 
-def with_added(row: RankWaits, other: RankWaits) -> RankWaits:
+def _with_added(row: RankWaits, other: RankWaits) -> RankWaits:
     sums = {name: getattr(row, name) + getattr(other, name) for name in RankWaits.__struct_fields__ if name != "rank"}
     return msgspec.structs.replace(row, **sums)

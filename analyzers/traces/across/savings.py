@@ -15,13 +15,13 @@ from analyzers.columns import Integers, Mask
 from analyzers.traces.across.lateness import Lateness, Replay
 from analyzers.traces.across.matching import MatchedCollectives
 
-SIMULATED_AT_ONCE = 1 << 17
+_SIMULATED_AT_ONCE = 1 << 17
 """The number of clocks that are simulated together; the simulation needs a few times as many integers of memory."""
-BY_CHANCE = 3.0
+_BY_CHANCE = 3.0
 """The multiple of the scatter of the other ranks' work up to which a difference from them counts as chance."""
-SCATTER_AT_LEAST = 0.02
+_SCATTER_AT_LEAST = 0.02
 """The least scatter of work, as a share of the median work: the clocks and the scheduling of a host vary by as much."""
-TO_STANDARD_DEVIATION = 1.4826
+_TO_STANDARD_DEVIATION = 1.4826
 """What turns the median absolute deviation of normally distributed values into their standard deviation."""
 STEPS_AT_LEAST = 5
 """The fewest steps without a fault from which a rank's usual distance from the others can be told."""
@@ -39,7 +39,7 @@ def savings(lateness: Lateness) -> tuple[int, list[int]]:
     work, overlap = levelled_work(lateness, "work_ns"), levelled_work(lateness, "overlap_ns")
     as_recorded = replay.duration(*recorded)
     ranks = range(len(matched.ranks))
-    together = max(1, SIMULATED_AT_ONCE // len(ranks))
+    together = max(1, _SIMULATED_AT_ONCE // len(ranks))
     saved = [
         max(as_recorded - duration, 0)
         for first in ranks[::together]
@@ -60,16 +60,16 @@ def levelled_work(lateness: Lateness, name: str) -> Integers:
     beyond = lateness.beyond_others(work)
     others = work - beyond
     place = places(matched)
-    middle = grouped_median(others, place)
-    scatter = TO_STANDARD_DEVIATION * grouped_median(np.abs(others - middle), place) + SCATTER_AT_LEAST * middle
-    usual = grouped_median(beyond, place)
-    near_others, near_usual = np.abs(beyond) <= BY_CHANCE * scatter, np.abs(beyond - usual) <= BY_CHANCE * scatter
+    middle = _grouped_median(others, place)
+    scatter = _TO_STANDARD_DEVIATION * _grouped_median(np.abs(others - middle), place) + _SCATTER_AT_LEAST * middle
+    usual = _grouped_median(beyond, place)
+    near_others, near_usual = np.abs(beyond) <= _BY_CHANCE * scatter, np.abs(beyond - usual) <= _BY_CHANCE * scatter
     # A rank that is late in most steps is compared with itself.
-    is_late_mostly = 2 * count_by(place, near_others) < np.bincount(place)[place]
+    is_late_mostly = 2 * _count_by(place, near_others) < np.bincount(place)[place]
     by_chance = np.where(is_late_mostly, near_usual, near_others)
-    by_chance &= count_by(place, by_chance) >= STEPS_AT_LEAST
+    by_chance &= _count_by(place, by_chance) >= STEPS_AT_LEAST
     level = np.zeros_like(work)
-    level[by_chance] = grouped_median(beyond[by_chance], place[by_chance])
+    level[by_chance] = _grouped_median(beyond[by_chance], place[by_chance])
     levelled: Integers = np.where(by_chance, np.maximum(work - level, 0), others)
     return levelled
 
@@ -90,7 +90,7 @@ def places(matched: MatchedCollectives) -> Integers:
     return np.unique(place, return_inverse=True)[1]
 
 
-def grouped_median(values: Integers, group: Integers) -> Integers:
+def _grouped_median(values: Integers, group: Integers) -> Integers:
     """Return, for each value, the lower median of all values of its group."""
     order = np.lexsort((values, group))
     first = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -100,6 +100,6 @@ def grouped_median(values: Integers, group: Integers) -> Integers:
     return median
 
 
-def count_by(group: Integers, mask: Mask) -> Integers:
+def _count_by(group: Integers, mask: Mask) -> Integers:
     """Return, for each element of a mask, how many elements of its group are true."""
     return np.bincount(group, weights=mask).astype(np.int64)[group]

@@ -13,7 +13,7 @@ from analyzers.traces.across.what_if import WORTH, Change, WhatIf
 from analyzers.traces.loading import Recording
 from analyzers.traces.reading.trace import NO_STEP
 
-OFF_AT_MOST = 0.05
+_OFF_AT_MOST = 0.05
 """The largest accepted error of the simulation, relative to the recorded time of the job.
 
 If the job, simulated as recorded, is off by more, no answer is given.
@@ -30,13 +30,13 @@ def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | N
     """
     answers = comparison.what_ifs if comparison else []
     try:
-        of_stages = stage_what_ifs(recordings, comparison.lateness if comparison else None)
+        of_stages = _stage_what_ifs(recordings, comparison.lateness if comparison else None)
     except UnknownStages as error:
         return answers, str(error)
     return (answers if of_stages is None else of_stages), ""
 
 
-def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -> list[WhatIf] | None:
+def _stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -> list[WhatIf] | None:
     """Return what the job would save if each of its pipeline stages computed only as long as the others.
 
     Answers that save more than 1 % are returned, the largest saving first. `recordings` are of the same part of the
@@ -53,9 +53,9 @@ def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -
     if len(by_rank) < len(recordings):
         raise UnknownStages("several recordings are of one rank, or of none")
     stages = find_stages(by_rank, messages)
-    replay = replay_of(by_rank, messages, lateness)
+    replay = _replay_of(by_rank, messages, lateness)
     before = replay.duration({})
-    if abs(before - replay.recorded) > OFF_AT_MOST * replay.recorded:
+    if abs(before - replay.recorded) > _OFF_AT_MOST * replay.recorded:
         raise UnknownStages(f"simulated as recorded, the job is off by {abs(before / replay.recorded - 1):.0%}")
     compute = [[replay.programs[rank].compute for rank in ranks] for ranks in stages]
     steps = {step for one in recordings for step in one.column("step").tolist() if step != NO_STEP}
@@ -68,14 +68,14 @@ def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -
             ranks=ranks,
             steps=max(1, len(steps)),
             window_ns=before,
-            saved_ns=max(0, before - replay.duration(dict(zip(ranks, shares_left(compute, stage), strict=True)))),
+            saved_ns=max(0, before - replay.duration(dict(zip(ranks, _shares_left(compute, stage), strict=True)))),
         )
         for stage, ranks in enumerate(stages)
     ]
     return sorted((row for row in answers if row.saved_ns > WORTH * before), key=lambda row: -row.saved_ns)
 
 
-def shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
+def _shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
     """Return, for each rank of a stage, the factor on its computing time if the stage computed as long as the others.
 
     `compute[stage]` has the computing time (ns) of each rank of a stage. The time of a stage is the median of its
@@ -87,7 +87,7 @@ def shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
     return [min(1.0, typical / max(own, 1)) for own in compute[stage]]
 
 
-def replay_of(
+def _replay_of(
     recordings: dict[int, Recording], messages: dict[int, list[Message]], lateness: Lateness | None
 ) -> StageReplay:
     """Return a simulation of all ranks of a job that send messages.
@@ -98,9 +98,9 @@ def replay_of(
     Raises:
         UnknownStages: The clocks of the ranks cannot be compared, or the sends of some ranks do not match the receives.
     """
-    ahead = clocks_ahead(recordings, lateness)
+    ahead = _clocks_ahead(recordings, lateness)
     steps = {rank: one.column("step") for rank, one in recordings.items()}
-    pairs = partners(messages, steps) | (collective_partners(lateness, messages) if lateness else {})
+    pairs = partners(messages, steps) | (_collective_partners(lateness, messages) if lateness else {})
     programs = {
         rank: program_of(one, messages[rank], ahead[rank]) for rank, one in recordings.items() if messages[rank]
     }
@@ -108,7 +108,7 @@ def replay_of(
     return StageReplay(programs, meetings(programs, pairs, receives))
 
 
-def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) -> dict[int, int]:
+def _clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) -> dict[int, int]:
     """Return {rank: by how many ns its clock is ahead of the first rank's, in the middle of its recording}.
 
     Raises:
@@ -125,7 +125,7 @@ def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) ->
     return {rank: int(clocks[rank].ahead(middle[rank])[0]) for rank in recordings}
 
 
-def collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
+def _collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
     """Return, for each kernel of a matched collective, the kernels of the same collective on the other ranks.
 
     Only ranks with messages count. `lateness` has the matched collectives, `messages` the sends and receives of each

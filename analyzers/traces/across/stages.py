@@ -53,13 +53,13 @@ def find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequ
     missing = sorted({peer for named in peers.values() for peer in named} - set(recordings))
     if missing:
         raise UnknownStages(f"there is no trace of rank {missing[0]}, which sends or receives")
-    chains = described_chains(recordings, peers) or chains_of_peers(senders, peers)
+    chains = _described_chains(recordings, peers) or chains_of_peers(senders, peers)
     if len({len(chain) for chain in chains}) != 1:
         raise UnknownStages("the chains of its sends and receives differ in length")
     return [sorted(ranks) for ranks in zip(*sorted(chains), strict=True)]
 
 
-def described_chains(recordings: Mapping[int, Recording], peers: Mapping[int, set[int]]) -> list[tuple[int, ...]]:
+def _described_chains(recordings: Mapping[int, Recording], peers: Mapping[int, set[int]]) -> list[tuple[int, ...]]:
     """Return the ranks of each process group that is described as a pipeline and contains all peers of its ranks.
 
     `peers` has, for each rank with messages, the ranks that it exchanges them with. The list is empty unless each of
@@ -89,7 +89,7 @@ def chains_of_peers(messages: Mapping[int, Sequence[Message]], peers: Mapping[in
     for rank in sorted(peers):
         if len(peers[rank]) != 1 or rank in placed:
             continue
-        chain = walk(rank, peers)
+        chain = _walk(rank, peers)
         placed.update(chain)
         begins, ends = (messages[end][0].sends for end in (chain[0], chain[-1]))
         if begins == ends:
@@ -100,7 +100,7 @@ def chains_of_peers(messages: Mapping[int, Sequence[Message]], peers: Mapping[in
     return chains
 
 
-def walk(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
+def _walk(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
     """Return the ranks of the chain that begins at `rank`, followed from peer to peer to its other end.
 
     `peers` has, for each rank, the ranks that it exchanges messages with.

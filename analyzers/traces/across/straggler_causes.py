@@ -11,10 +11,10 @@ from analyzers.traces.model import RankTrace
 # Part of the excess that one cause must cover to be named.
 CAUSE_SHARE = 0.5
 # Times as many kernels as the other ranks run, from which on a rank has more work, not a slower device.
-MORE_EVENTS = 1.02
+_MORE_EVENTS = 1.02
 # Matrix products: kernels of cuBLAS, CUTLASS and rocBLAS (Cijk), and the operators of a CPU.
-PRODUCTS = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
-ANY_NAME = re.compile("")
+_PRODUCTS = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
+_ANY_NAME = re.compile("")
 
 
 class Cause(StrEnum):
@@ -43,13 +43,13 @@ class Cause(StrEnum):
     @property
     def is_phase(self) -> bool:
         """Whether the cause is a recorded phase of the host, such as data loading."""
-        return self not in NOT_PHASES
+        return self not in _NOT_PHASES
 
 
-NOT_PHASES = {Cause.COMPUTE, Cause.COPIES, Cause.HOST, Cause.MIXED}
+_NOT_PHASES = {Cause.COMPUTE, Cause.COPIES, Cause.HOST, Cause.MIXED}
 # The measure of `matching.MEASURES` that each cause is known by; the excess that none of them has is the host's.
-MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
-    cause: f"{cause}_ns" for cause in Cause if cause not in NOT_PHASES
+_MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
+    cause: f"{cause}_ns" for cause in Cause if cause not in _NOT_PHASES
 }
 
 
@@ -72,7 +72,7 @@ class ComputeGrowth(NamedTuple):
 
     @property
     def has_more_work(self) -> bool:
-        return self.events > MORE_EVENTS * self.typical_events
+        return self.events > _MORE_EVENTS * self.typical_events
 
 
 def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
@@ -83,7 +83,7 @@ def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
     than half, so it is the cause.
     """
     total = excess["work_ns"]
-    parts = {cause: excess[measure] for cause, measure in MEASURE_OF.items()}
+    parts = {cause: excess[measure] for cause, measure in _MEASURE_OF.items()}
     phases = sum(max(parts[cause], 0) for cause in parts if cause.is_phase)
     parts[Cause.HOST] = total - max(parts[Cause.COMPUTE], 0) - max(parts[Cause.COPIES], 0) - phases
     # Of two that cover all of the excess a recorded phase says more than compute, which it may contain.
@@ -94,19 +94,19 @@ def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
 
 def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
     """Return how the computing of rank `mine` differs from that of the others: by more kernels, or by longer ones."""
-    kernel, growth = grown_most(mine, others)
+    kernel, growth = _grown_most(mine, others)
     return ComputeGrowth(
         on_device=mine.source == "device",
         events=mine.device_events,
         typical_events=median_low(account.device_events for account in others),
-        slowdown=slowdown(mine, others, ANY_NAME),
-        product_slowdown=slowdown(mine, others, PRODUCTS),
+        slowdown=slowdown(mine, others, _ANY_NAME),
+        product_slowdown=slowdown(mine, others, _PRODUCTS),
         kernel=kernel,
         growth_ns=max(growth, 0),
     )
 
 
-def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
+def _grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
     """Return (name, ns) of the computing kernel that takes more time than on the other ranks by the most ns.
 
     The rank `mine` is compared with the lower median of the ranks `others`. The result is ("", 0) if the rank `mine`

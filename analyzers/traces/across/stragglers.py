@@ -11,16 +11,16 @@ from analyzers.traces.across.straggler_causes import Cause, ComputeGrowth, cause
 
 # Part of the recorded time by which a rank's own work must exceed the others'. On a CPU processes take turns on the
 # cores, so that healthy ranks differ by more.
-EXCESS = {"device": 0.03, "cpu": 0.2}
+_EXCESS = {"device": 0.03, "cpu": 0.2}
 # How many times the next largest excess the largest must be: else several ranks are slow, or none.
-RUNNER_UP = 1.5
+_RUNNER_UP = 1.5
 # Part of all waiting that must be for the rank.
-CAUSED_SHARE = 0.5
+_CAUSED_SHARE = 0.5
 # Part of the steps in which the rank must be late, where at least so many steps were recorded.
-LATE_STEPS, STEPS_AT_LEAST = 0.6, 5
+_LATE_STEPS, STEPS_AT_LEAST = 0.6, 5
 # A process is late by one time slice of the scheduler whenever another one runs on its core: on a CPU that says
 # nothing about the rank.
-TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
+_TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
     """
     worst: dict[int, LateRank] = {}
     for comparison in comparisons:
-        late = late_rank(comparison)
+        late = _late_rank(comparison)
         if late is None:
             continue
         rank, excess = late.straggler.rank, late.straggler.excess_ns
@@ -82,22 +82,22 @@ def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
     return sorted(worst.values(), key=lambda late: -late.straggler.excess_ns)
 
 
-def late_rank(comparison: RankComparison) -> LateRank | None:
+def _late_rank(comparison: RankComparison) -> LateRank | None:
     """Return the rank that works longest beyond the others (the largest excess); None if it does not stand out."""
     waits = comparison.waits
     index = max(range(len(waits)), key=lambda i: waits[i].excess_ns)
     row, runner_up = waits[index], max(wait.excess_ns for i, wait in enumerate(waits) if i != index)
-    if row.excess_ns < max(EXCESS[source_of(comparison, index)] * row.window_ns, RUNNER_UP * runner_up):
+    if row.excess_ns < max(_EXCESS[_source_of(comparison, index)] * row.window_ns, _RUNNER_UP * runner_up):
         return None
     straggler = measured(comparison, index)
-    if may_be_chance(comparison, index, straggler):
+    if _may_be_chance(comparison, index, straggler):
         return None
     accounts = [recording.account for recording in comparison.lateness.matched.recordings]
     others = [account for i, account in enumerate(accounts) if i != index]
     return LateRank(straggler, compute_growth(accounts[index], others))
 
 
-def source_of(comparison: RankComparison, index: int) -> str:
+def _source_of(comparison: RankComparison, index: int) -> str:
     """Return what a rank was measured on: `device`, or `cpu` if no device worked.
 
     `index` is the index of the rank in `comparison.waits`.
@@ -105,7 +105,7 @@ def source_of(comparison: RankComparison, index: int) -> str:
     return comparison.lateness.matched.recordings[index].account.source
 
 
-def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
+def _may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
     """Return whether a rank that seems to be a straggler may be late only by chance, as happens on a busy machine.
 
     `index` is the index of the rank in `comparison.waits`. There are two rules. On a CPU with enough steps, a rank may
@@ -113,10 +113,10 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
     device, a recorded phase of the host as the cause, or too few steps) it counts as chance unless at least half of all
     waiting was for this rank.
     """
-    evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
+    evident = _source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:
-        return straggler.caused_share < CAUSED_SHARE
-    return straggler.late_steps < LATE_STEPS * straggler.steps
+        return straggler.caused_share < _CAUSED_SHARE
+    return straggler.late_steps < _LATE_STEPS * straggler.steps
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
@@ -142,7 +142,7 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
         last_share=round(row.last_arrivals / row.collectives, 4),
         caused_share=round(row.caused_ns / max(1, sum(wait.caused_ns for wait in comparison.waits)), 4),
         steps=len(by_step),
-        late_steps=int((by_step > late_from_ns(comparison, index, len(by_step))).sum()),
+        late_steps=int((by_step > _late_from_ns(comparison, index, len(by_step))).sum()),
         cause=cause,
         detail="",
         causes_ns=causes,
@@ -154,11 +154,11 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
     )
 
 
-def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
+def _late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
     """Return the excess in ns above which a rank counts as late in a single step.
 
     `index` is the index of the rank in `comparison.waits`, `steps` the number of recorded steps. On a CPU the result
     is at least a time slice of the scheduler.
     """
-    source = source_of(comparison, index)
-    return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))
+    source = _source_of(comparison, index)
+    return max(_TIME_SLICE_NS[source], _EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

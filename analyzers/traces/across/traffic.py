@@ -24,7 +24,7 @@ def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.D
     receivers = sorted({rank for account in known for exchange in account.exchanges for rank in exchange.ranks})
     joined = -(-max(len(senders), len(receivers)) // at_most) or 1
     rows, columns = (np.arange(0, len(ranks), joined) for ranks in (senders, receivers))
-    sent = bytes_between(known, senders, receivers)
+    sent = _bytes_between(known, senders, receivers)
     if len(sent):
         # The maximum, as in every chart: a pair that exchanges much must stay visible among quiet neighbours.
         sent = np.fmax.reduceat(np.fmax.reduceat(sent, rows, axis=0), columns, axis=1)
@@ -35,7 +35,7 @@ def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.D
     )
 
 
-def bytes_between(accounts: Sequence[RankTrace], senders: Sequence[int], receivers: Sequence[int]) -> Floats:
+def _bytes_between(accounts: Sequence[RankTrace], senders: Sequence[int], receivers: Sequence[int]) -> Floats:
     """Return float64[sender, receiver] of bytes sent in all-to-alls, summed over all process groups and traces.
 
     The value is NaN where two ranks share no group.

@@ -13,7 +13,7 @@ import numpy as np
 from analyzers.traces.across.lateness import Lateness, Replay
 from analyzers.traces.columns.phases import HOST_PHASES
 
-WORTH, COLLECTIVES_AT_MOST = 0.01, 3
+WORTH, _COLLECTIVES_AT_MOST = 0.01, 3
 """The share of the time from which on an answer is listed, and the most kinds of collectives that are simulated."""
 
 
@@ -63,15 +63,15 @@ def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) 
         return WhatIf(change=change, name=name, rank=rank, steps=steps, window_ns=window_ns, saved_ns=saved_ns)
 
     rows = [answer(Change.RANK_AS_OTHERS, "", rank, saved) for rank, saved in saved_by_rank.items()]
-    rows += [answer(Change.WITHOUT_PHASE, phase, None, saved) for phase, saved in without_phases(lateness, window_ns)]
+    rows += [answer(Change.WITHOUT_PHASE, phase, None, saved) for phase, saved in _without_phases(lateness, window_ns)]
     rows += [
         answer(Change.COLLECTIVE_TWICE_AS_FAST, name, None, saved)
-        for name, saved in faster_collectives(lateness, window_ns)
+        for name, saved in _faster_collectives(lateness, window_ns)
     ]
     return sorted((row for row in rows if row.saved_ns > WORTH * window_ns), key=lambda row: -row.saved_ns)
 
 
-def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
+def _without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
     """Yield (phase, ns saved if the phase took no time on any rank) for each longer phase of the host.
 
     A phase counts as longer if it takes more than 1 % of `window_ns` on some rank. `window_ns` is the simulated time
@@ -86,7 +86,7 @@ def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, in
             yield phase, max(0, window_ns - replay.duration(work - spent, overlap))
 
 
-def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
+def _faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
     """Yield (name, ns saved if their transfers took half as long) for the collectives with the longest transfers.
 
     Only the three names with the most transfer time are tried, if it is more than 1 % of `window_ns`.
@@ -95,7 +95,7 @@ def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str
     work, overlap = matched.column("work_ns"), matched.column("overlap_ns")
     names = np.array([matched.text(row, "name") for row in matched.first_row.tolist()])
     total = {name: int(lateness.transfer[names == name].sum()) for name in dict.fromkeys(names.tolist())}
-    for name in sorted(total, key=lambda name: -total[name])[:COLLECTIVES_AT_MOST]:
+    for name in sorted(total, key=lambda name: -total[name])[:_COLLECTIVES_AT_MOST]:
         if total[name] > WORTH * window_ns:
             transfer = np.where(names == name, lateness.transfer // 2, lateness.transfer)
             yield name, max(0, window_ns - replay.duration(work, overlap, transfer))

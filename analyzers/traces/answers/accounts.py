@@ -24,11 +24,11 @@ from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
 from analyzers.traces.opportunities.account import opportunities
 from analyzers.traces.reading.distinct import distinct_values, factorize, sums_by_code
 
-KERNELS_AT_MOST = 100
+_KERNELS_AT_MOST = 100
 EXCERPT = 0.01
 """If events cover less than this share of the steps, the file is only an excerpt of what was recorded."""
 # The fields in which a `RankTrace` divides its whole time, as a `Breakdown` divides the time of a part.
-SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
+_SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
 
 
 class Identity(TypedDict):
@@ -75,13 +75,13 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
         steps=len(trace.steps),
         device_events=len(work.rows),
         unlinked_events=int((~work.linked).sum()),
-        **{name: getattr(whole, name) for name in SHARED_FIELDS},
-        **idle_times(work),
+        **{name: getattr(whole, name) for name in _SHARED_FIELDS},
+        **_idle_times(work),
         blocking_communication_ns=union_length(*collectives.blocking),
-        kernels=kernels(attribution)[:KERNELS_AT_MOST],
+        kernels=kernels(attribution)[:_KERNELS_AT_MOST],
         step_times=step_times(work),
-        phases=phase_breakdowns(work),
-        streams=stream_breakdowns(work),
+        phases=_phase_breakdowns(work),
+        streams=_stream_breakdowns(work),
         operators=attribution.operators(formulas),
         modules=attribution.modules(),
         annotations=attribution.annotations(),
@@ -99,7 +99,7 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
         compiled=compiled_code(trace),
         sequences=sequences(work),
         counters=msgspec.convert(trace.columns.meta["counters"], list[DeviceCounter]),
-        **arithmetic(attribution, formulas, whole.span_ns),
+        **_arithmetic(attribution, formulas, whole.span_ns),
         python_stacks=bool(trace.category_matches({"python_function"}).any()),
         opportunities=opportunities(collectives, attribution, formulas),
         problems=[],
@@ -119,7 +119,7 @@ def identity(work: Work) -> Identity:
     )
 
 
-def idle_times(work: Work) -> IdleTimes:
+def _idle_times(work: Work) -> IdleTimes:
     gaps = idle(work)
     return IdleTimes(
         idle_host_ns=gaps.host,
@@ -129,7 +129,7 @@ def idle_times(work: Work) -> IdleTimes:
     )
 
 
-def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
+def _arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
     """Return the floating-point operations of a device or host, the operations per second, and the device's peak rate.
 
     The operations per second are an average over the recorded steps. They are an average over the time of all events
@@ -164,10 +164,10 @@ def breakdowns(work: Work, names: Sequence[str], group: Column) -> list[Breakdow
     events = np.bincount(group, minlength=len(names)).tolist()
     durations = sums_by_code(group, end - start, len(names)).tolist()
     times = break_down(start, end, work.kind[rows], group, len(names))
-    return [named_breakdown(*row) for row in zip(names, events, durations, times, strict=True)]
+    return [_named_breakdown(*row) for row in zip(names, events, durations, times, strict=True)]
 
 
-def named_breakdown(name: str, events: int, work_ns: int, times: TimeBreakdown) -> Breakdown:
+def _named_breakdown(name: str, events: int, work_ns: int, times: TimeBreakdown) -> Breakdown:
     return Breakdown(
         name=name,
         events=events,
@@ -184,7 +184,7 @@ def named_breakdown(name: str, events: int, work_ns: int, times: TimeBreakdown) 
     )
 
 
-def phase_breakdowns(work: Work) -> list[Breakdown]:
+def _phase_breakdowns(work: Work) -> list[Breakdown]:
     """Return, for each phase such as `forward`, how the time of the events launched in this phase divides.
 
     Events whose launching call was not recorded are in the phase `no launch`. The phase with most time comes first. The
@@ -195,7 +195,7 @@ def phase_breakdowns(work: Work) -> list[Breakdown]:
     return [] if names == [OTHER] else sorted(breakdowns(work, names, group), key=lambda row: -row.busy_ns)
 
 
-def stream_breakdowns(work: Work) -> list[Breakdown]:
+def _stream_breakdowns(work: Work) -> list[Breakdown]:
     """Return, for each stream of a device or thread of a host, the time of its events by kind of work."""
     lanes, (used, group) = work.trace.columns.meta["lanes"], factorize(work.trace.columns["lane"][work.rows])
     return breakdowns(work, [lanes[i]["name"] for i in used.tolist()], group)

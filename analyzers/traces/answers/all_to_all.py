@@ -11,10 +11,10 @@ from analyzers.traces.answers.collectives import RankCollectives, element_bytes
 from analyzers.traces.model import AllToAll
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 
-ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
-SPLIT_AT_MOST = 1 << 31
+_ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
+_SPLIT_AT_MOST = 1 << 31
 # Stands for splits that were recorded but cannot be used: they fit no group.
-NO_SPLITS: list[object] = [None]
+_NO_SPLITS: list[object] = [None]
 
 
 def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
@@ -23,7 +23,7 @@ def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
     The group with most bytes sent comes first. Calls are left out if their recorded split sizes are truncated or do not
     fit the group.
     """
-    names = [ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
+    names = [_ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
     is_all_to_all = np.array(names, bool)[collectives.name.code]
     elements, splits = collectives.recorded("elements"), collectives.recorded("splits")
     rows = np.flatnonzero(is_all_to_all & (elements >= 0) & (splits >= 0))
@@ -56,24 +56,24 @@ def split_bytes(size: int, text: str, members: int) -> Integers:
     The result is an empty array if the number of split sizes is not `members`. Example: 600 bytes by "[1, 2, 3]" among
     3 members give 100, 200 and 300 bytes.
     """
-    splits = decoded_splits(text) or [1] * members
-    numbers = [split for split in splits if isinstance(split, int) and 0 <= split < SPLIT_AT_MOST]
+    splits = _decoded_splits(text) or [1] * members
+    numbers = [split for split in splits if isinstance(split, int) and 0 <= split < _SPLIT_AT_MOST]
     if len(numbers) != len(splits) or len(numbers) != members or not sum(numbers):
         return np.zeros(0, np.int64)
     return np.array([size * split // sum(numbers) for split in numbers], np.int64)
 
 
-def decoded_splits(text: str) -> list[object]:
+def _decoded_splits(text: str) -> list[object]:
     """Return the split sizes in a text; an empty list if the text is empty, which means that the data is split evenly.
 
-    The result is `NO_SPLITS` if the text cannot be decoded; recorders truncate long lists.
+    The result is `_NO_SPLITS` if the text cannot be decoded; recorders truncate long lists.
     """
     # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):
         splits = msgspec.json.decode(text)
         splits = msgspec.json.decode(splits) if isinstance(splits, str) else splits
-        return splits if isinstance(splits, list) else NO_SPLITS
-    return NO_SPLITS if text else []
+        return splits if isinstance(splits, list) else _NO_SPLITS
+    return _NO_SPLITS if text else []
 
 
 def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:

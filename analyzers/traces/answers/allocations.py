@@ -24,9 +24,9 @@ from analyzers.traces.memory_model import (
 from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.trace import HOST_LANE, OPS, Trace
 
-ROWS_AT_MOST, LARGEST_AT_MOST = 100, 20
-CODE = ("operator", "module", "line")
-EVALUATES, ACCUMULATES = "autograd::engine::evaluate_function: ", "torch::autograd::AccumulateGrad"
+ROWS_AT_MOST, _LARGEST_AT_MOST = 100, 20
+_CODE = ("operator", "module", "line")
+_EVALUATES, _ACCUMULATES = "autograd::engine::evaluate_function: ", "torch::autograd::AccumulateGrad"
 """The beginning of the name of an event in which autograd runs an operator, and the operator of a leaf's gradient."""
 
 
@@ -104,7 +104,7 @@ class AttributedAllocations:
 
         The row is NONE if there is no such event around the allocation or free.
         """
-        return {what: self.innermost(what) for what in CODE}
+        return {what: self.innermost(what) for what in _CODE}
 
     def innermost(self, what: str) -> Integers:
         rows = self.module_around() if what == "module" else self.attribution.around(what)
@@ -139,9 +139,9 @@ class AttributedAllocations:
         the operator that computed the gradient, on the same thread.
         """
         c, names = self.trace.columns, self.trace.names
-        runs = self.trace.rows_named(np.array([name.startswith(EVALUATES) for name in names] or [False]), OPS)
+        runs = self.trace.rows_named(np.array([name.startswith(_EVALUATES) for name in names] or [False]), OPS)
         runs = runs[np.lexsort((c["start"][runs], c["lane"][runs]))]
-        accumulates = np.array([name.endswith(ACCUMULATES) for name in names] or [False])[c["name"][runs]]
+        accumulates = np.array([name.endswith(_ACCUMULATES) for name in names] or [False])[c["name"][runs]]
         # For each run, the last one up to it that computes a gradient; -1: there is none.
         before = np.maximum.accumulate(np.where(accumulates, NONE, np.arange(len(runs))))
         known = accumulates & (before != NONE)
@@ -184,7 +184,7 @@ class AttributedAllocations:
 
     def beginning(self) -> MemoryMoment:
         at = int(self.allocator.at[0]) + self.base
-        nowhere = dict.fromkeys(CODE, "")
+        nowhere = dict.fromkeys(_CODE, "")
         return MemoryMoment(bytes=self.allocator.before, at_ns=at, step=None, phase=OTHER, **nowhere)
 
     def moment(self, index: int, size: int) -> MemoryMoment:
@@ -228,7 +228,7 @@ class AttributedAllocations:
         rows = []
         for name, events in self.events_inside(what, deep=True):
             mine = self.allocator.change[own[name]] if name in own else np.zeros(0, np.int64)
-            rows.append(named_totals(self.name_of(name), self.allocator.change[events], mine))
+            rows.append(_named_totals(self.name_of(name), self.allocator.change[events], mine))
         return largest_first(rows)
 
     def events_inside(self, what: str, *, deep: bool) -> list[tuple[int, Integers]]:
@@ -252,7 +252,7 @@ class AttributedAllocations:
     def totals_by_phase(self) -> list[NamedAllocationTotals]:
         change = self.allocator.change
         rows = [
-            named_totals(PHASE_NAMES[phase], change[events], change[events])
+            _named_totals(PHASE_NAMES[phase], change[events], change[events])
             for phase, events in rows_by_value(self.phase)
         ]
         return [] if [row.name for row in rows] == [OTHER] else largest_first(rows)
@@ -279,7 +279,7 @@ class AttributedAllocations:
     def largest(self) -> list[Allocation]:
         """Return the largest single allocations, the largest first."""
         a = self.allocator
-        indices = np.argsort(-a.change, kind="stable")[:LARGEST_AT_MOST]
+        indices = np.argsort(-a.change, kind="stable")[:_LARGEST_AT_MOST]
         return [self.allocation(index) for index in indices.tolist() if a.change[index] > 0]
 
     def allocation(self, index: int) -> Allocation:
@@ -301,7 +301,7 @@ class AttributedAllocations:
             UnfreedMemory(operator=operator, module=module, line=line, count=len(mine), bytes=sum(mine))
             for (operator, module, line), mine in sizes.items()
         ]
-        return sorted(rows, key=lambda row: -row.bytes)[:LARGEST_AT_MOST]
+        return sorted(rows, key=lambda row: -row.bytes)[:_LARGEST_AT_MOST]
 
 
 def totals(change: Integers) -> Totals:
@@ -317,7 +317,7 @@ def totals(change: Integers) -> Totals:
     )
 
 
-def named_totals(name: str, change: Integers, own_change: Integers) -> NamedAllocationTotals:
+def _named_totals(name: str, change: Integers, own_change: Integers) -> NamedAllocationTotals:
     own = totals(own_change)
     return NamedAllocationTotals(
         name=name,

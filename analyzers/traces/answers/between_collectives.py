@@ -28,14 +28,14 @@ from analyzers.traces.reading.trace import Trace
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
     """Return the columns of a table with a row for each collective of each device or host of a trace.
 
-    The names of the columns begin with `meet_`; the docstring of `account_columns` explains them. `text_ids` is
+    The names of the columns begin with `meet_`; the docstring of `_account_columns` explains them. `text_ids` is
     {distinct text of the trace: its index}; new texts are added to it.
     """
-    tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
+    tables = [_account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
     return {f"meet_{name}": narrowed(np.concatenate([table[name] for table in tables])) for name in tables[0]}
 
 
-def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
+def _account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
     """Return the columns of the table of collectives for one device or host, without the prefix `meet_`.
 
     Times are in ns. `number` is the index of the device or host in the trace. `start` and `end` are the times of the
@@ -48,16 +48,16 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
     meets = ~np.isin(np.arange(len(start)), RankMessages(collectives).table[:, 0]) & ~collectives.is_copy
-    since = np.maximum.accumulate(previous_arrivals(work.trace, start, meets))
+    since = np.maximum.accumulate(_previous_arrivals(work.trace, start, meets))
     still = CoveredTime(*standing_still(work, collectives.blocking))
     # A phase of the host delays the launch, not the kernel, so phases are measured up to the launching call.
     launched = work.launch_start[collectives.indices]
     host = np.where(work.launch[collectives.indices] >= 0, launched, start)
     return {
         "account": np.full(len(start), number),
-        "name": text_numbers(collectives.name, text_ids),
-        "group": text_numbers(collectives.group, text_ids),
-        "dtype": text_numbers(collectives.dtype, text_ids),
+        "name": _text_numbers(collectives.name, text_ids),
+        "group": _text_numbers(collectives.group, text_ids),
+        "dtype": _text_numbers(collectives.dtype, text_ids),
         "members": collectives.members,
         "elements": collectives.sizes,
         "sequence": collectives.recorded("sequence"),
@@ -68,13 +68,13 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
         "work_ns": start - since - still.between(since, start),
         "overlap_ns": overlaps(start, following(start, meets, start.max(initial=0)), still),
         "blocked_ns": still.between(start, following(start, meets, end.max(initial=0))),
-        "compute_ns": time_of_kind(work, COMPUTE).between(since, start),
-        "copy_ns": time_of_kind(work, MEMORY).between(since, start),
-        **host_phase_columns(work.trace, previous_arrivals(work.trace, host, meets), host),
+        "compute_ns": _time_of_kind(work, COMPUTE).between(since, start),
+        "copy_ns": _time_of_kind(work, MEMORY).between(since, start),
+        **_host_phase_columns(work.trace, _previous_arrivals(work.trace, host, meets), host),
     }
 
 
-def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
+def _text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
     """Return, for each item of `labels`, the index of its text in `text_ids`; new texts are added to it."""
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
@@ -84,7 +84,7 @@ def following(arrival: Column, meets: Mask, last: int) -> Column:
     return np.append(arrival[meets], last)[np.cumsum(meets)]
 
 
-def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
+def _previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
     """Return, for each arrival time at a collective (ns), the previous arrival selected by the mask `meets`.
 
     An arrival without a previous one gets the start of the step around the first arrival, or of the recording if there
@@ -108,11 +108,11 @@ def overlaps(arrival: Column, until: Column, still: CoveredTime) -> Integers:
     return np.asarray(np.minimum(stands, until) - arrival).clip(min=0)
 
 
-def time_of_kind(work: Work, kind: int) -> CoveredTime:
+def _time_of_kind(work: Work, kind: int) -> CoveredTime:
     return CoveredTime(work.start[work.kind == kind], work.end[work.kind == kind])
 
 
-def host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
+def _host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
     """Return, for each phase of the host such as data loading, a column of the ns spent in it from `low` to `high`.
 
     `low[i]` and `high[i]` are the ends of the interval for collective i (ns of the trace). The columns are named

@@ -23,14 +23,14 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
     Example: linear calls mm twice, and mm is also called alone. That makes three nodes: linear, linear > mm with a
     count of 2, and mm with a count of 1.
     """
-    c, selected = trace.columns, is_node(trace, by)
+    c, selected = trace.columns, _is_node(trace, by)
     rows = np.flatnonzero(selected)
     if not len(rows):
         return pd.DataFrame(columns=COLUMNS)
     inner = innermost_selected(selected, c["parent"])
     above = np.where(selected & (c["parent"] >= 0), inner[c["parent"]], NONE)
     node, parents, names = nodes(trace, rows, above)
-    calls, duration = launched_work(trace)
+    calls, duration = _launched_work(trace)
     spent, count = (inclusive_sums(calls, values, c["parent"]) for values in (duration, np.ones_like(duration)))
     own = self_times(above, c["start"], c["end"])
     sums = {
@@ -46,7 +46,7 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
         {
             "node": np.arange(len(names)),
             "parent": parents,
-            "depth": depths_of(parents),
+            "depth": _depths_of(parents),
             "name": [trace.names[i] for i in names],
             "count": np.bincount(node[rows], minlength=len(names)),
             **sums,
@@ -54,7 +54,7 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
     )[list(COLUMNS)]
 
 
-def is_node(trace: Trace, by: str) -> Mask:
+def _is_node(trace: Trace, by: str) -> Mask:
     """Return, for each event of the trace, whether it is a node of the call tree of kind `by`."""
     functions = trace.category_matches({"python_function"})
     if by == "operator":
@@ -82,7 +82,7 @@ def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[i
     return node, [outer for outer, _ in known], [own for _, own in known]
 
 
-def depths_of(parents: list[int]) -> list[int]:
+def _depths_of(parents: list[int]) -> list[int]:
     """Return the number of ancestors of each node; a parent must precede its children."""
     depths: list[int] = []
     for parent in parents:
@@ -90,7 +90,7 @@ def depths_of(parents: list[int]) -> list[int]:
     return depths
 
 
-def launched_work(trace: Trace) -> tuple[Integers, Column]:
+def _launched_work(trace: Trace) -> tuple[Integers, Column]:
     """Return, for each kernel and copy with a known launch, the trace row of the launching call, and its own ns."""
     c = trace.columns
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))

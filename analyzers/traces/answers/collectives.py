@@ -19,9 +19,9 @@ from analyzers.traces.reading.trace import NO_STEP, OPS, PEER_COPY
 
 # Collectives that end on all ranks at nearly the same moment, and on none before the last rank has arrived.
 SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
-GATHERS = re.compile(r"all_?gather", re.IGNORECASE)
-REDUCES_AND_GATHERS = re.compile(r"all_?reduce", re.IGNORECASE)
-ELEMENT_BYTES = {
+_GATHERS = re.compile(r"all_?gather", re.IGNORECASE)
+_REDUCES_AND_GATHERS = re.compile(r"all_?reduce", re.IGNORECASE)
+_ELEMENT_BYTES = {
     "double": 8, "float": 4, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "byte": 1, "char": 1, "bool": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "long int": 8, "c10::bfloat16": 2, "c10::half": 2,
 }  # fmt: skip
@@ -154,7 +154,7 @@ class RankCollectives:
             return np.where(recorded > 0, recorded, UNKNOWN)
         shaped = np.array([self.host_shapes.get(row, (UNKNOWN, ""))[0] for row in self.rows.tolist()], np.int64)
         # On a host only the input is recorded, of which an all_gather makes as many as there are ranks.
-        gathers = np.array([GATHERS.search(name) is not None for name in self.name.texts], bool)[self.name.code]
+        gathers = np.array([_GATHERS.search(name) is not None for name in self.name.texts], bool)[self.name.code]
         shaped *= np.where(gathers, self.members, 1)
         return np.where(recorded > 0, recorded, np.maximum(shaped, UNKNOWN))
 
@@ -169,7 +169,7 @@ class RankCollectives:
         c = self.work.trace.columns
         mine = np.flatnonzero(np.isin(c["shape_row"], self.rows))
         pairs = zip(c["shape_row"][mine].tolist(), c["shape_text"][mine].tolist(), strict=True)
-        return {row: first_input(c.meta["shapes"][text]) for row, text in pairs}
+        return {row: _first_input(c.meta["shapes"][text]) for row, text in pairs}
 
     def step(self) -> Integers:
         """Return the step number of each collective; NO_STEP outside of steps."""
@@ -178,7 +178,7 @@ class RankCollectives:
         return np.where(index == NO_STEP, NO_STEP, numbers[index])
 
 
-def first_input(shapes: str) -> tuple[int, str]:
+def _first_input(shapes: str) -> tuple[int, str]:
     """Return (number of elements, data type) of an operator's first input.
 
     `shapes` is the trace's text of the operator's input shapes. The result is (UNKNOWN, "") if the text is malformed.
@@ -200,11 +200,11 @@ def collective_totals(collectives: RankCollectives) -> list[Collective]:
     kind = combined_codes(*(labels.code for labels in names), collectives.members, collectives.sizes)
     c = collectives.work.trace.columns
     duration = c["end"][collectives.rows] - c["start"][collectives.rows]
-    totals = [totals_of(collectives, int(same[0]), np.sort(duration[same])) for _, same in rows_by_value(kind)]
+    totals = [_totals_of(collectives, int(same[0]), np.sort(duration[same])) for _, same in rows_by_value(kind)]
     return sorted(totals, key=lambda total: (-total.total_ns, total.name, total.bytes))
 
 
-def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
+def _totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
     """Return the totals of collectives that have the same name, process group, data type and size.
 
     `index` is the index of one of them in `collectives`; `durations` has the duration of each of them in ns,
@@ -233,7 +233,7 @@ def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Co
 
 def element_bytes(dtype: str) -> int:
     """Return the bytes of one element of a data type, named as recorders do (`Float`, `c10::BFloat16`); 0: unknown."""
-    return ELEMENT_BYTES.get(dtype.lower(), 0)
+    return _ELEMENT_BYTES.get(dtype.lower(), 0)
 
 
 def bus_factor(name: str, members: int) -> float:
@@ -247,4 +247,4 @@ def bus_factor(name: str, members: int) -> float:
     """
     if not SYMMETRIC.search(name) or members < 1:
         return 1.0
-    return (2 if REDUCES_AND_GATHERS.search(name) else 1) * (members - 1) / members
+    return (2 if _REDUCES_AND_GATHERS.search(name) else 1) * (members - 1) / members

@@ -21,13 +21,13 @@ from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.model import CompiledCode, CompiledFrame
 from analyzers.traces.reading.trace import ANNOTATIONS, Trace
 
-REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")
+_REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")
 GRAPH = re.compile(r"^CompiledFunction$|^## Call CompiledFxGraph|^Pregraph bytecode$")
-LOOKUP = re.compile(r"^TorchDynamo Cache Lookup$")
+_LOOKUP = re.compile(r"^TorchDynamo Cache Lookup$")
 # The outermost events of compiling a forward, or a backward when it first runs; a hundred others are inside.
 COMPILATION = re.compile(r"^dynamo$|compile_inner\b|^entire_(frame|backward)_compile|\bbw_compiler\b")
 BACKWARD = re.compile(r"backward|\bbw_")
-RESUMED = re.compile(r"^(.+)\(\d+\): torch_dynamo_resume_in_(.+)_at_(\d+)$")
+_RESUMED = re.compile(r"^(.+)\(\d+\): torch_dynamo_resume_in_(.+)_at_(\d+)$")
 FRAMES_AT_MOST = 50
 
 
@@ -39,7 +39,7 @@ class Regions:
 
     @cached_property
     def rows(self) -> Integers:
-        rows = annotated(self.trace, REGION)
+        rows = annotated(self.trace, _REGION)
         return rows[np.argsort(self.trace.columns["start"][rows], kind="stable")]
 
     @property
@@ -53,13 +53,13 @@ class Regions:
     @cached_property
     def outer(self) -> Column:
         """For each region, the trace row of the region that called it after a graph break, or NONE."""
-        return enclosing_rows(self.trace, self.rows)
+        return _enclosing_rows(self.trace, self.rows)
 
     @cached_property
     def frames(self) -> list[tuple[str, int]]:
         """For each region, the (frame, version) in its name; ("", 0) if an older recorder wrote neither."""
         names = self.trace.columns["name"][self.rows].tolist()
-        matches = {name: REGION.match(self.trace.names[name]) for name in set(names)}
+        matches = {name: _REGION.match(self.trace.names[name]) for name in set(names)}
         return [((match[1] or ""), int(match[2] or 0)) if (match := matches[name]) else ("", 0) for name in names]
 
     @cached_property
@@ -70,7 +70,7 @@ class Regions:
         """
         c = self.trace.columns
         called = np.flatnonzero(self.trace.category_matches({"python_function"}))
-        first = nearest_moment((c["lane"][called], c["start"][called]), (self.lane, self.start), after=True)
+        first = _nearest_moment((c["lane"][called], c["start"][called]), (self.lane, self.start), after=True)
         pairs = [(row, called[i]) for row, i in zip(self.rows.tolist(), first.tolist(), strict=True) if i != NONE]
         return {row: self.trace.names[c["name"][call]] for row, call in pairs if c["end"][call] <= c["end"][row]}
 
@@ -82,7 +82,7 @@ class Regions:
         """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
         ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
-        before = nearest_moment((c["lane"][ended], c["end"][ended]), (self.lane, self.start), after=False)
+        before = _nearest_moment((c["lane"][ended], c["end"][ended]), (self.lane, self.start), after=False)
         since = np.where(before != NONE, c["end"][ended[before]], self.start)
         # What ended before the outer region began has nothing to do with this break.
         since = np.maximum(since, np.where(broken, c["start"][self.outer], since))
@@ -95,7 +95,7 @@ def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
     return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 
 
-def enclosing_rows(trace: Trace, rows: Column) -> Integers:
+def _enclosing_rows(trace: Trace, rows: Column) -> Integers:
     """Return, for each of the trace rows `rows`, the innermost other row of `rows` whose event encloses it, or NONE."""
     # The parents of the trace will not do: annotations may begin inside one Python function and end in another.
     lane, start, end = (trace.columns[name][rows] for name in ("lane", "start", "end"))
@@ -103,7 +103,7 @@ def enclosing_rows(trace: Trace, rows: Column) -> Integers:
     return np.where(parent >= 0, rows[parent], NONE)
 
 
-def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
+def _nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
     """Return, for each time in `asked`, the index in `known` of the first time at or after it, or NONE.
 
     Both arguments are (lanes, times in ns); only times in the same lane (thread or stream) are compared. With
@@ -123,7 +123,7 @@ def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *
 def compilations(trace: Trace) -> Integers:
     """Return the trace rows of compilations by torch.compile in order of time; nested compilations are left out."""
     rows = annotated(trace, COMPILATION)
-    outermost = rows[enclosing_rows(trace, rows) == NONE]
+    outermost = rows[_enclosing_rows(trace, rows) == NONE]
     return np.asarray(outermost[np.argsort(trace.columns["start"][outermost], kind="stable")])
 
 
@@ -132,7 +132,7 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
     regions, compiling = Regions(trace), compilations(trace)
     if not len(regions.rows) and not len(compiling):
         return None
-    c, lookups = trace.columns, annotated(trace, LOOKUP)
+    c, lookups = trace.columns, annotated(trace, _LOOKUP)
     known, broken = set(regions.frames), regions.outer != NONE
     return CompiledCode(
         regions=len(known),
@@ -144,11 +144,11 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
         between_ns=int(regions.between.sum()),
         lookups=len(lookups),
         lookup_ns=int((c["end"][lookups] - c["start"][lookups]).sum()),
-        frames=compiled_frames(regions, compiling),
+        frames=_compiled_frames(regions, compiling),
     )
 
 
-def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
+def _compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
     """Return each compiled frame with its calls, graph breaks and compilations, the costliest frame first.
 
     `compiling` has the trace rows of all compilations. The cost of a frame is the time of its compilations plus the
@@ -156,11 +156,11 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
     """
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
-    spent, times = compile_times(regions, compiling, which, len(numbers))
+    spent, times = _compile_times(regions, compiling, which, len(numbers))
     rows = []
     for frame, number in numbers.items():
         mine = which == number
-        function, line = function_and_break(
+        function, line = _function_and_break(
             next(filter(None, map(regions.functions.get, regions.rows[mine].tolist())), "")
         )
         rows.append(
@@ -179,7 +179,7 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
     return sorted(rows, key=lambda frame: -(frame.between_ns + frame.compile_ns))[:FRAMES_AT_MOST]
 
 
-def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
+def _compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
     """Return two arrays with an entry for each of `size` frames: the time (ns) and the number of its compilations.
 
     `compiling` has the trace rows of all compilations; backward passes are left out. `which` has, for each region, the
@@ -189,17 +189,17 @@ def compile_times(regions: Regions, compiling: Integers, which: Integers, size: 
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
     forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]
     # The events of compiling do not name their frame, but a frame that was compiled runs right after it.
-    region = nearest_moment((regions.lane, regions.start), (c["lane"][forward], c["end"][forward]), after=True)
+    region = _nearest_moment((regions.lane, regions.start), (c["lane"][forward], c["end"][forward]), after=True)
     known = region != NONE
     np.add.at(spent, which[region[known]], (c["end"][forward] - c["start"][forward])[known])
     np.add.at(times, which[region[known]], 1)
     return spent, times
 
 
-def function_and_break(name: str) -> tuple[str, str]:
+def _function_and_break(name: str) -> tuple[str, str]:
     """Split the name of a Python function into (function, line of the graph break after which it continues).
 
     The line is `file:line`; it is empty for a function that does not continue after a graph break.
     """
-    match = RESUMED.match(name)
+    match = _RESUMED.match(name)
     return (f"{match[1]}: {match[2]}", f"{match[1]}:{match[3]}") if match else (name, "")

@@ -21,7 +21,7 @@ from analyzers.traces.reading.trace import OPS, PROFILER_STEP, Trace
 
 MODULE = re.compile(r"^nn\.Module: ")
 SOURCE = re.compile(r"\.pyx?\(\d+\): ")
-COSTS_AT_MOST = 100
+_COSTS_AT_MOST = 100
 
 
 def is_user_function(name: str) -> bool:
@@ -92,7 +92,7 @@ class Attribution:
                 names.tolist(), *(column.tolist() for column in sums), strict=True
             )
         ]
-        return sorted(costs, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
+        return sorted(costs, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:_COSTS_AT_MOST]
 
     def is_a(self, what: str) -> Mask:
         """Return a mask of the events of the trace that are of kind `what`; callers must not change the mask."""
@@ -170,7 +170,7 @@ class Attribution:
 
     def launched_kernels(self) -> list[LaunchedKernel]:
         """Return the number and time of each kernel that each operator launched directly, most time first."""
-        longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
+        longest = [column[::-1][:_COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
             LaunchedKernel(operator=names[operator], kernel=names[kernel], count=times, total_ns=spent)
@@ -239,7 +239,7 @@ class Attribution:
         selected = np.zeros(len(self.trace.columns["start"]), bool)
         selected[rows] = True
         parent = self.trace.columns["parent"]
-        return strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
+        return _strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
         """Return the names of all modules around the event in trace row `row`, including a module in this row itself.
@@ -255,7 +255,7 @@ class Attribution:
         return names
 
 
-def strictly_around(around: Column, parent: Column) -> Column:
+def _strictly_around(around: Column, parent: Column) -> Column:
     """Return, for each event of a trace, the row of the innermost selected event that strictly encloses it, or NONE.
 
     `around` is the result of `nesting.innermost_selected`, in which a selected event has its own row. `parent` has the

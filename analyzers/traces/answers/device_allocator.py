@@ -76,7 +76,7 @@ class Allocator:
         if not self.totals_recorded:
             return summed - min(0, int(summed.min()))
         totals = self.column("allocated")
-        known = latest_known(totals >= 0)
+        known = _latest_known(totals >= 0)
         return totals[known] + summed - summed[known]
 
     @cached_property
@@ -91,7 +91,7 @@ class Allocator:
         The values are 0 if the recorder did not write them.
         """
         totals = self.column("reserved")
-        return totals[latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
+        return totals[_latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
 
     @cached_property
     def free_of(self) -> Integers:
@@ -129,7 +129,7 @@ class Allocator:
         return int(self.allocated[index - 1]) if index else self.before
 
 
-def latest_known(known: Mask) -> Integers:
+def _latest_known(known: Mask) -> Integers:
     """Return, for each index of a mask, the nearest index at or before it whose value is True.
 
     An index before the first True gets the index of the first True. Example: False, True, False, True give 1, 1, 1, 3.

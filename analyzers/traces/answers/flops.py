@@ -27,7 +27,7 @@ Dims = list[Any]
 Counted = tuple[int, int]
 """Two counts of an operator: its floating-point operations, and the elements of its result or the bytes that it moves.
 
-Formulas return elements; `operator_count` turns them into bytes.
+Formulas return elements; `_operator_count` turns them into bytes.
 """
 
 # Peak FLOP/s (dense, 16-bit) and memory bytes/s of one device, from the maker's data sheet. An MI250X counts as two
@@ -50,17 +50,17 @@ PEAKS = {
     "MI300X": (1307e12, 5.3e12),
     "MI250X": (191.5e12, 1.6e12),
 }
-TYPE_BYTES = {
+_TYPE_BYTES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "bool": 1,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "unsigned char": 1, "signed char": 1, "short int": 2,
 }  # fmt: skip
 # Operators by which autograd saves inputs; they do no work of their own.
-SAVING = {"aten::detach"}
+_SAVING = {"aten::detach"}
 # Operations or bytes of one operator: more can only come from damaged shapes.
-COUNT_AT_MOST = 1 << 50
+_COUNT_AT_MOST = 1 << 50
 
 
-def elements_of(dims: Dims) -> int:
+def _elements_of(dims: Dims) -> int:
     return math.prod(int(size) for size in dims)
 
 
@@ -69,7 +69,7 @@ def matrix_product(a: Dims, b: Dims) -> Counted:
 
     There are 2 m k n operations per matrix of the batch.
     """
-    return 2 * elements_of(a) * int(b[-1]), elements_of(a[:-1]) * int(b[-1])
+    return 2 * _elements_of(a) * int(b[-1]), _elements_of(a[:-1]) * int(b[-1])
 
 
 def mm(dims: list[Dims], _values: list[Any]) -> Counted:
@@ -87,11 +87,11 @@ def attention(dims: list[Dims], _values: list[Any]) -> Counted:
     as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
     """
     q, k, v = dims[:3]
-    heads, length = elements_of(q[:-2]), int(k[-2])
+    heads, length = _elements_of(q[:-2]), int(k[-2])
     return 2 * heads * int(q[-2]) * length * (int(q[-1]) + int(v[-1])), heads * int(q[-2]) * int(v[-1])
 
 
-def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
+def _attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
     """Return the operations of attention's backward from grad, q, k and v, and the number of elements of its results.
 
     The forward pass has two products, the backward pass has five, so the operations are 5/2 of the forward ones: the
@@ -110,13 +110,13 @@ def convolution(dims: list[Dims], values: list[Any]) -> Counted:
     padding and dilation as texts. Each element of the result is a sum of c / groups * (kernel size) products.
     """
     given, weight = dims[0], dims[1]
-    stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
+    stride, padding, dilation = (_whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
     size = [
         (n + 2 * p - d * (int(k) - 1) - 1) // s + 1
         for n, k, s, p, d in zip(map(int, given[2:]), weight[2:], stride, padding, dilation, strict=True)
     ]
     result = int(given[0]) * int(weight[0]) * math.prod(size)
-    return 2 * result * elements_of(weight[1:]), result
+    return 2 * result * _elements_of(weight[1:]), result
 
 
 def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
@@ -126,16 +126,16 @@ def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
     of the weight each take as many operations as the forward pass.
     """
     grad, weight = dims[0], dims[2]
-    return 2 * 2 * elements_of(grad) * elements_of(weight[1:]), elements_of(dims[1]) + elements_of(weight)
+    return 2 * 2 * _elements_of(grad) * _elements_of(weight[1:]), _elements_of(dims[1]) + _elements_of(weight)
 
 
-def whole_numbers(text: str, count: int) -> list[int]:
+def _whole_numbers(text: str, count: int) -> list[int]:
     """Parse a text such as `[2, 2]` into a list of `count` integers; a single number is repeated `count` times."""
     numbers = [int(word) for word in re.findall(r"-?\d+", text)]
     return numbers * count if len(numbers) == 1 else numbers
 
 
-FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
+_FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
     "aten::mm": mm,
     "aten::bmm": mm,
     "aten::_scaled_mm": mm,
@@ -159,7 +159,7 @@ FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
             "aten::_scaled_dot_product_cudnn_attention_backward",
             "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
         ),
-        attention_backward,
+        _attention_backward,
     ),
 }
 
@@ -197,7 +197,7 @@ class Formulas:
         An operator that has a formula itself gets its own row.
         """
         has_formula = np.zeros(len(self.trace.columns["start"]), bool)
-        has_formula[self.trace.rows_named(self.trace.text_matches(set(FORMULAS)), OPS)] = True
+        has_formula[self.trace.rows_named(self.trace.text_matches(set(_FORMULAS)), OPS)] = True
         return innermost_selected(has_formula, self.trace.columns["parent"])
 
     @cached_property
@@ -213,12 +213,12 @@ class Formulas:
         rows, texts = c["shape_row"][shaped].astype(np.int64), c["shape_text"][shaped].astype(np.int64)
         # Recomputation for checkpointing stops once it has all inputs that backward needs. The operator it stops in has
         # saved its inputs (detach) but launched nothing.
-        ran = ~is_recomputed(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.name_matches(SAVING)])
+        ran = ~is_recomputed(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.name_matches(_SAVING)])
         rows, texts = rows[ran], texts[ran]
         pair = combined_codes(c["name"][rows], texts)
         one = first_rows(pair)
         pairs = zip(c["name"][rows[one]].tolist(), texts[one].tolist(), strict=True)
-        counts = [operator_count(self.trace.names[name], c.meta["shapes"][text]) for name, text in pairs]
+        counts = [_operator_count(self.trace.names[name], c.meta["shapes"][text]) for name, text in pairs]
         counted = np.array(counts, np.int64).reshape(-1, 2)[pair]
         return rows, counted[:, 0], counted[:, 1]
 
@@ -286,20 +286,20 @@ def is_recomputed(trace: Trace, rows: Column) -> Mask:
     return np.asarray(forward & (innermost_selected(backward, c["parent"])[rows] != NONE))
 
 
-def operator_count(name: str, shapes: str) -> Counted:
+def _operator_count(name: str, shapes: str) -> Counted:
     """Return the floating-point operations of one operator, and the bytes that it moves; (0, 0) for malformed shapes.
 
     `shapes` has the input sizes, their types and concrete values as three JSON texts, separated by zero bytes.
     """
     dims, types, concrete = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
     try:
-        operations, result = FORMULAS[name](dims, concrete)
-        sizes = [TYPE_BYTES.get(str(kind), 0) for kind in types]
-        read = sum(elements_of(dim) * size for dim, size in zip(dims, sizes, strict=False) if size and dim)
+        operations, result = _FORMULAS[name](dims, concrete)
+        sizes = [_TYPE_BYTES.get(str(kind), 0) for kind in types]
+        read = sum(_elements_of(dim) * size for dim, size in zip(dims, sizes, strict=False) if size and dim)
     except (IndexError, TypeError, ValueError):
         return 0, 0
     moved = read + result * max(sizes, default=0)
-    plausible = 0 <= operations < COUNT_AT_MOST and 0 <= moved < COUNT_AT_MOST
+    plausible = 0 <= operations < _COUNT_AT_MOST and 0 <= moved < _COUNT_AT_MOST
     return (operations, moved) if plausible else (0, 0)
 
 

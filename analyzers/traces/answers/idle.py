@@ -46,7 +46,7 @@ def idle(work: Work) -> Idle:
         return Idle()
     busy_start, busy_end = merge(work.start, work.end)
     begin, end = busy_end[:-1], busy_start[1:]
-    next_event = event_at(work, end)
+    next_event = _event_at(work, end)
     linked = work.linked[next_event]
     launched = np.clip(np.where(linked, work.launch_end[next_event], begin), begin, end)
     queued = linked & (work.launch_end[next_event] <= begin)
@@ -60,7 +60,7 @@ def idle(work: Work) -> Idle:
     )
 
 
-def event_at(work: Work, at: Column) -> Integers:
+def _event_at(work: Work, at: Column) -> Integers:
     """Return, for each time in `at` (ns), the index in `work` of an event that begins at this time.
 
     If several events begin then, one with a known launch is preferred.
@@ -128,7 +128,7 @@ def blocking(work: Work) -> Intervals:
     if work.device is None:
         return subtract(bare, merge(*phase_intervals(work.trace, HOST_PHASES)))
     rows, c = waiting_calls(work.trace), work.trace.columns
-    return union(kernel_waits(work, bare), intersect(bare, merge(c["start"][rows], c["end"][rows])))
+    return union(_kernel_waits(work, bare), intersect(bare, merge(c["start"][rows], c["end"][rows])))
 
 
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
@@ -147,7 +147,7 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
     return union(blocked, subtract((start[quiet], end[quiet]), host_phases))
 
 
-def kernel_waits(work: Work, bare: Intervals) -> Intervals:
+def _kernel_waits(work: Work, bare: Intervals) -> Intervals:
     """Return the intervals of exposed communication (`bare`) during which a computing kernel waited for its end.
 
     The waiting kernel was launched before the communication ended, and began at most 30 µs after the end. Example:

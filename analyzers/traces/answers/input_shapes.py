@@ -9,15 +9,15 @@ from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.model import OperatorShape
 from analyzers.traces.reading.distinct import factorize, sums_by_code
 
-SHAPES_AT_MOST = 50
-TEXT_AT_MOST = 200
+_SHAPES_AT_MOST = 50
+_TEXT_AT_MOST = 200
 
 
 def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[OperatorShape]:
     """Return the time of operators by name and input sizes, the most time first; empty if no shapes were recorded."""
     c, names = attribution.trace.columns, attribution.trace.names
     rows, texts = c["shape_row"].astype(np.int64), c["shape_text"].astype(np.int64)
-    spent = direct_time(attribution)[rows]
+    spent = _direct_time(attribution)[rows]
     rows, texts, spent = rows[spent > 0], texts[spent > 0], spent[spent > 0]
     if not len(rows):
         return []
@@ -30,12 +30,12 @@ def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[Operat
         for values in (operations, moved)
     )
     shapes = []
-    for i in np.argsort(-total, kind="stable")[:SHAPES_AT_MOST].tolist():
+    for i in np.argsort(-total, kind="stable")[:_SHAPES_AT_MOST].tolist():
         text, name = divmod(int(keys[i]), len(names))
         shapes.append(
             OperatorShape(
                 name=names[name],
-                shapes=readable_shapes(c.meta["shapes"][text]),
+                shapes=_readable_shapes(c.meta["shapes"][text]),
                 count=int(count[i]),
                 total_ns=int(total[i]),
                 flops=int(flops[i]),
@@ -53,7 +53,7 @@ def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
     return column
 
 
-def direct_time(attribution: Attribution) -> Integers:
+def _direct_time(attribution: Attribution) -> Integers:
     """Return, for each event of the trace, the time (ns) of the kernels that it launched directly.
 
     Kernels launched by operators inside the event are not counted. If no device worked, the result is each event's time
@@ -70,7 +70,7 @@ def direct_time(attribution: Attribution) -> Integers:
     return spent
 
 
-def readable_shapes(shapes: str) -> str:
+def _readable_shapes(shapes: str) -> str:
     """Return sizes and types of an operator's inputs, such as `[4096, 64] c10::BFloat16, [64] float`.
 
     Inputs without a size are left out.
@@ -79,4 +79,4 @@ def readable_shapes(shapes: str) -> str:
     kinds = [str(kind) for kind in decoded_list(types)]
     sizes = decoded_list(dims)
     texts = [f"{size} {kind}" for size, kind in zip(sizes, kinds + [""] * len(sizes), strict=False) if size]
-    return ", ".join(text.strip() for text in texts)[:TEXT_AT_MOST]
+    return ", ".join(text.strip() for text in texts)[:_TEXT_AT_MOST]

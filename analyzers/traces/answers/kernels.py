@@ -16,10 +16,10 @@ from analyzers.traces.reading.distinct import combined_codes, first_rows
 
 # For each length of a run of kernels, the lengths of the two parts that it consists of: two runs are equal if both
 # parts are.
-SHORTER_RUNS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}
-LENGTHS = (8, 5, 3)
-SEQUENCES_AT_MOST = 5
-TIMES_AT_LEAST = 3
+_SHORTER_RUNS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}
+_LENGTHS = (8, 5, 3)
+_SEQUENCES_AT_MOST = 5
+_TIMES_AT_LEAST = 3
 
 
 def kernels(attribution: Attribution) -> list[Kernel]:
@@ -38,13 +38,13 @@ def kernels(attribution: Attribution) -> list[Kernel]:
     for begin, times in zip(bounds[:-1].tolist(), np.diff(bounds).tolist(), strict=True):
         number, kind = int(name[order[begin]]), KIND_NAMES[work.kind[order[begin]]]
         same = order[begin : begin + times]
-        statistics = kernel_statistics(work.trace.names[number], kind, spent[same])
+        statistics = _kernel_statistics(work.trace.names[number], kind, spent[same])
         due_to = {what: names.get(number, "").removeprefix("nn.Module: ") for what, names in sources.items()}
         rows.append(msgspec.structs.replace(statistics, **due_to, **occupancies.mean(same)))
     return sorted(rows, key=lambda kernel: (-kernel.total_ns, kernel.name))
 
 
-def kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
+def _kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
     """Return the statistics of the kernel `name`; `spent` holds its durations in ns, ascending.
 
     `kind` is the kind of its work, such as `compute`.
@@ -74,19 +74,19 @@ def sequences(work: Work) -> list[KernelSequence]:
     c, repeated = work.trace.columns, list[KernelSequence]()
     order = np.lexsort((work.start, c["lane"][work.rows]))
     name, lane, spent = (column[order] for column in (c["name"][work.rows], c["lane"][work.rows], work.own))
-    ends, runs = np.concatenate([[0], np.cumsum(spent)]), numbered_runs(name)
-    for length in LENGTHS:
+    ends, runs = np.concatenate([[0], np.cumsum(spent)]), _numbered_runs(name)
+    for length in _LENGTHS:
         # A run may not reach from one stream into the next.
         run = np.where(lane[: len(runs[length])] == lane[length - 1 :], runs[length], NONE)
-        for begins in frequent_runs(run, length):
+        for begins in _frequent_runs(run, length):
             total = int((ends[begins + length] - ends[begins]).sum())
             names = [work.trace.names[i] for i in name[begins[0] :][:length].tolist()]
             sequence = KernelSequence(names=names, count=len(begins), total_ns=total)
-            repeated += [] if is_contained(sequence, repeated) else [sequence]
-    return sorted(repeated, key=lambda sequence: -sequence.total_ns)[:SEQUENCES_AT_MOST]
+            repeated += [] if _is_contained(sequence, repeated) else [sequence]
+    return sorted(repeated, key=lambda sequence: -sequence.total_ns)[:_SEQUENCES_AT_MOST]
 
 
-def numbered_runs(name: Column) -> dict[int, Column]:
+def _numbered_runs(name: Column) -> dict[int, Column]:
     """Return, for lengths 3, 5 and 8, a number for the sequence of kernels that begins at each index of `name`.
 
     The result is {length: numbers}. Sequences of equal kernel names have equal numbers. `name` has the index of each
@@ -94,13 +94,13 @@ def numbered_runs(name: Column) -> dict[int, Column]:
     the 5 kernels from index i by the numbers of the 3 kernels from i and of the 2 kernels from i + 3.
     """
     runs = {1: name}
-    for length, (head, tail) in SHORTER_RUNS.items():
+    for length, (head, tail) in _SHORTER_RUNS.items():
         size = max(0, len(name) - length + 1)
         runs[length] = combined_codes(runs[head][:size], runs[tail][head:][:size])
     return runs
 
 
-def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
+def _frequent_runs(run: Column, length: int) -> Iterator[Integers]:
     """Yield, for each of the most frequent sequences of kernels, the indices at which it begins.
 
     `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence. If
@@ -108,14 +108,14 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
     """
     count = np.bincount(run[run != NONE])
     # More candidates than are listed, as many of them are shifts of another.
-    candidates = np.lexsort((first_rows(run[run != NONE]), -count))[: 4 * SEQUENCES_AT_MOST]
-    for number in candidates[count[candidates] >= TIMES_AT_LEAST].tolist():
-        begins = not_overlapping(np.flatnonzero(run == number), length)
-        if len(begins) >= TIMES_AT_LEAST:
+    candidates = np.lexsort((first_rows(run[run != NONE]), -count))[: 4 * _SEQUENCES_AT_MOST]
+    for number in candidates[count[candidates] >= _TIMES_AT_LEAST].tolist():
+        begins = _not_overlapping(np.flatnonzero(run == number), length)
+        if len(begins) >= _TIMES_AT_LEAST:
             yield begins
 
 
-def not_overlapping(indices: Integers, length: int) -> Integers:
+def _not_overlapping(indices: Integers, length: int) -> Integers:
     """Return the ascending `indices` without those that are less than `length` after the last one kept.
 
     [0, 1, 2, 3, 7] with length 3 gives [0, 3, 7].
@@ -129,7 +129,7 @@ def not_overlapping(indices: Integers, length: int) -> Integers:
     return np.asarray(indices[taken[taken != end]])
 
 
-def is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
+def _is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
     """Return whether a sequence of kernels adds nothing to one of `others`.
 
     A sequence adds nothing if another one contains all of its kernel names and occurs at least half as often. The

@@ -14,14 +14,14 @@ from analyzers.traces.reading.distinct import distinct_values
 from analyzers.traces.reading.trace import COPIES, LAUNCHES, Trace
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")
-GRAPH_LAUNCH = re.compile(r"GraphLaunch")
+_GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 # Times the median duration from which on a launching call counts as blocked.
 BLOCKED_FACTOR = 10
 # Kernels in a queue: CUDA takes about 1024 launches before the next launching call has to wait.
 FULL = 1000
-LONG_NS = 20_000
+_LONG_NS = 20_000
 """The shortest kernel whose end tells whether its launching call waited for it; a call itself takes up to 10 µs."""
-LOST_AT_MOST = 0.1
+_LOST_AT_MOST = 0.1
 """The share of launches whose kernels may be missing in a file before its idle times mean nothing."""
 
 
@@ -39,8 +39,8 @@ def launch_times(work: Work) -> Launches | None:
     duration = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = duration[duration > BLOCKED_FACTOR * max(1.0, float(np.median(duration)))]
     expected, lost = work.expected_and_lost
-    long = linked[(work.own[linked] >= LONG_NS) & (work.kind[linked] != MEMORY)]
-    mean, most = mean_and_most(*queue_length(work.launch_start[linked], work.start[linked]))
+    long = linked[(work.own[linked] >= _LONG_NS) & (work.kind[linked] != MEMORY)]
+    mean, most = _mean_and_most(*_queue_length(work.launch_start[linked], work.start[linked]))
     return Launches(
         count=len(linked),
         early=int((delay < 0).sum()),
@@ -60,10 +60,10 @@ def launch_times(work: Work) -> Launches | None:
 
 def loses_kernels(expected: int, lost: int) -> bool:
     """Return whether so many kernels are missing that gaps between kernels do not show when a device is idle."""
-    return lost > LOST_AT_MOST * expected
+    return lost > _LOST_AT_MOST * expected
 
 
-def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
+def _mean_and_most(at: Column, length: Column) -> tuple[float, int]:
     """Return the mean over time and the maximum of the length of a queue.
 
     `at` has the times (ns) at which the length changes, and `length` the length from each of these times on.
@@ -74,7 +74,7 @@ def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
     return round(float((passed * length[:-1]).sum()) / int(at[-1] - at[0]), 3), most
 
 
-def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
+def _queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
     """Return the times (ns) at which the length of a launch queue changes, and the new length at each of these times.
 
     The length is the number of kernels that are launched but have not started. Example: kernels launched at 0 and 10
@@ -97,8 +97,8 @@ def stream_queues(work: Work) -> list[StreamQueue]:
     lanes = c["lane"][work.rows]
     for lane in np.unique(lanes[work.linked]).tolist() if work.device is not None else []:
         mine = work.linked & (lanes == lane)
-        at, length = queue_length(work.launch_start[mine], work.start[mine])
-        mean, most = mean_and_most(at, length)
+        at, length = _queue_length(work.launch_start[mine], work.start[mine])
+        mean, most = _mean_and_most(at, length)
         full = int(np.diff(at)[length[:-1] > FULL].sum()) if len(at) else 0
         name = c.meta["lanes"][lane]["name"]
         queues.append(StreamQueue(name=name, count=int(mine.sum()), mean=mean, max=most, full_ns=full))
@@ -110,7 +110,7 @@ def synchronisations(trace: Trace) -> list[CallTotal]:
 
     There is an item for each name of a call, the most time first.
     """
-    return call_totals(trace, waiting_calls(trace))
+    return _call_totals(trace, waiting_calls(trace))
 
 
 def waiting_calls(trace: Trace) -> Column:
@@ -118,7 +118,7 @@ def waiting_calls(trace: Trace) -> Column:
     return trace.rows_named(trace.text_matches(WAITING), LAUNCHES)
 
 
-def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
+def _call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
     c = trace.columns
     duration = c["end"][rows] - c["start"][rows]
     totals = []
@@ -136,7 +136,7 @@ def copies(work: Work) -> list[Copy]:
     A size that was not recorded counts as 0.
     """
     rows, size = copy_rows(work)
-    totals = [Copy(**copy_totals(work, same, size)) for same in grouped_by_name(work, rows)]
+    totals = [Copy(**_copy_totals(work, same, size)) for same in _grouped_by_name(work, rows)]
     return sorted(totals, key=lambda copy: -copy.total_ns)
 
 
@@ -150,9 +150,9 @@ def copy_sizes(work: Work) -> list[CopySize]:
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.
     classes = 1 << 4 * (np.floor(np.log2(size[rows])).astype(np.int64) // 4)
     totals = [
-        CopySize(at_least=least, **copy_totals(work, same, size))
+        CopySize(at_least=least, **_copy_totals(work, same, size))
         for least in np.unique(classes).tolist()
-        for same in grouped_by_name(work, rows[classes == least])
+        for same in _grouped_by_name(work, rows[classes == least])
     ]
     return sorted(totals, key=lambda copy: (copy.name, copy.at_least))
 
@@ -172,7 +172,7 @@ def copy_rows(work: Work) -> tuple[Column, Integers]:
     return rows, size
 
 
-def grouped_by_name(work: Work, rows: Column) -> list[Column]:
+def _grouped_by_name(work: Work, rows: Column) -> list[Column]:
     names = work.trace.columns["name"][rows]
     return [rows[names == name] for name in np.unique(names)]
 
@@ -187,7 +187,7 @@ class CopyTotals(TypedDict):
     bytes_per_s: float
 
 
-def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
+def _copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
     """Return count, time, bytes and bandwidth of copies that have the same name.
 
     `rows` are their trace rows, `size` has the copied bytes of every event of the trace.
@@ -210,7 +210,7 @@ def graphs(work: Work) -> CudaGraphs | None:
     """
     c = work.trace.columns
     whole = (
-        work.trace.text_matches(GRAPH_LAUNCH)[c["name"][work.launch]] & work.linked if len(c["name"]) else work.linked
+        work.trace.text_matches(_GRAPH_LAUNCH)[c["name"][work.launch]] & work.linked if len(c["name"]) else work.linked
     )
     inside = whole | np.isin(work.rows, c["graph_row"])
     if not inside.any():

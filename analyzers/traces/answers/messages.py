@@ -22,12 +22,12 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.trace import OPS, Trace
 
 SEND, RECEIVE = re.compile(r"^(\w+:)?i?send$"), re.compile(r"^(\w+:)?i?recv$")
-SEND_CALL, RECEIVE_CALL = re.compile(r"^c10d::send$"), re.compile(r"^c10d::recv_$")
+_SEND_CALL, _RECEIVE_CALL = re.compile(r"^c10d::send$"), re.compile(r"^c10d::recv_$")
 PIPELINE_GROUP = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)([^a-z]|$)|pipeline_(model_)?parallel", re.IGNORECASE)
-MESSAGE_KERNEL = re.compile(r"SendRecv", re.IGNORECASE)
-MESSAGE_COLUMNS = ("account", "position", "peer", "sends")
-ISSUE_COLUMNS = ("account", "launch", "after", "lane")
-BLOCK_COLUMNS = ("account", "launch", "after", "start", "end", "compute_ns")
+_MESSAGE_KERNEL = re.compile(r"SendRecv", re.IGNORECASE)
+_MESSAGE_COLUMNS = ("account", "position", "peer", "sends")
+_ISSUE_COLUMNS = ("account", "launch", "after", "lane")
+_BLOCK_COLUMNS = ("account", "launch", "after", "start", "end", "compute_ns")
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class RankMessages:
         """
         trace = self.collectives.work.trace
         peer = np.full(len(position), UNKNOWN)
-        for pattern, mine in ((SEND_CALL, sends), (RECEIVE_CALL, ~sends)):
+        for pattern, mine in ((_SEND_CALL, sends), (_RECEIVE_CALL, ~sends)):
             calls = trace.rows_named(matching(pattern, trace.names), OPS)
-            peer[mine] = peers_in_calls(trace, calls, self.collectives.rows[position[mine]])
+            peer[mine] = _peers_in_calls(trace, calls, self.collectives.rows[position[mine]])
         return peer
 
     @cached_property
@@ -80,7 +80,7 @@ class RankMessages:
         called before it launched the kernel.
         """
         work, c = self.collectives.work, self.collectives.work.trace.columns
-        names = matching(MESSAGE_KERNEL, self.collectives.name.texts)[self.collectives.name.code]
+        names = matching(_MESSAGE_KERNEL, self.collectives.name.texts)[self.collectives.name.code]
         launch = work.launch[self.collectives.indices]
         kernel = np.flatnonzero(names & (self.collectives.entry < 0) & (launch != NONE))
         operators = self.operators
@@ -123,7 +123,7 @@ class RankMessages:
         return peer, sends
 
 
-def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
+def _peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
     """Return the peer's rank for the message annotation in each trace row of `rows`; UNKNOWN if not recorded.
 
     An annotation begins inside the call of its send or receive operator. `calls` are the trace rows of these operators:
@@ -131,7 +131,7 @@ def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
     """
     if not len(calls):
         return np.full(len(rows), UNKNOWN)
-    c, ranks = trace.columns, pipeline_ranks(trace)
+    c, ranks = trace.columns, _pipeline_ranks(trace)
     shapes = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
     calls = calls[np.argsort(c["start"][calls], kind="stable")]
     # The annotation begins inside of the call, but ends with the message, which may be long after it.
@@ -140,12 +140,12 @@ def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
     for row, index in zip(rows.tolist(), before.tolist(), strict=True):
         call = int(calls[index]) if index >= 0 else NONE
         inside = call in shapes and c["start"][row] <= c["end"][call]
-        number = peer_in_call(c.meta["shapes"][shapes[call]]) if inside else UNKNOWN
+        number = _peer_in_call(c.meta["shapes"][shapes[call]]) if inside else UNKNOWN
         peers.append(ranks[number] if 0 <= number < len(ranks) else UNKNOWN)
     return np.array(peers, np.int64)
 
 
-def peer_in_call(shapes: str) -> int:
+def _peer_in_call(shapes: str) -> int:
     """Return the third argument of `c10d::send` or `c10d::recv_`: the peer's rank in the process group.
 
     `shapes` has the sizes, types and values of the arguments, separated by zero bytes. The result is UNKNOWN if the
@@ -157,7 +157,7 @@ def peer_in_call(shapes: str) -> int:
         return UNKNOWN
 
 
-def pipeline_ranks(trace: Trace) -> list[int]:
+def _pipeline_ranks(trace: Trace) -> list[int]:
     """Return the ranks of the only process group with several ranks, or of the only one described as a pipeline.
 
     The list is empty if there is no such single group.
@@ -181,12 +181,12 @@ def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
     of the host's last wait before this launch (-1: none). `start` and `end` are when the block ran, and `compute_ns` is
     the time in which any of its kernels ran. `peer`, `sends` and `lane` (the stream) are as recorded.
     """
-    names = {"message": MESSAGE_COLUMNS, "issue": ISSUE_COLUMNS, "block": BLOCK_COLUMNS}
+    names = {"message": _MESSAGE_COLUMNS, "issue": _ISSUE_COLUMNS, "block": _BLOCK_COLUMNS}
     tables = {prefix: [np.zeros((0, len(columns)), np.int64)] for prefix, columns in names.items()}
     for number, collectives in enumerate(accounts):
         messages = RankMessages(collectives).table
         if len(messages):
-            rows = {"message": messages, "issue": issues(collectives), "block": compute_blocks(collectives)}
+            rows = {"message": messages, "issue": issues(collectives), "block": _compute_blocks(collectives)}
             for prefix, table in rows.items():
                 tables[prefix].append(np.insert(table, 0, number, axis=1))
     return {
@@ -200,13 +200,13 @@ def issues(collectives: RankCollectives) -> Integers:
     """Return three columns for each collective: its launch time, the end of the host's last wait before, its stream."""
     work = collectives.work
     launch = launch_times(work)[collectives.indices]
-    return np.column_stack([launch, host_waits(work, launch), work.trace.columns["lane"][collectives.rows]])
+    return np.column_stack([launch, _host_waits(work, launch), work.trace.columns["lane"][collectives.rows]])
 
 
-def compute_blocks(collectives: RankCollectives) -> Integers:
+def _compute_blocks(collectives: RankCollectives) -> Integers:
     """Return the rows of the table of blocks for one device or host, in the order of their launches.
 
-    The columns are those of `BLOCK_COLUMNS` without `account`.
+    The columns are those of `_BLOCK_COLUMNS` without `account`.
     """
     work, communicates = collectives.work, collectives.indices
     kernels = np.flatnonzero(work.kind != COMMUNICATION)
@@ -221,7 +221,7 @@ def compute_blocks(collectives: RankCollectives) -> Integers:
     start = np.minimum.reduceat(work.start[kernels], first)
     end = np.maximum.reduceat(work.end[kernels], first)
     computing = CoveredTime(work.start[kernels], work.end[kernels]).between(start, end)
-    return np.column_stack([launch[kernels[first]], host_waits(work, launch[kernels[first]]), start, end, computing])
+    return np.column_stack([launch[kernels[first]], _host_waits(work, launch[kernels[first]]), start, end, computing])
 
 
 def launch_times(work: Work) -> Integers:
@@ -229,7 +229,7 @@ def launch_times(work: Work) -> Integers:
     return np.where(work.linked, work.launch_start, work.start)
 
 
-def host_waits(work: Work, moments: Integers) -> Integers:
+def _host_waits(work: Work, moments: Integers) -> Integers:
     """Return, for each moment (ns), when the host's last call that waited for the device ended before it; -1: none."""
     rows = waiting_calls(work.trace)
     ends = np.sort(work.trace.columns["end"][rows])

@@ -13,10 +13,10 @@ from analyzers.columns import Column, Floats
 from analyzers.traces.columns.work import Work
 
 MEASURES = ("occupancy", "warps_per_sm", "blocks_per_sm")
-MEASURE_AT_MOST = 1e9
+_MEASURE_AT_MOST = 1e9
 # What recorders of different ages call the resources, in one spelling.
 LIMITS = {"regs": "registers", "smem": "shared memory", "shared mem": "shared memory", "sharedmem": "shared memory"}
-LIMIT_TEXT_AT_MOST = 100
+_LIMIT_TEXT_AT_MOST = 100
 Occupancy = dict[str, float | str | None]
 """The fields of `Kernel` about occupancy, by name."""
 
@@ -79,7 +79,7 @@ def number(text: str) -> float:
     """Return the number in a JSON text, also if the number is quoted as a string; NaN for any other text."""
     with suppress(msgspec.DecodeError, TypeError, ValueError):
         value = float(msgspec.json.decode(text))
-        if 0 <= value < MEASURE_AT_MOST:
+        if 0 <= value < _MEASURE_AT_MOST:
             return value
     return float("nan")
 
@@ -94,6 +94,6 @@ def limits(text: str) -> str:
         recorded = msgspec.json.decode(parts_of(text)[-1])
         factors = recorded.get("limitingFactors") if isinstance(recorded, dict) else None
         if isinstance(factors, str):
-            words = (word.strip().lower().replace("_", " ") for word in factors[:LIMIT_TEXT_AT_MOST].split("|"))
+            words = (word.strip().lower().replace("_", " ") for word in factors[:_LIMIT_TEXT_AT_MOST].split("|"))
             return ", ".join(LIMITS.get(word, word) for word in words)
     return ""

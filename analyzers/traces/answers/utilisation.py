@@ -24,9 +24,9 @@ class Arithmetic(StrEnum):
     UNKNOWN = ""
 
 
-TO_16_BIT = {Arithmetic.SIXTEEN_BIT: 1.0, Arithmetic.TF32: 0.5, Arithmetic.FLOAT8: 2.0, Arithmetic.UNKNOWN: 1.0}
+_TO_16_BIT = {Arithmetic.SIXTEEN_BIT: 1.0, Arithmetic.TF32: 0.5, Arithmetic.FLOAT8: 2.0, Arithmetic.UNKNOWN: 1.0}
 """{number format: peak rate of tensor cores in it, divided by that in 16 bits}, which is the same for all devices."""
-FLOAT32_PEAKS = {
+_FLOAT32_PEAKS = {
     "B200": 75e12, "GB200": 80e12, "H200": 67e12, "H100 PCIe": 51e12, "H100 NVL": 60e12, "H100": 67e12, "H20": 44e12,
     "A100": 19.5e12, "A10": 31.2e12, "V100": 15.7e12, "T4": 8.1e12, "L40S": 91.6e12, "L4": 30.3e12, "MI325X": 163e12,
     "MI300X": 163e12, "MI250X": 24e12,
@@ -35,7 +35,7 @@ FLOAT32_PEAKS = {
 TYPES = {"float": Arithmetic.TF32, "c10::Half": Arithmetic.SIXTEEN_BIT, "c10::BFloat16": Arithmetic.SIXTEEN_BIT}
 
 
-BEFORE_TF32 = ("V100", "T4")
+_BEFORE_TF32 = ("V100", "T4")
 
 
 class Coverage(NamedTuple):
@@ -57,8 +57,8 @@ def coverage(work: Work, formulas: Formulas) -> Coverage:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)
     total = int(work.own[products].sum())
-    share = int(work.own[products & is_counted(work, formulas)].sum()) / total if total else None
-    arithmetic = most_common(work, formulas)
+    share = int(work.own[products & _is_counted(work, formulas)].sum()) / total if total else None
+    arithmetic = _most_common(work, formulas)
     return Coverage(share, arithmetic, peak(formulas, arithmetic))
 
 
@@ -68,14 +68,14 @@ def named(work: Work, matches: Callable[[str], bool]) -> Mask:
     return np.asarray(texts[work.trace.columns["name"][work.rows]])
 
 
-def is_counted(work: Work, formulas: Formulas) -> Mask:
+def _is_counted(work: Work, formulas: Formulas) -> Mask:
     """Return a mask of the events in `work` that were launched inside an operator whose operations are counted."""
     if not len(formulas.rows[0]):
         return np.zeros(len(work.rows), bool)
     return np.asarray(work.linked & (formulas.around[work.launch] != NONE))
 
 
-def most_common(work: Work, formulas: Formulas) -> Arithmetic:
+def _most_common(work: Work, formulas: Formulas) -> Arithmetic:
     """Return the number format in which most of the counted operations are done.
 
     For float32 inputs the names of the kernels show whether tensor cores did them in TF32.
@@ -83,7 +83,7 @@ def most_common(work: Work, formulas: Formulas) -> Arithmetic:
     operations = defaultdict[Arithmetic, int](int)
     for text, count in formulas.by_shape.items():
         types = decoded_list(f"{text}\0".split("\0")[1])
-        operations[arithmetic_of([str(kind) for kind in types])] += count
+        operations[_arithmetic_of([str(kind) for kind in types])] += count
     most = max(operations, key=lambda kind: operations[kind], default=Arithmetic.UNKNOWN)
     if most is not Arithmetic.TF32:
         return most
@@ -92,7 +92,7 @@ def most_common(work: Work, formulas: Formulas) -> Arithmetic:
     return Arithmetic.TF32 if on_cores else Arithmetic.FLOAT32
 
 
-def arithmetic_of(types: list[str]) -> Arithmetic:
+def _arithmetic_of(types: list[str]) -> Arithmetic:
     """Return the number format in which an operator with inputs of these types multiplies; TF32 for float32."""
     if any("Float8" in kind for kind in types):
         return Arithmetic.FLOAT8
@@ -104,5 +104,5 @@ def peak(formulas: Formulas, arithmetic: Arithmetic) -> float | None:
     if not formulas.peaks:
         return None
     device = device_of(formulas.trace)
-    without_cores = arithmetic is Arithmetic.FLOAT32 or (arithmetic is Arithmetic.TF32 and device in BEFORE_TF32)
-    return FLOAT32_PEAKS[device] if without_cores else formulas.peaks[0] * TO_16_BIT[arithmetic]
+    without_cores = arithmetic is Arithmetic.FLOAT32 or (arithmetic is Arithmetic.TF32 and device in _BEFORE_TF32)
+    return _FLOAT32_PEAKS[device] if without_cores else formulas.peaks[0] * _TO_16_BIT[arithmetic]

@@ -17,11 +17,11 @@ from analyzers.traces.reading.trace import NO_STEP, Trace
 def problems(work: Work) -> list[Problem]:
     """Return all problems that limit the meaning of the numbers about a device or host, first those of the file."""
     of_file = msgspec.convert(work.trace.columns.meta["problems"], list[Problem])
-    of_account = device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
-    return [*of_file, *of_account, *step_problems(work)]
+    of_account = _device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
+    return [*of_file, *of_account, *_step_problems(work)]
 
 
-def device_problems(work: Work) -> Iterator[Problem]:
+def _device_problems(work: Work) -> Iterator[Problem]:
     linked, total = work.linked, len(work.rows)
     if unlinked := int((~linked).sum()):
         yield Problem(kind=ProblemKind.NO_LAUNCH, count=unlinked, total=total)
@@ -52,7 +52,7 @@ def overlapping_events(work: Work) -> int:
     return count
 
 
-def step_problems(work: Work) -> Iterator[Problem]:
+def _step_problems(work: Work) -> Iterator[Problem]:
     trace = work.trace
     if not trace.steps:
         yield Problem(kind=ProblemKind.NO_STEPS)

@@ -44,21 +44,21 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     """
     end = np.maximum(end, start + 1)
     depth, parent = np.zeros(len(lane), np.int32), np.full(len(lane), NONE, np.int32)
-    lanes = [in_start_order(rows.astype(np.int32), start, end) for _, rows in rows_by_value(lane)]
+    lanes = [_in_start_order(rows.astype(np.int32), start, end) for _, rows in rows_by_value(lane)]
     for rows in lanes:
-        depth[rows] = np.arange(len(rows)) - count_until(np.sort(end[rows], kind="stable"), start[rows])
+        depth[rows] = np.arange(len(rows)) - _count_until(np.sort(end[rows], kind="stable"), start[rows])
     order = np.concatenate([*lanes, np.zeros(0, np.int32)])
     depth = narrowed(depth)  # 16 bits sort by radix
     index = np.argsort(depth[order], kind="stable").astype(np.int32)
-    for outer, inner in pairs_of_depths(depth[order][index], index):
+    for outer, inner in _pairs_of_depths(depth[order][index], index):
         parent[order[inner]] = order[outer[np.searchsorted(outer, inner) - 1]]
     # The last event of the lower depth may have ended, or belong to the lane before: then this is no parent.
     parent = np.where((parent >= 0) & (end[parent] > start), parent, np.int32(NONE))
     misplaced = (depth > 0) & (parent == NONE)
-    return reparent(parent, start, end, order, misplaced) if misplaced.any() else (depth, parent)
+    return _reparent(parent, start, end, order, misplaced) if misplaced.any() else (depth, parent)
 
 
-def in_start_order(rows: Column, start: Column, end: Column) -> Column:
+def _in_start_order(rows: Column, start: Column, end: Column) -> Column:
     """Return `rows` in order of their start; if several events start at the same time, the longest comes first."""
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
@@ -68,7 +68,7 @@ def in_start_order(rows: Column, start: Column, end: Column) -> Column:
     return rows
 
 
-def count_until(moments: Column, at: Column) -> Integers:
+def _count_until(moments: Column, at: Column) -> Integers:
     """Return, for each time in `at`, how many of `moments` are at or before it; both columns must be ascending.
 
     The two columns are merged by a stable sort, which is several times as fast as a search for each time.
@@ -77,7 +77,7 @@ def count_until(moments: Column, at: Column) -> Integers:
     return np.flatnonzero(order >= len(moments)) - np.arange(len(at))
 
 
-def reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
+def _reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
     """Return depth and parent of each event, corrected where events cross instead of enclosing each other.
 
     `misplaced` is a mask of the events for which `nest` found no parent, and `order` has all events by lane and start.
@@ -95,10 +95,10 @@ def reparent(parent: Column, start: Column, end: Column, order: Column, misplace
         above[row] = around
         while around != NONE and above[around] != NONE and ends[above[around]] < ends[around]:
             above[around] = above[above[around]]
-    return narrowed(depths_of(parent)), parent
+    return narrowed(_depths_of(parent)), parent
 
 
-def depths_of(parent: Column) -> Column:
+def _depths_of(parent: Column) -> Column:
     """Return how many events enclose each event; `parent` has the row of the event directly around each event.
 
     All events climb to their parents at once, and each round doubles how far they climb: a depth of 1000 takes 10
@@ -111,7 +111,7 @@ def depths_of(parent: Column) -> Column:
     return count[:-1]
 
 
-def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
+def _pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
     """Yield (items of `index` at depth d, items of `index` at depth d + 1), for each depth d but the last.
 
     `depth` has the nesting depth of the event at each item of `index`, in ascending order.
@@ -164,7 +164,7 @@ def is_outermost(group: Column, start: Column, end: Column) -> Mask:
 
     `group` has the number of each event's group, from 0; two events of a group are nested or do not overlap.
     """
-    order = in_start_order(np.arange(len(start)), start, end)
+    order = _in_start_order(np.arange(len(start)), start, end)
     order = order[np.argsort(narrowed(group)[order], kind="stable")]  # a radix sort if the numbers fit into 16 bits
     # Each group gets a stretch of time of its own, so that one running maximum serves for all.
     latest_end = end[order] - start.min(initial=0) + 1

@@ -13,7 +13,7 @@ from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, Trace
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"
 # What our recorders, torchtitan ("fwd_bwd"), TorchRec ("## forward ##") and PyTorch itself call the parts of a step.
-PATTERNS = {
+_PATTERNS = {
     FORWARD: r"^(#+ )?(fwd|forward)( #+)?$|\.forward$",
     BACKWARD: r"^(#+ )?(bwd|backward)( #+)?$|^autograd::engine::evaluate_function",
     "forward and backward": r"^fwd_bwd$",
@@ -29,14 +29,14 @@ PATTERNS = {
     "log": r"^log$",
     "profiler": r"^(profiler|snapshot)$",
 }
-PHASE_NAMES = [*PATTERNS, OTHER]
+PHASE_NAMES = [*_PATTERNS, OTHER]
 UNNAMED = PHASE_NAMES.index(OTHER)
 HOST_PHASES = [
-    name for name in PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
+    name for name in _PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
 ]
 """The phases in which the host does work of its own, such as loading data, and launches no work of the model."""
-PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
-ANY_PHASE = re.compile("|".join(PATTERNS.values()), re.IGNORECASE)
+PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _PATTERNS.items()}
+_ANY_PHASE = re.compile("|".join(_PATTERNS.values()), re.IGNORECASE)
 
 
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
@@ -51,7 +51,7 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     annotates = (own < UNNAMED) & trace.category_matches(ANNOTATIONS) & trace.lane_is(HOST_LANE)[lane]
     around = innermost_selected(annotates, parent)
     phase = np.where(around >= 0, own[around], UNNAMED).astype(np.int8)
-    return infer_forward(trace, phase)
+    return _infer_forward(trace, phase)
 
 
 def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
@@ -67,12 +67,12 @@ def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
 
 def phase_of(name: str) -> int:
     """Return the phase that an annotation's name denotes, as an index into PHASE_NAMES; UNNAMED if it denotes none."""
-    if not ANY_PHASE.search(name):  # so it is for nearly all of what may be a million names
+    if not _ANY_PHASE.search(name):  # so it is for nearly all of what may be a million names
         return UNNAMED
     return next(i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name))
 
 
-def infer_forward(trace: Trace, phase: Column) -> Column:
+def _infer_forward(trace: Trace, phase: Column) -> Column:
     """Return the phase of each event, with "forward" for unnamed events before the backward pass of their step.
 
     `phase` has the phases so far. An event without a phase gets "forward" if it begins before the first backward

@@ -14,11 +14,11 @@ from analyzers.traces.reading.distinct import distinct_values
 from analyzers.traces.reading.trace import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, NO_STEP, OPS, PEER_COPY, Trace
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
-HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
-HOST_MESSAGE = re.compile(r":(send|recv)")
+_HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
+_HOST_MESSAGE = re.compile(r":(send|recv)")
 # Issuing a collective is not computing, and what autograd calls its own may do nothing but wait for one.
-LAUNCHES_KERNEL, CAPTURES = re.compile(r"LaunchKernel(ExC)?$"), re.compile(r"StreamBeginCapture")
-HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)\w+::")
+_LAUNCHES_KERNEL, _CAPTURES = re.compile(r"LaunchKernel(ExC)?$"), re.compile(r"StreamBeginCapture")
+_HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)\w+::")
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Work:
         known.
         """
         trace, c = self.trace, self.trace.columns
-        if not self.linked.any() or trace.text_matches(CAPTURES).any():
+        if not self.linked.any() or trace.text_matches(_CAPTURES).any():
             return 0, 0
-        calls = trace.rows_named(trace.text_matches(LAUNCHES_KERNEL), LAUNCHES)
+        calls = trace.rows_named(trace.text_matches(_LAUNCHES_KERNEL), LAUNCHES)
         calls = calls[(c["correlation"][calls] >= 0) & (c["start"][calls] < self.launch_start[self.linked].max())]
         recorded = distinct_values(c["correlation"][trace.work])
         return len(calls), int((~np.isin(c["correlation"][calls], recorded)).sum())
@@ -98,11 +98,11 @@ class Work:
 def work_of_accounts(trace: Trace) -> list[Work]:
     """Return the work of each device that worked (one `Work` each); if no device worked, the work of the host."""
     if not len(trace.work):
-        return [host_work(trace)]
-    return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]
+        return [_host_work(trace)]
+    return [_device_work(trace, int(device)) for device in distinct_values(trace.devices)]
 
 
-def device_work(trace: Trace, device: int) -> Work:
+def _device_work(trace: Trace, device: int) -> Work:
     """Return the work of one device: its kernels, memory copies and memsets."""
     c = trace.columns
     rows = trace.work[trace.devices == device]
@@ -150,16 +150,16 @@ def launched_rows(trace: Trace, row: int) -> tuple[Integers, Integers]:
     return work, launching_rows(trace, c["correlation"][work])
 
 
-def host_work(trace: Trace) -> Work:
+def _host_work(trace: Trace) -> Work:
     """Return the work of a host: its operators and the collectives that ran on it.
 
     Operators on the threads that run the collectives are left out.
     """
     c = trace.columns
-    collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)
+    collective = trace.name_matches(_HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)
     # Only a send or a receive is in the lane of the thread that calls it, which computes beside it.
-    collective_lanes = distinct_values(c["lane"][collective & ~trace.name_matches(HOST_MESSAGE)])
-    operators = trace.category_matches(OPS) & trace.name_matches(HOST_OPERATOR)
+    collective_lanes = distinct_values(c["lane"][collective & ~trace.name_matches(_HOST_MESSAGE)])
+    operators = trace.category_matches(OPS) & trace.name_matches(_HOST_OPERATOR)
     working = collective | (operators & ~np.isin(c["lane"], collective_lanes))
     rows = np.flatnonzero(working)
     # The own time of an operator leaves out the operators that it calls, however many other events lie between.

@@ -27,12 +27,12 @@ from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import names_in_phases
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
-QUEUED_NS = 10_000
+_QUEUED_NS = 10_000
 """A collective that begins within this time after another one on its thread ended is taken to have waited for it."""
-WAITED_NS = 50_000
+_WAITED_NS = 50_000
 """The shortest time without an operator that counts as waiting; a shorter one is a pause between two operators."""
-ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
-BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
+_ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
+_BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 """The phases in which a host is busy although it runs no operator."""
 
 
@@ -125,7 +125,9 @@ class HostPath:
         c = self.trace.columns
         if self.account is None:
             return self.trace.category_matches(OPS) | self.trace.category_matches(LAUNCHES)
-        busy: Mask = names_in_phases(self.trace, BUSY_PHASES).take(c["name"]) & self.trace.category_matches(ANNOTATIONS)
+        busy: Mask = names_in_phases(self.trace, _BUSY_PHASES).take(c["name"]) & self.trace.category_matches(
+            ANNOTATIONS
+        )
         busy |= (c["account"] == self.account) & (c["kind"] != COMMUNICATION)
         return busy
 
@@ -177,7 +179,7 @@ class HostPath:
         call before it.
         """
         c = self.trace.columns
-        calls = np.flatnonzero(self.trace.name_matches(ISSUING_CALL) & np.isin(c["lane"], self.lanes))
+        calls = np.flatnonzero(self.trace.name_matches(_ISSUING_CALL) & np.isin(c["lane"], self.lanes))
         calls = calls[np.argsort(c["start"][calls], kind="stable")]
         begun = c["start"][self.collectives]
         latest = np.append(calls, NONE)[np.searchsorted(c["start"][calls], begun, side="right") - 1]
@@ -257,11 +259,11 @@ class HostPath:
         """
         ends = []
         last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
-        if last_collective >= 0 and self.ends[last_collective] > idle_since + WAITED_NS:
+        if last_collective >= 0 and self.ends[last_collective] > idle_since + _WAITED_NS:
             ends.append(HostPosition(int(self.ends[last_collective]), position.thread, last_collective))
         for number, thread in enumerate(self.threads):
             last = thread.last_busy(position.at) if number != position.thread else None
-            if last and (last[1] > idle_since + WAITED_NS or last[0] >= idle_since):
+            if last and (last[1] > idle_since + _WAITED_NS or last[0] >= idle_since):
                 ends.append(HostPosition(last[1], number))
         return max(ends, key=lambda end: (end.at, end.collective == NONE), default=None)
 
@@ -289,11 +291,11 @@ class HostPath:
         """Return the index in `collectives` of the collective that another one waited for on the same thread, or NONE.
 
         The waiting collective is in trace row `row` and began at the time `begun` (ns of the trace). The awaited one
-        ended at most `QUEUED_NS` before `begun`.
+        ended at most `_QUEUED_NS` before `begun`.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):
-            if begun - self.ends[index] > QUEUED_NS:
+            if begun - self.ends[index] > _QUEUED_NS:
                 break
             if c["lane"][self.collectives[index]] == c["lane"][row]:
                 return index

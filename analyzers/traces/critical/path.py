@@ -24,7 +24,7 @@ from analyzers.traces.reading.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-HANDOVER_NS = 10_000
+_HANDOVER_NS = 10_000
 """A launched kernel that starts within this time in ns after other work ended is taken to have waited for it."""
 
 
@@ -112,7 +112,7 @@ class DevicePath:
         launch = int(c["launch"][row])
         # A call may return after its kernel has begun; then the path enters the call at the kernel's start.
         called = min(int(c["end"][launch]), start) if launch != NONE else NONE
-        if called == NONE or (called <= ended and start - ended <= HANDOVER_NS):
+        if called == NONE or (called <= ended and start - ended <= _HANDOVER_NS):
             kind = "unexplained" if launch == NONE else "dependency"
             return Position(ended, before, position.work_index), [*pieces, PathPiece(ended, start, kind)]
         called = max(called, self.start)

@@ -20,10 +20,10 @@ from analyzers.traces.diff.memory import MemoryChange, memory_changes
 from analyzers.traces.loading import load
 from analyzers.traces.model import RankTrace, StepTime
 
-CHANGES_AT_MOST = 30
+_CHANGES_AT_MOST = 30
 # Relative change of one kernel, in time or number, below which it counts as unchanged: about what repeated runs of one
 # job differ by.
-CHANGE_AT_LEAST = 0.02
+_CHANGE_AT_LEAST = 0.02
 
 
 class StepPart(StrEnum):
@@ -55,7 +55,7 @@ class Manner(StrEnum):
     FASTER = "faster"
 
 
-PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
+_PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
     StepPart.COMPUTING: lambda step: step.compute_ns,
     StepPart.EXPOSED_COMMUNICATION: lambda step: step.exposed_communication_ns,
     StepPart.EXPOSED_COPIES: lambda step: step.exposed_memory_ns,
@@ -135,8 +135,8 @@ def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
         b_steps=len(steps[1]),
         step_a_ns=mean(step.dur_ns for step in steps[0]),
         step_b_ns=mean(step.dur_ns for step in steps[1]),
-        parts=[part_change(part, *(mean(map(part_ns, side)) for side in steps)) for part, part_ns in PART_NS.items()],
-        changes=[change for kind, listing in LISTINGS.items() for change in changes(kind, listing, (a, b))],
+        parts=[_part_change(part, *(mean(map(part_ns, side)) for side in steps)) for part, part_ns in _PART_NS.items()],
+        changes=[change for kind, listing in _LISTINGS.items() for change in changes(kind, listing, (a, b))],
         memory=memory_changes(a, b),
     )
 
@@ -149,7 +149,7 @@ def steps_of(account: RankTrace) -> list[StepTime]:
     return [msgspec.convert(whole | {"name": "", "dur_ns": account.span_ns}, StepTime)]
 
 
-def part_change(part: StepPart, a: float, b: float) -> PartChange:
+def _part_change(part: StepPart, a: float, b: float) -> PartChange:
     return PartChange(what=part, a_ns=a, b_ns=b, change_ns=b - a)
 
 
@@ -161,7 +161,7 @@ def mean(values: Iterable[int]) -> float:
 
 Listing = Callable[[RankTrace], Iterable[tuple[str, int, int]]]
 # (name, ns, count) of everything of a kind in an account.
-LISTINGS: dict[str, Listing] = {
+_LISTINGS: dict[str, Listing] = {
     "kernel": lambda a: [(k.name, k.total_ns, k.count) for k in a.kernels],
     "operator": lambda a: [(o.name, o.own_ns if a.device is None else o.device_ns, o.count) for o in a.operators],
     "module": lambda a: [(m.name, m.host_ns if a.device is None else m.device_ns, m.count) for m in a.modules],
@@ -175,16 +175,16 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
     `listing` is a function that returns (name, ns, count) of each of them for one device or host. `sides` are the two
     sets of traces. Changes below 2 % are left out.
     """
-    first, second = (mean_step(listing, side) for side in sides)
+    first, second = (_mean_step(listing, side) for side in sides)
     rows = []
     for name in first | second:
         before, after = first.get(name, (0.0, 0.0)), second.get(name, (0.0, 0.0))
-        if abs(after[0] - before[0]) > CHANGE_AT_LEAST * max(before[0], after[0]):
+        if abs(after[0] - before[0]) > _CHANGE_AT_LEAST * max(before[0], after[0]):
             rows.append(
                 Change(
                     kind=kind,
                     name=name,
-                    how=manner(before, after),
+                    how=_manner(before, after),
                     a_ns=before[0],
                     b_ns=after[0],
                     change_ns=after[0] - before[0],
@@ -192,10 +192,10 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
                     b_count=after[1],
                 )
             )
-    return sorted(rows, key=lambda change: -abs(change.change_ns))[:CHANGES_AT_MOST]
+    return sorted(rows, key=lambda change: -abs(change.change_ns))[:_CHANGES_AT_MOST]
 
 
-def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
+def _mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
     """Return {name: (ns, count) per step} of kernels, operators, modules or phases, as means over all steps.
 
     `listing` is a function that returns (name, ns, count) of each of them for one device or host. `side` is the set of
@@ -210,7 +210,7 @@ def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[fl
     return {name: (total[name] / steps, count[name] / steps) for name in total}
 
 
-def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
+def _manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
     """Return how a kernel, operator, module or phase changed, from its (ns, count) per step before and after.
 
     A change of the number of calls is reported first, because it explains the change of time.
@@ -219,6 +219,6 @@ def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
         return Manner.APPEARED
     if not after[1]:
         return Manner.VANISHED
-    if abs(after[1] - before[1]) > CHANGE_AT_LEAST * before[1]:
+    if abs(after[1] - before[1]) > _CHANGE_AT_LEAST * before[1]:
         return Manner.MORE if after[1] > before[1] else Manner.FEWER
     return Manner.SLOWER if after[0] > before[0] else Manner.FASTER

@@ -8,7 +8,7 @@ import msgspec
 from analyzers.traces.memory_model import DeviceMemory, NamedAllocationTotals
 from analyzers.traces.model import RankTrace
 
-CHANGES_AT_MOST = 20
+_CHANGES_AT_MOST = 20
 
 
 class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,32 +33,32 @@ def memory_changes(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> list[Memor
 
     Totals come first, then operators and modules.
     """
-    first, second = by_type(a), by_type(b)
+    first, second = _by_type(a), _by_type(b)
     shared = [where for where in first if where in second]
-    return [change for where in shared for change in changes_of_type(where, first[where], second[where])]
+    return [change for where in shared for change in _changes_of_type(where, first[where], second[where])]
 
 
-def by_type(accounts: Sequence[RankTrace]) -> dict[str, list[DeviceMemory]]:
+def _by_type(accounts: Sequence[RankTrace]) -> dict[str, list[DeviceMemory]]:
     memories = defaultdict[str, list[DeviceMemory]](list)
     for memory in (memory for account in accounts for memory in account.device_memory):
         memories[memory.type].append(memory)
     return dict(memories)
 
 
-def changes_of_type(where: str, a: Sequence[DeviceMemory], b: Sequence[DeviceMemory]) -> list[MemoryChange]:
-    totals = [memory_change(where, kind, "", total(a), total(b)) for kind, total in TOTALS.items()]
+def _changes_of_type(where: str, a: Sequence[DeviceMemory], b: Sequence[DeviceMemory]) -> list[MemoryChange]:
+    totals = [_memory_change(where, kind, "", total(a), total(b)) for kind, total in _TOTALS.items()]
     rows = [change for change in totals if change.a_bytes or change.b_bytes]
     for kind, named in NAMED.items():
-        before, after = allocated_by_name(named, a), allocated_by_name(named, b)
+        before, after = _allocated_by_name(named, a), _allocated_by_name(named, b)
         both = [
-            memory_change(where, kind, name, before.get(name, 0.0), after.get(name, 0.0)) for name in before | after
+            _memory_change(where, kind, name, before.get(name, 0.0), after.get(name, 0.0)) for name in before | after
         ]
         changed = sorted((row for row in both if row.change_bytes), key=lambda row: -abs(row.change_bytes))
-        rows += changed[:CHANGES_AT_MOST]
+        rows += changed[:_CHANGES_AT_MOST]
     return rows
 
 
-def memory_change(where: str, kind: str, name: str, a: float, b: float) -> MemoryChange:
+def _memory_change(where: str, kind: str, name: str, a: float, b: float) -> MemoryChange:
     return MemoryChange(where=where, kind=kind, name=name, a_bytes=a, b_bytes=b, change_bytes=b - a)
 
 
@@ -68,7 +68,7 @@ def growth(memories: Sequence[DeviceMemory]) -> float:
     return max(((steps[-1].end_bytes - steps[0].start_bytes) / len(steps) for steps in known), default=0.0)
 
 
-TOTALS: dict[str, Callable[[Sequence[DeviceMemory]], float]] = {
+_TOTALS: dict[str, Callable[[Sequence[DeviceMemory]], float]] = {
     "most allocated": lambda memories: max(memory.peak.bytes for memory in memories),
     "most reserved": lambda memories: max(m.reserved_peak.bytes if m.reserved_peak else 0 for m in memories),
     "growth a step": growth,
@@ -79,7 +79,7 @@ NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedAllocationTotals]]] = {
 }
 
 
-def allocated_by_name(
+def _allocated_by_name(
     named: Callable[[DeviceMemory], Sequence[NamedAllocationTotals]], memories: Sequence[DeviceMemory]
 ) -> dict[str, float]:
     """Return {operator or module: bytes that it allocates directly in a step}, as a mean over the steps of all devices.

@@ -8,7 +8,7 @@ from analyzers.columns import Column, Integers
 from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.reading.trace import Trace
 
-POINTS_AT_MOST = 20_000
+_POINTS_AT_MOST = 20_000
 """The most points that are written for a device; if there are more, the highest in each time interval are kept."""
 
 
@@ -43,8 +43,8 @@ def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
     The first point, at `origin` (the start of the trace, ns), has the bytes allocated before the first event. With too
     many events for one point each, the points are the maxima in equal intervals of time.
     """
-    if len(allocator.at) > POINTS_AT_MOST:
-        edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)
+    if len(allocator.at) > _POINTS_AT_MOST:
+        edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, _POINTS_AT_MOST + 1).astype(np.int64)
         return edges[:-1], *allocator.most_between(edges)
     begin = min(origin, int(allocator.at[0]))
     return (

@@ -30,17 +30,17 @@ from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.words import rank_names
 from analyzers.writing import replacing
 
-EVENTS_AT_MOST = 1_000_000
+_EVENTS_AT_MOST = 1_000_000
 """The most events, over all ranks, that Perfetto can open in a browser; if there are more, the longest are kept."""
-FINDINGS_PID = 0
-PIDS_PER_RANK = 1000
-TRACKS_PER_FILE = 1 << 20
+_FINDINGS_PID = 0
+_PIDS_PER_RANK = 1000
+_TRACKS_PER_FILE = 1 << 20
 """The distance between the numbers of the tracks of one lane.
 
 Lane n has the track n, then n plus this number, n plus twice this number, and so on.
 """
-PATH_TID = TRACKS_PER_FILE
-ENCODER = msgspec.json.Encoder()
+_PATH_TID = _TRACKS_PER_FILE
+_ENCODER = msgspec.json.Encoder()
 Event = dict[str, object]
 
 
@@ -64,7 +64,7 @@ def export(
     target: Path,
     options: store.Options | None = None,
     window: Window | None = None,
-    limit: int = EVENTS_AT_MOST,
+    limit: int = _EVENTS_AT_MOST,
 ) -> int:
     """Write the traces of all ranks into one file that Perfetto opens, and return the number of events written.
 
@@ -84,8 +84,8 @@ def export(
     written = 0
     with replacing(target) as file, compressed(file) if target.suffix == ".gz" else nullcontext(file) as content:
         content.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for number, event in enumerate(all_events(aligned, window, limit)):
-            content.write((b",\n" if number else b"") + ENCODER.encode(event))
+        for number, event in enumerate(_all_events(aligned, window, limit)):
+            content.write((b",\n" if number else b"") + _ENCODER.encode(event))
             written = number + 1
         content.write(b"\n]}\n")
     return written
@@ -96,14 +96,14 @@ def compressed(file: IO[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file))
 
 
-def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
+def _all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
     """Yield all events of the export: first the findings, then the events of each rank.
 
     Each rank gets at most `limit` events: the longest.
     """
     files = list(dict.fromkeys(recording.artefact.path for recording in aligned.recordings))
-    yield from process_names(FINDINGS_PID, "findings", -1)
-    yield from waiting_events(aligned, aligned.comparison.longest_waits if aligned.comparison else [])
+    yield from _process_names(_FINDINGS_PID, "findings", -1)
+    yield from _waiting_events(aligned, aligned.comparison.longest_waits if aligned.comparison else [])
     for number, path in enumerate(files, 1):
         # A file with several devices has several recordings of the same trace; any of them has its clock.
         index = next(i for i, recording in enumerate(aligned.recordings) if recording.artefact.path == path)
@@ -111,25 +111,25 @@ def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) ->
         to_common_clock = partial(aligned.to_common_clock, index)
         times = Times(*(to_common_clock(np.asarray(trace.columns[edge])) for edge in ("start", "end")))
         name = path.name if rank is None else f"rank {rank}"
-        rows = rows_to_write(trace, times, window, limit // len(files))
+        rows = _rows_to_write(trace, times, window, limit // len(files))
         if number == 1:
-            yield from critical_path_events(aligned, index, name)
-        yield from trace_events(trace, processes_of_lanes(trace, number * PIDS_PER_RANK, name), times, rows)
-        yield from memory_counters(trace, partial(pid_of, number * PIDS_PER_RANK), to_common_clock, window)
+            yield from _critical_path_events(aligned, index, name)
+        yield from _trace_events(trace, _processes_of_lanes(trace, number * _PIDS_PER_RANK, name), times, rows)
+        yield from memory_counters(trace, partial(_pid_of, number * _PIDS_PER_RANK), to_common_clock, window)
 
 
-def process_names(pid: int, name: str, order: int) -> Iterator[Event]:
+def _process_names(pid: int, name: str, order: int) -> Iterator[Event]:
     """Yield the two events that give a process its name and its position (`order`) from the top."""
     yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": order}}
 
 
-def track_name(pid: int, tid: int, name: str) -> Event:
+def _track_name(pid: int, tid: int, name: str) -> Event:
     """Return the metadata event that names a track of the exported trace."""
     return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
+def _processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
     """Return {lane number: (process id in the export, name of the process)} for the lanes of a host and its devices.
 
     `base` is the process id of the rank's host, `name` the rank's name.
@@ -137,18 +137,18 @@ def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[in
     processes = {}
     for number, lane in enumerate(trace.lanes):
         if lane["kind"] == HOST_LANE:
-            processes[number] = pid_of(base, None), f"{name}, host"
+            processes[number] = _pid_of(base, None), f"{name}, host"
         elif lane["kind"] == DEVICE_LANE:
-            processes[number] = pid_of(base, lane["pid"]), f"{name}, device {lane['pid']}"
+            processes[number] = _pid_of(base, lane["pid"]), f"{name}, device {lane['pid']}"
     return processes
 
 
-def pid_of(base: int, device: int | None) -> int:
+def _pid_of(base: int, device: int | None) -> int:
     """Return the process id in the export for a device of a rank, or for the rank's host if `device` is None."""
-    return base if device is None else base + 1 + device % (PIDS_PER_RANK - 1)
+    return base if device is None else base + 1 + device % (_PIDS_PER_RANK - 1)
 
 
-def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int) -> Integers:
+def _rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int) -> Integers:
     """Return the trace rows of the `limit` longest events that are at least partly in the window, in order of time.
 
     `window` is (start, end) in ns of the common clock, None for everything.
@@ -162,29 +162,29 @@ def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int)
     return rows[np.lexsort((-end[rows], start[rows]))]
 
 
-def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Times, rows: Integers) -> Iterator[Event]:
+def _trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Times, rows: Integers) -> Iterator[Event]:
     """Yield the names of processes and tracks, the events, and an arrow from each launch to its kernel.
 
     `rows` are the trace rows of the events, `times` the start and end of all events of the trace, and `processes` is
-    the result of `processes_of_lanes`.
+    the result of `_processes_of_lanes`.
     """
     c = trace.columns
-    tracks = dict(zip(rows.tolist(), tracks_of(c["lane"][rows], times, rows), strict=True))
+    tracks = dict(zip(rows.tolist(), _tracks_of(c["lane"][rows], times, rows), strict=True))
     for pid, name in sorted(set(processes.values())):
-        yield from process_names(pid, name, pid)
+        yield from _process_names(pid, name, pid)
     for tid in sorted(set(tracks.values()) | set(processes)):
-        lane = tid % TRACKS_PER_FILE
-        yield track_name(processes[lane][0], tid, trace.lanes[lane]["name"])
+        lane = tid % _TRACKS_PER_FILE
+        yield _track_name(processes[lane][0], tid, trace.lanes[lane]["name"])
     for row, tid in tracks.items():
-        pid, start, end = processes[tid % TRACKS_PER_FILE][0], int(times.start[row]), int(times.end[row])
+        pid, start, end = processes[tid % _TRACKS_PER_FILE][0], int(times.start[row]), int(times.end[row])
         yield span(trace, row, (pid, tid), (start, end))
         launch = int(c["launch"][row])
         if launch in tracks and launch != row:
-            source = Point(processes[tracks[launch] % TRACKS_PER_FILE][0], tracks[launch], int(times.start[launch]))
+            source = Point(processes[tracks[launch] % _TRACKS_PER_FILE][0], tracks[launch], int(times.start[launch]))
             yield from arrow("launch", pid * (1 << 32) + row, source, Point(pid, tid, start))
 
 
-def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
+def _tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
     """Return, for each event in `rows`, the number of its track in the export.
 
     The number is that of the event's lane (thread or stream). An event that would partly overlap another event on this
@@ -194,14 +194,14 @@ def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
     tracks = []
     for lane, row in zip(lanes.tolist(), rows.tolist(), strict=True):
         start, end, tid = int(times.start[row]), int(times.end[row]), lane
-        while not nests(ends.setdefault(tid, []), start, end):
-            tid += TRACKS_PER_FILE
+        while not _nests(ends.setdefault(tid, []), start, end):
+            tid += _TRACKS_PER_FILE
         ends[tid].append(end)
         tracks.append(tid)
     return tracks
 
 
-def nests(running: list[int], start: int, end: int) -> bool:
+def _nests(running: list[int], start: int, end: int) -> bool:
     """Return whether an event lies inside all events that still run at its start, so that it fits on the same track.
 
     `running` has the ends of these running events, the innermost last; ends before `start` are removed from it.
@@ -236,7 +236,7 @@ def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Even
         yield {"ph": phase, "id": number, "name": name, "cat": name, "pid": pid, "tid": tid, "ts": at / 1000} | binding
 
 
-def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
+def _waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
     """Yield an event for each collective in `waits`, from its first arrival to the end of its longest wait.
 
     Overlapping events are written to several tracks, each of which begins with its name.
@@ -244,17 +244,17 @@ def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) 
     ends: dict[int, list[int]] = {}
     for wait in sorted((wait for wait in waits if wait.wait_ns), key=lambda w: (w.start_ns, -w.longest_wait_ns)):
         start, tid = wait.start_ns - aligned.origin, 0
-        while not nests(ends.setdefault(tid, []), start, start + wait.longest_wait_ns):
+        while not _nests(ends.setdefault(tid, []), start, start + wait.longest_wait_ns):
             tid += 1
         if not ends[tid]:
-            yield track_name(FINDINGS_PID, tid, "waiting in collectives")
+            yield _track_name(_FINDINGS_PID, tid, "waiting in collectives")
         ends[tid].append(start + wait.longest_wait_ns)
         number = "" if wait.sequence is None else f" #{wait.sequence}"
         name = f"{rank_names([wait.last_rank])} is late in {wait.name}{number}"
-        yield finding_event(tid, name, (start, wait.longest_wait_ns), msgspec.to_builtins(wait))
+        yield _finding_event(tid, name, (start, wait.longest_wait_ns), msgspec.to_builtins(wait))
 
 
-def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> Iterator[Event]:
+def _critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> Iterator[Event]:
     """Yield the pieces of the critical path of the last step of a recording as events; nothing if no steps are marked.
 
     `index` is the index of the recording, `name` the name of its rank.
@@ -266,17 +266,17 @@ def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> I
     step, start, end = trace.steps[-1]
     path = critical_path(trace, recording.number, (start - trace.origin, end - trace.origin))
     starts = aligned.to_common_clock(index, path["start_ns"].to_numpy() + trace.origin)
-    yield track_name(FINDINGS_PID, PATH_TID, f"critical path of step {step}, {name}")
+    yield _track_name(_FINDINGS_PID, _PATH_TID, f"critical path of step {step}, {name}")
     for at, piece in zip(starts.tolist(), path.itertuples(index=False), strict=True):
         label = str(piece.name or piece.kind)
-        yield finding_event(PATH_TID, label, (at, int(str(piece.dur_ns))), {"kind": piece.kind})
+        yield _finding_event(_PATH_TID, label, (at, int(str(piece.dur_ns))), {"kind": piece.kind})
 
 
-def finding_event(tid: int, name: str, stretch: tuple[int, int], args: Mapping[str, object]) -> Event:
+def _finding_event(tid: int, name: str, stretch: tuple[int, int], args: Mapping[str, object]) -> Event:
     """Return an event in the export's process of findings, on track `tid`.
 
     `stretch` is (start, duration) of the event in ns of the common clock; `args` are shown when a user selects the
     event.
     """
-    where = {"ph": "X", "name": name, "cat": "finding", "pid": FINDINGS_PID, "tid": tid}
+    where = {"ph": "X", "name": name, "cat": "finding", "pid": _FINDINGS_PID, "tid": tid}
     return where | {"ts": stretch[0] / 1000, "dur": stretch[1] / 1000, "args": args}

@@ -13,16 +13,16 @@ FIRST_BATCH = (
     " in the DataLoader, so that they stay, and keep one iterator for all epochs if you can. More workers help only if"
     " the other steps wait, too."
 )
-PAUSE = (
+_PAUSE = (
     "A pause in so few steps is typical of garbage collection, a checkpoint, an evaluation or logging: look what the"
     " program does in that step. "
 )
 
-ON_HOST = (
+_ON_HOST = (
     "The host itself computes in {name} meanwhile, on tensors in its memory (an offloaded optimizer, or metrics). Let"
     " the device do this, or compute on the host beside the next forward pass."
 )
-PHASE_ADVICE = {
+_PHASE_ADVICE = {
     GC: "Call gc.disable() once before the loop, and gc.collect() every n steps, on all ranks in the same step.",
     "checkpoint": "Save checkpoints asynchronously (torch.distributed.checkpoint.async_save), which only copies the"
     " state in the loop, or less often.",
@@ -30,8 +30,8 @@ PHASE_ADVICE = {
     " out of the recording.",
 }
 """{phase that takes most of the host's time while the device waits: what to change}."""
-ONLY_SOMETIMES = "Make the call {call} only every n steps"
-REMEDIES = {
+_ONLY_SOMETIMES = "Make the call {call} only every n steps"
+_REMEDIES = {
     ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::index"): "Avoid {call}, whose result has a size"
     " that the host must read: use torch.where and fixed sizes, and for experts one grouped matrix product",
     ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu"): "Let the copy {call} not wait: copy to pinned memory"
@@ -44,7 +44,7 @@ REMEDIES = {
 """{operators or calls that wait for the device: what to do about them}; `{call}` stands for the call and its place."""
 
 
-def call_before(one: Opportunity) -> str:
+def _call_before(one: Opportunity) -> str:
     """Return the call that emptied the launch queue before the waits, with its place in the user's code; or ''."""
     if not one.after:
         return ""
@@ -57,7 +57,7 @@ def emptied_sentence(one: Opportunity) -> str:
 
     A wait in few steps is longer than any queue, so there the call does not matter.
     """
-    call = "" if "in_steps" in one.measures else call_before(one)
+    call = "" if "in_steps" in one.measures else _call_before(one)
     return (
         f" Most of these waits follow {call}, in which the host waited until the device had ended all its work: so no"
         " kernel was left in the queue."
@@ -73,13 +73,15 @@ def ahead_advice(one: Opportunity) -> str:
     """
     if not one.after or "in_steps" in one.measures:
         return ""
-    remedy = next((text for names, text in REMEDIES.items() if one.after[0].name in names), ONLY_SOMETIMES)
-    return f"{remedy.format(call=call_before(one))}: then the host launches kernels ahead, which hides its other work. "
+    remedy = next((text for names, text in _REMEDIES.items() if one.after[0].name in names), _ONLY_SOMETIMES)
+    return (
+        f"{remedy.format(call=_call_before(one))}: then the host launches kernels ahead, which hides its other work. "
+    )
 
 
 def few_steps_advice(one: Opportunity) -> str:
     """Return the first sentences of the advice on a wait that only few steps have; '' if many have it."""
-    return PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
+    return _PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
 
 
 def host_work_advice(account: RankTrace, one: Opportunity) -> str:
@@ -88,8 +90,8 @@ def host_work_advice(account: RankTrace, one: Opportunity) -> str:
     if mostly is None or 2 * mostly.total_ns < one.taken_ns * max(1, account.steps):
         return ""
     if mostly.name.startswith("aten::"):
-        return ON_HOST.format(name=mostly.name)
-    return PHASE_ADVICE.get(PHASE_NAMES[phase_of(mostly.name)], "")
+        return _ON_HOST.format(name=mostly.name)
+    return _PHASE_ADVICE.get(PHASE_NAMES[phase_of(mostly.name)], "")
 
 
 def is_first_batch(one: Opportunity) -> bool:
@@ -106,6 +108,6 @@ def facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
         before = one.after[0]
         part = share(before.total_ns, one.taken_ns * max(1, account.steps))
         yield (
-            f"{times(before.count)} it followed {call_before(one)}, where the host waited for the device:"
+            f"{times(before.count)} it followed {_call_before(one)}, where the host waited for the device:"
             f" {duration_ns(before.total_ns)} in total, {part} of it"
         )

@@ -59,25 +59,25 @@ REASONS = {
         " sdpa_kernel(...) and torch.backends.cuda.enable_mem_efficient_sdp(False).",
     ),
 }
-SETTINGS = (
+_SETTINGS = (
     "Look for settings that forbid the fused kernels, such as sdpa_kernel(SDPBackend.MATH) and"
     " torch.backends.cuda.enable_flash_sdp(False), and for inputs whose last dimension is not contiguous (call"
     " .contiguous() after a transposition)."
 )
-FITS = "The recorded sizes, types and values fit a fused kernel, so a setting or the layout of the inputs forbids it."
-WARNS = (
+_FITS = "The recorded sizes, types and values fit a fused kernel, so a setting or the layout of the inputs forbids it."
+_WARNS = (
     "Call it once under sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]): PyTorch then warns"
     " why each kernel is not used."
 )
-SETTING_ON_CPU, SETTING_ON_GPU = Reason(FITS, SETTINGS), Reason(FITS, f"{SETTINGS} {WARNS}")
-UNKNOWN_ON_CPU = Reason(
+_SETTING_ON_CPU, _SETTING_ON_GPU = Reason(_FITS, _SETTINGS), Reason(_FITS, f"{_SETTINGS} {_WARNS}")
+_UNKNOWN_ON_CPU = Reason(
     "The trace does not show the reason, as it has no sizes and types.",
     f"Record with record_shapes=True. Reasons on a CPU are dropout_p above 0, inputs without four dimensions and a mask"
-    f" that needs a gradient. {SETTINGS}",
+    f" that needs a gradient. {_SETTINGS}",
 )
-UNKNOWN_ON_GPU = Reason(
+_UNKNOWN_ON_GPU = Reason(
     "The trace does not show the reason, as it has no sizes and types.",
-    f"{WARNS} Usual reasons are a setting such as sdpa_kernel(SDPBackend.MATH), float64, inputs"
+    f"{_WARNS} Usual reasons are a setting such as sdpa_kernel(SDPBackend.MATH), float64, inputs"
     " without four dimensions or with a last dimension that is not contiguous, enable_gqa=True with a mask or in"
     " float32, and deterministic algorithms.",
 )
@@ -86,8 +86,8 @@ UNKNOWN_ON_GPU = Reason(
 def fallback_words(reasons: Sequence[FallbackReason], *, on_gpu: bool) -> Reason:
     """Return the texts on the reasons for which attention takes its math kernel on a GPU or on a CPU."""
     others = {
-        FallbackReason.SETTING: SETTING_ON_GPU if on_gpu else SETTING_ON_CPU,
-        FallbackReason.UNKNOWN: UNKNOWN_ON_GPU if on_gpu else UNKNOWN_ON_CPU,
+        FallbackReason.SETTING: _SETTING_ON_GPU if on_gpu else _SETTING_ON_CPU,
+        FallbackReason.UNKNOWN: _UNKNOWN_ON_GPU if on_gpu else _UNKNOWN_ON_CPU,
     }
     texts = [REASONS.get(reason) or others[reason] for reason in reasons]
     return Reason(" ".join(text.why for text in texts), " ".join(text.next for text in texts))

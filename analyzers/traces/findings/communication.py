@@ -10,15 +10,15 @@ from analyzers.traces.model import Collective, RankTrace
 from analyzers.traces.reading.trace import PEER_COPY
 from analyzers.words import capitalised, duration_ns, process_group, quantity, share, size
 
-COLLECTIVES_AT_MOST = 3
-LITTLE_COMPUTE = 0.25
+_COLLECTIVES_AT_MOST = 3
+_LITTLE_COMPUTE = 0.25
 """The share of the exposed communication that compute must be able to hide for overlap to be advised.
 
 With less, even perfect overlap leaves more than three quarters of it exposed, so its causes must be found first.
 """
-SMALL_BYTES = 64 << 10
+_SMALL_BYTES = 64 << 10
 """Below this size, a collective takes next to no time on a network: ranks wait in it for one another."""
-HOST_ONLY = " These times are those of the CPU: the trace has no device events."
+_HOST_ONLY = " These times are those of the CPU: the trace has no device events."
 
 
 def exposed_finding(account: RankTrace) -> Finding:
@@ -28,19 +28,19 @@ def exposed_finding(account: RankTrace) -> Finding:
         "trace.exposed_communication",
         f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
         f" {recorded_time(account)}",
-        f"{exposed_times(account)}{HOST_ONLY if account.source == 'cpu' else ''}",
+        f"{_exposed_times(account)}{_HOST_ONLY if account.source == 'cpu' else ''}",
         "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
-        f" Otherwise {hide_advice(account)}",
+        f" Otherwise {_hide_advice(account)}",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
-            collective_times(account),
-            *longest_collectives(account),
+            _collective_times(account),
+            *_longest_collectives(account),
         ],
     )
 
 
-def exposed_times(account: RankTrace) -> str:
+def _exposed_times(account: RankTrace) -> str:
     """Return sentences on how long collectives ran in total, without overlapping compute, and blocking other work.
 
     Equal times are written once.
@@ -58,45 +58,45 @@ def exposed_times(account: RankTrace) -> str:
     )
 
 
-def hide_advice(account: RankTrace) -> str:
+def _hide_advice(account: RankTrace) -> str:
     """Return the end of a sentence: which collective to treat first, and how to hide it or to need fewer of them.
 
     Compute that already runs during one collective cannot hide another one.
     """
-    first, what = longest_collective(account)
+    first, what = _longest_collective(account)
     longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
-    if longest and 0 < longest.bytes < SMALL_BYTES:
-        return f"{first} {NOT_SO_OFTEN}"
+    if longest and 0 < longest.bytes < _SMALL_BYTES:
+        return f"{first} {_NOT_SO_OFTEN}"
     if longest and (SEND.search(longest.name) or RECEIVE.search(longest.name)):
-        return f"{first} {BUBBLE}"
+        return f"{first} {_BUBBLE}"
     free = account.compute_ns - account.overlapped_communication_ns
     if free >= account.exposed_communication_ns:
-        return f"{first} hide {what} behind compute. {capitalised(how_to_hide(account))}."
+        return f"{first} hide {what} behind compute. {capitalised(_how_to_hide(account))}."
     return (
         f"{first} time {what} alone, on the same ranks"
-        f"{'' if account.source == 'cpu' else ' (nccl-tests does this for NCCL)'}. {reading_of_time(account)}"
-        f" {limit_of_overlap(account, free)}"
+        f"{'' if account.source == 'cpu' else ' (nccl-tests does this for NCCL)'}. {_reading_of_time(account)}"
+        f" {_limit_of_overlap(account, free)}"
     )
 
 
-NOT_SO_OFTEN = (
+_NOT_SO_OFTEN = (
     "sending so little takes next to no time, so nearly all of this time is spent waiting for other ranks. Call it less"
     " often, for example only in steps that log, or with async_op=True, and wait for its result later."
 )
 
 
-def limit_of_overlap(account: RankTrace, free: int) -> str:
+def _limit_of_overlap(account: RankTrace, free: int) -> str:
     """Return a sentence: how much communication `free` ns of compute outside of collectives can hide, and how."""
     exposed = account.exposed_communication_ns
     if free <= 0:
         return "Overlap with compute cannot help: nothing is computed outside of collectives."
     most = f"hide at most {duration_ns(free)} of the {duration_ns(exposed)}"
-    if free < LITTLE_COMPUTE * exposed:
+    if free < _LITTLE_COMPUTE * exposed:
         return f"Overlap with compute will not help much: it can {most}."
-    return f"Overlap with compute can {most}. {capitalised(how_to_hide(account))}."
+    return f"Overlap with compute can {most}. {capitalised(_how_to_hide(account))}."
 
 
-def longest_collective(account: RankTrace) -> tuple[str, str]:
+def _longest_collective(account: RankTrace) -> tuple[str, str]:
     """Return the beginning of an advice, which names the collective with most time, and a pronoun that refers to it.
 
     Example: `start with all_gather of process group mesh_fsdp, 1.5 MiB each (81.0 ms in 12 calls):`, `it`.
@@ -105,58 +105,58 @@ def longest_collective(account: RankTrace) -> tuple[str, str]:
     if longest is None:
         return "", "the longest collectives"
     took = f"{duration_ns(longest.total_ns)} in {quantity(longest.count, 'call')}"
-    return f"start with {collective_text(longest)} ({took}):", "it"
+    return f"start with {_collective_text(longest)} ({took}):", "it"
 
 
-def how_to_hide(account: RankTrace) -> str:
+def _how_to_hide(account: RankTrace) -> str:
     """Return how to overlap the collective with most time with compute; this depends on the kind of parallelism."""
     longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
     name = longest.name if longest else ""
     compact = re.sub("[^a-z]", "", name.lower())
-    if EXPERTS.search(name):
-        return OF_EXPERTS
-    if OWN_REDUCTION.search(name) or (longest and TENSOR_PARALLEL.search(longest.group_desc)):
-        return OF_TENSOR_PARALLEL
+    if _EXPERTS.search(name):
+        return _OF_EXPERTS
+    if _OWN_REDUCTION.search(name) or (longest and _TENSOR_PARALLEL.search(longest.group_desc)):
+        return _OF_TENSOR_PARALLEL
     if PEER_COPY.search(name):
-        return OF_COPIES
+        return _OF_COPIES
     if "allgather" in compact or "reducescatter" in compact:
-        return OF_FSDP
-    return OF_DDP if "allreduce" in compact else f"{OF_FSDP}; {OF_DDP}"
+        return _OF_FSDP
+    return _OF_DDP if "allreduce" in compact else f"{_OF_FSDP}; {_OF_DDP}"
 
 
-EXPERTS = re.compile(r"(dispatch|combine)(Kernel)?\b|all_?to_?all|a2a_|alltoallv", re.IGNORECASE)
+_EXPERTS = re.compile(r"(dispatch|combine)(Kernel)?\b|all_?to_?all|a2a_|alltoallv", re.IGNORECASE)
 """Matches what sends tokens to the ranks of their experts, and the results back."""
-OWN_REDUCTION = re.compile(
+_OWN_REDUCTION = re.compile(
     r"cross_device_reduce|multimem|(one|two)_?shot|quickreduce|allreduce_fusion|userbuffers", re.IGNORECASE
 )
 """Matches the all-reduces that libraries bring along for tensor parallelism."""
-TENSOR_PARALLEL = re.compile(r"(^|[^a-z])(tp|tensor)([^a-z]|$)|tensor_(model_)?parallel", re.IGNORECASE)
-OF_FSDP = "with FSDP2, prefetch the next layer (set_modules_to_forward_prefetch)"
-OF_COPIES = (
+_TENSOR_PARALLEL = re.compile(r"(^|[^a-z])(tp|tensor)([^a-z]|$)|tensor_(model_)?parallel", re.IGNORECASE)
+_OF_FSDP = "with FSDP2, prefetch the next layer (set_modules_to_forward_prefetch)"
+_OF_COPIES = (
     "if FSDP2 gathers by copies, prefetch the next layer (set_modules_to_forward_prefetch); if one process holds a"
     " model on several devices, use a pipeline with microbatches, or one process per device"
 )
-OF_DDP = (
+_OF_DDP = (
     "with DDP, try other sizes of buckets (bucket_cap_mb): larger ones need fewer calls, smaller ones leave less to"
     " send after the last gradient"
 )
-OF_EXPERTS = (
+_OF_EXPERTS = (
     "with expert parallelism, compute shared experts or the other half of the batch meanwhile, and let the call return"
     " at once (async_op=True, or async_finish of DeepEP)"
 )
-OF_TENSOR_PARALLEL = (
+_OF_TENSOR_PARALLEL = (
     "with tensor parallelism, the next kernel needs the result, so cut the products into parts that overlap"
     " (asynchronous tensor parallelism: torch._inductor.config._micro_pipeline_tp), fuse the reduction with the norm"
     " behind it, or use fewer tensor-parallel ranks"
 )
-BUBBLE = (
+_BUBBLE = (
     "it waits for the neighbouring stage of the pipeline, which is its bubble. Use more microbatches per step, an"
     " interleaved or a zero-bubble schedule, and stages with equal work; the traces of all stages show which one is"
     " late."
 )
 
 
-def reading_of_time(account: RankTrace) -> str:
+def _reading_of_time(account: RankTrace) -> str:
     """Return sentences on what the time of a collective can say about the cause of waiting, with the recorded times."""
     longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
     recorded = (
@@ -170,34 +170,34 @@ def reading_of_time(account: RankTrace) -> str:
     )
 
 
-def collective_times(account: RankTrace) -> str:
+def _collective_times(account: RankTrace) -> str:
     """Return a text that divides the time of collectives into time with and without overlapping compute."""
     whole, exposed = account.communication_ns, account.exposed_communication_ns
     parts = f"{duration_ns(exposed)} without compute, {duration_ns(whole - exposed)} during compute"
     return f"collectives ran for {duration_ns(whole)}: {parts}"
 
 
-def longest_collectives(account: RankTrace) -> list[str]:
+def _longest_collectives(account: RankTrace) -> list[str]:
     """Return texts on the longest collectives.
 
     Example: `all_gather of process group mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total, the shortest 5.00 ms`.
     """
-    longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
+    longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:_COLLECTIVES_AT_MOST]
     parallel = sum(collective.total_ns for collective in longest) > account.communication_ns
     note = " (calls ran at the same time as others)" if parallel else ""
     return [
-        f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
-        f" total{shortest_call(collective)}{note}"
+        f"{_collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
+        f" total{_shortest_call(collective)}{note}"
         for collective in longest
     ]
 
 
-def shortest_call(collective: Collective) -> str:
+def _shortest_call(collective: Collective) -> str:
     """Return a suffix with the duration of the shortest of several calls: the longer ones include waiting for ranks."""
     return f", the shortest {duration_ns(collective.min_ns)}" if collective.count > 1 else ""
 
 
-def collective_text(collective: Collective) -> str:
+def _collective_text(collective: Collective) -> str:
     """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
     label = collective.group_desc or collective.group
     each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"

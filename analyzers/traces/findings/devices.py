@@ -8,9 +8,9 @@ from analyzers.traces.findings.common import lacks_kernels, times_text
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, rank_ranges, share
 
-IDLE_AT_LEAST = 0.2
+_IDLE_AT_LEAST = 0.2
 """The share of its time that each device must wait for others, with kernels launched already."""
-TOGETHER_AT_MOST = 1.2
+_TOGETHER_AT_MOST = 1.2
 """The sum of the devices' times at work over the longest recording of one, up to which they hardly work at once.
 
 It is more than 1 even if they never do, because the recordings of the devices begin and end at different turns.
@@ -29,13 +29,13 @@ def devices_in_turn(accounts: Sequence[RankTrace]) -> Iterator[Finding]:
             by_process[account.path, account.rank].append(account)
     for devices in by_process.values():
         span = max(account.span_ns for account in devices)
-        together = sum(account.busy_ns for account in devices) > TOGETHER_AT_MOST * span
-        wait = all(account.idle_dependency_ns > IDLE_AT_LEAST * account.span_ns for account in devices)
+        together = sum(account.busy_ns for account in devices) > _TOGETHER_AT_MOST * span
+        wait = all(account.idle_dependency_ns > _IDLE_AT_LEAST * account.span_ns for account in devices)
         if len(devices) > 1 and wait and not together:
-            yield turns_finding(devices, span)
+            yield _turns_finding(devices, span)
 
 
-def turns_finding(devices: Sequence[RankTrace], span: int) -> Finding:
+def _turns_finding(devices: Sequence[RankTrace], span: int) -> Finding:
     rank, busiest = devices[0].rank, max(account.busy_ns for account in devices)
     whose = "" if rank is None else f" of rank {rank}"
     numbers = rank_ranges(account.device for account in devices if account.device is not None)

@@ -27,15 +27,17 @@ from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.problems import DAMAGE, Problem, ProblemKind
 from analyzers.words import duration_ns, quantity, share, times
 
-# Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
-HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
-FACTS_AT_MOST = 5
+# Parts of the time (of the events for `_UNLINKED`) from which on something is a finding, or a warning.
+_HOST_BOUND, _DRIVER_CALLS, _GRAPH_BREAKS, _UNLINKED = 0.2, 0.01, 0.01, 0.1
+_FACTS_AT_MOST = 5
 # Part of the time of the driver's calls from which on that of the frees alone explains them.
-START_UP_SHARE = 0.8
-STANDS_OUT = 5
+_START_UP_SHARE = 0.8
+_STANDS_OUT = 5
 """A call that frees memory stands out if it takes at least this many times the mean of the others."""
-MAYBE_START_UP = "If the recording begins with the start of the process, begin it some steps later, after the warm-up. "
-SHORT_OF_MEMORY = (
+_MAYBE_START_UP = (
+    "If the recording begins with the start of the process, begin it some steps later, after the warm-up. "
+)
+_SHORT_OF_MEMORY = (
     "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
     " and look for fragmentation and allocation retries. "
 )
@@ -43,61 +45,61 @@ START_UP = (
     "This is most likely the start of the program, not a usual step: begin the recording after a few warm-up steps, and"
     " look again."
 )
-CUT_OFF = (
+_CUT_OFF = (
     "Record again, and let the job finish writing the file before it is stopped. The numbers here hold for the part"
     " that was read."
 )
-ODD_ENTRIES = (
+_ODD_ENTRIES = (
     "Nothing to do for a few events: the rest of the file was read. If many were left out, report which version of"
     " PyTorch wrote the file."
 )
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
-LAUNCH_LESS = (
+_LAUNCH_LESS = (
     "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls that"
     " synchronise, and check the data loader."
 )
 # Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
-EXPOSED = {"device": 0.1, "cpu": 0.5}
+_EXPOSED = {"device": 0.1, "cpu": 0.5}
 
 
 def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Iterator[Finding]:
     """Yield the findings about a device or host: where its time goes, and how far the recording can be trusted."""
     if not account.device_events:
-        yield empty_finding(account)
+        yield _empty_finding(account)
         return
-    if account.exposed_communication_ns > EXPOSED[account.source] * account.span_ns:
+    if account.exposed_communication_ns > _EXPOSED[account.source] * account.span_ns:
         yield exposed_finding(account)
-    if is_host_bound(account):
-        yield host_bound_finding(account)
+    if _is_host_bound(account):
+        yield _host_bound_finding(account)
     if account.compiled and account.compiled.compilations:
-        yield compilation_finding(account, account.compiled)
+        yield _compilation_finding(account, account.compiled)
     if account.compiled and account.compiled.breaks:
-        yield graph_break_finding(account, account.compiled)
+        yield _graph_break_finding(account, account.compiled)
     driver_calls = [call for call in account.synchronisations if DRIVER_MEMORY.search(call.name)]
-    if sum(call.total_ns for call in driver_calls) > DRIVER_CALLS * account.span_ns:
-        yield driver_allocation_finding(account, driver_calls)
-    yield from recording_findings(account, problems)
+    if sum(call.total_ns for call in driver_calls) > _DRIVER_CALLS * account.span_ns:
+        yield _driver_allocation_finding(account, driver_calls)
+    yield from _recording_findings(account, problems)
 
 
-def recording_findings(account: RankTrace, problems: Sequence[Problem]) -> Iterator[Finding]:
+def _recording_findings(account: RankTrace, problems: Sequence[Problem]) -> Iterator[Finding]:
     """Yield the findings on what the recording lacks, and how far it can be trusted."""
     if lacks_kernels(account):
-        yield lost_kernels_finding(account)
+        yield _lost_kernels_finding(account)
     if account.source == "cpu":
-        yield cpu_finding(account)
+        yield _cpu_finding(account)
     if account.unlinked_events:
-        yield unlinked_finding(account)
+        yield _unlinked_finding(account)
     if damage := [problem for problem in problems if problem.kind in DAMAGE]:
-        yield damage_finding(account, damage)
+        yield _damage_finding(account, damage)
 
 
-def is_host_bound(account: RankTrace) -> bool:
+def _is_host_bound(account: RankTrace) -> bool:
     """Return whether a device waits for its host for a large part of the time, as far as the trace can show it."""
-    waits = account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns
+    waits = account.source == "device" and account.idle_host_ns > _HOST_BOUND * account.span_ns
     return waits and not lacks_kernels(account)
 
 
-def lost_kernels_finding(account: RankTrace) -> Finding:
+def _lost_kernels_finding(account: RankTrace) -> Finding:
     expected, lost = (account.launches.expected, account.launches.lost) if account.launches else (0, 0)
     return account_finding(
         account,
@@ -112,7 +114,7 @@ def lost_kernels_finding(account: RankTrace) -> Finding:
     )
 
 
-def host_bound_finding(account: RankTrace) -> Finding:
+def _host_bound_finding(account: RankTrace) -> Finding:
     idle, span, wait = account.idle_host_ns, account.span_ns, largest_wait(account)
     return account_finding(
         account,
@@ -120,25 +122,25 @@ def host_bound_finding(account: RankTrace) -> Finding:
         f"The device waits for the host during {share(idle, span)} of the {recorded_time(account)}",
         "While it waited, the device had finished every kernel that was launched, and the host (the CPU) had not"
         f" launched the next one yet.{emptied_sentence(wait) + stack_warning(account, wait) if wait else ''}",
-        f"{stack_advice(account, wait) if wait else ''}{wait_advice(account, START_UP) or LAUNCH_LESS}",
+        f"{stack_advice(account, wait) if wait else ''}{wait_advice(account, START_UP) or _LAUNCH_LESS}",
         severity=Severity.WARNING,
         confidence=0.8,
-        facts=[idle_text(account), *wait_parts(account), *busiest_on_host(account)],
+        facts=[_idle_text(account), *wait_parts(account), *_busiest_on_host(account)],
     )
 
 
-def idle_text(account: RankTrace) -> str:
+def _idle_text(account: RankTrace) -> str:
     """Return a text that divides the idle time of a device: waiting for the host to launch a kernel, and the rest."""
     other = account.idle_ns - account.idle_host_ns
     rest = f", {duration_ns(other)} had other reasons" if other else ""
     return f"of the idle time, {duration_ns(account.idle_host_ns)} were waits for the host's next launch{rest}"
 
 
-WORTH_NAMING = 0.01
+_WORTH_NAMING = 0.01
 """The share of the time in which the device waits for the host from which on a synchronising call is named."""
 
 
-def busiest_on_host(account: RankTrace) -> list[str]:
+def _busiest_on_host(account: RankTrace) -> list[str]:
     """Return texts on the longest synchronising call and on the longest operator of the host.
 
     The time of an operator leaves out the operators that it calls.
@@ -147,7 +149,7 @@ def busiest_on_host(account: RankTrace) -> list[str]:
         f"the synchronising call with most time on the host: {call.name}, {quantity(call.count, 'call')},"
         f" {duration_ns(call.total_ns)} in total"
         for call in account.synchronisations[:1]
-        if call.total_ns >= WORTH_NAMING * account.idle_host_ns
+        if call.total_ns >= _WORTH_NAMING * account.idle_host_ns
     ]
     busiest = sorted(account.operators, key=lambda operator: -operator.own_ns)[:1]
     return facts + [
@@ -157,7 +159,7 @@ def busiest_on_host(account: RankTrace) -> list[str]:
     ]
 
 
-def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
+def _compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     frames = sorted((frame for frame in compiled.frames if frame.compilations), key=lambda frame: -frame.compile_ns)
     # A host that is far enough ahead of its device compiles while the device still works.
     waits = account.source == "cpu" or any(one.kind is OpportunityKind.COMPILATION for one in account.opportunities)
@@ -180,14 +182,14 @@ def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         facts=[
             f"{frame_name(frame)}: compiled {times(frame.compilations)} in {duration_ns(frame.compile_ns)}, now"
             f" {quantity(frame.versions, 'version')}"
-            for frame in frames[:FACTS_AT_MOST]
+            for frame in frames[:_FACTS_AT_MOST]
         ],
     )
 
 
-def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
+def _graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     timed = sum(step.dur_ns for step in account.step_times) or account.span_ns
-    costly = compiled.between_ns > GRAPH_BREAKS * timed
+    costly = compiled.between_ns > _GRAPH_BREAKS * timed
     frames = [frame for frame in compiled.frames if frame.breaks]
     return account_finding(
         account,
@@ -203,7 +205,7 @@ def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         facts=[
             f"{frame.broken_at or frame_name(frame)}: {quantity(frame.breaks, 'graph break')},"
             f" {duration_ns(frame.between_ns)} in total"
-            for frame in frames[:FACTS_AT_MOST]
+            for frame in frames[:_FACTS_AT_MOST]
         ],
     )
 
@@ -212,7 +214,7 @@ def frame_name(frame: CompiledFrame) -> str:
     return frame.function or f"frame {frame.frame}"
 
 
-def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
+def _driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
     total, count = sum(call.total_ns for call in calls), sum(call.count for call in calls)
     names = " and ".join(call.name for call in calls)
     return account_finding(
@@ -224,42 +226,43 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         " calls cudaMalloc when it needs more memory from the driver. It calls cudaFree when memory is short, or when"
         " the program calls torch.cuda.empty_cache(). The start of CUDA shows as one long cudaFree, too.",
         START_UP
-        if is_start_up(calls, total)
-        else f"{MAYBE_START_UP if any(map(free_apart, calls)) else ''}{SHORT_OF_MEMORY}{less_fragmentation(account)}",
+        if _is_start_up(calls, total)
+        else (_MAYBE_START_UP if any(map(_free_apart, calls)) else "")
+        + f"{_SHORT_OF_MEMORY}{less_fragmentation(account)}",
         severity=Severity.WARNING,
         confidence=0.7,
-        facts=[call_text(call) for call in calls],
+        facts=[_call_text(call) for call in calls],
     )
 
 
-def call_text(call: CallTotal) -> str:
+def _call_text(call: CallTotal) -> str:
     """Return a text on the number and time of the calls of one name.
 
     If the calls free memory and one of them takes far longer than the others, this one is mentioned separately.
     """
     text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)} in total, the longest"
-    if not free_apart(call):
+    if not _free_apart(call):
         return f"{text} {duration_ns(call.max_ns)}"
     rest = f"the other {call.count - 1} took {duration_ns(call.total_ns - call.max_ns)}"
     return f"{text} {duration_ns(call.max_ns)}, which may be the start of CUDA; {rest}"
 
 
-def free_apart(call: CallTotal) -> bool:
+def _free_apart(call: CallTotal) -> bool:
     """Return whether the calls in `call` free memory, and the longest of them took far longer than the others."""
     others = call.count - 1
-    return "Free" in call.name and others > 0 and call.max_ns >= STANDS_OUT * (call.total_ns - call.max_ns) / others
+    return "Free" in call.name and others > 0 and call.max_ns >= _STANDS_OUT * (call.total_ns - call.max_ns) / others
 
 
-def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
+def _is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
     """Return whether the longest of some calls is the start of CUDA, which happens in a process's first cudaFree(0).
 
     This is assumed if the call frees memory and takes most of `total_ns`, the time of all the calls.
     """
     longest = max(calls, key=lambda call: call.max_ns)
-    return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns
+    return "Free" in longest.name and longest.max_ns > _START_UP_SHARE * total_ns
 
 
-def cpu_finding(account: RankTrace) -> Finding:
+def _cpu_finding(account: RankTrace) -> Finding:
     backend = f" (process group backend: {account.backend})" if account.backend else ""
     on_cpu = f"operators and collectives{backend} on the CPU: {account.device_events}"
     gpu = f"; GPU that the file names: {account.device_name}" if account.device_name else ""
@@ -269,7 +272,7 @@ def cpu_finding(account: RankTrace) -> Finding:
         "The trace has no GPU work: it records only what ran on the CPU",
         "All times in this report are therefore times of the CPU: operators count as compute, collectives as"
         " communication. If the job used GPUs, it is not known when they were busy or idle.",
-        record_device(account),
+        _record_device(account),
         severity=Severity.INFO,
         confidence=1.0,
         facts=[
@@ -279,7 +282,7 @@ def cpu_finding(account: RankTrace) -> Finding:
     )
 
 
-def record_device(account: RankTrace) -> str:
+def _record_device(account: RankTrace) -> str:
     """Return advice on how to record the work of GPUs, too, or a text that the trace shows no GPUs."""
     record = (
         "record again with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
@@ -293,7 +296,7 @@ def record_device(account: RankTrace) -> str:
     return f"If the job runs on CPUs only, there is nothing to do. If it uses a GPU, {record}."
 
 
-def unlinked_finding(account: RankTrace) -> Finding:
+def _unlinked_finding(account: RankTrace) -> Finding:
     unlinked, total = account.unlinked_events, account.device_events
     return account_finding(
         account,
@@ -302,19 +305,19 @@ def unlinked_finding(account: RankTrace) -> Finding:
         f"{unlinked} of {total} were launched before the recording began, or their launches were not recorded. Their"
         " time is counted here, but belongs to no step. Tools that leave them out report less busy time.",
         "Let the profiler warm up for one step before it records: torch.profiler.schedule(warmup=1, ...).",
-        severity=Severity.WARNING if unlinked > UNLINKED * total else Severity.INFO,
+        severity=Severity.WARNING if unlinked > _UNLINKED * total else Severity.INFO,
         confidence=1.0,
     )
 
 
-def damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
+def _damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
     name, is_cut = PurePath(account.path).name, any(problem.kind is ProblemKind.CUT_OFF for problem in damage)
     return account_finding(
         account,
         "trace.truncated",
         f"The trace file {name} is cut off" if is_cut else f"The trace file {name} has entries that cannot be right",
         " ".join(problem_sentence(problem) for problem in damage),
-        CUT_OFF if is_cut else ODD_ENTRIES,
+        _CUT_OFF if is_cut else _ODD_ENTRIES,
         severity=Severity.WARNING,
         confidence=1.0,
         facts=[f"read: {quantity(account.device_events, 'event')} over {duration_ns(account.span_ns)}"],
@@ -322,7 +325,7 @@ def damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
     )
 
 
-def empty_finding(account: RankTrace) -> Finding:
+def _empty_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.empty",

@@ -9,38 +9,38 @@ from analyzers.traces.memory_model import DeviceMemory, MemoryMoment, UnfreedMem
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, quantity, share, size, size_change
 
-STEPS_AT_LEAST, STEPS_CERTAIN = 3, 5
-FACTS_AT_MOST = 5
+STEPS_AT_LEAST, _STEPS_CERTAIN = 3, 5
+_FACTS_AT_MOST = 5
 # Least growth of each step that is reported: so many bytes, or that part of the peak if this is less.
-GROWTH_BYTES, GROWTH_SHARE = 1 << 20, 0.01
+_GROWTH_BYTES, _GROWTH_SHARE = 1 << 20, 0.01
 # How many times the least growth the largest may be, where as few steps as `STEPS_AT_LEAST` make a warning.
-EVEN_FACTOR = 2
+_EVEN_FACTOR = 2
 # Unused memory that is reported: more than so many bytes, that part of what is reserved, and, if the size of the
 # device's memory is known, that part of it; and from which part of the device's memory on it is a warning.
-UNUSED_BYTES, UNUSED_SHARE, UNUSED_OF_DEVICE, WARNING_OF_DEVICE = 512 << 20, 0.3, 0.01, 0.1
+_UNUSED_BYTES, _UNUSED_SHARE, _UNUSED_OF_DEVICE, _WARNING_OF_DEVICE = 512 << 20, 0.3, 0.01, 0.1
 NEAR_LIMIT = 0.9
 
 
 def memory_findings(account: RankTrace) -> Iterator[Finding]:
     """Yield the findings about the memory of one device, and of the host with it: growth, unused memory, the limit."""
     for memory in account.device_memory:
-        growth = step_growth(memory)
+        growth = _step_growth(memory)
         if len(growth) >= STEPS_AT_LEAST and grows(growth, memory.peak.bytes):
             yield growth_finding(account, memory, growth)
         reserved = memory.reserved_peak
         unused = reserved.bytes - memory.peak.bytes if reserved else 0
-        if reserved and unused > least_unused(memory, reserved):
-            yield unused_finding(account, memory, reserved, unused)
-        if memory.total_bytes and most_bytes(memory) > NEAR_LIMIT * memory.total_bytes:
-            yield limit_finding(account, memory, memory.total_bytes)
+        if reserved and unused > _least_unused(memory, reserved):
+            yield _unused_finding(account, memory, reserved, unused)
+        if memory.total_bytes and _most_bytes(memory) > NEAR_LIMIT * memory.total_bytes:
+            yield _limit_finding(account, memory, memory.total_bytes)
 
 
-def least_unused(memory: DeviceMemory, reserved: MemoryMoment) -> float:
+def _least_unused(memory: DeviceMemory, reserved: MemoryMoment) -> float:
     """Return the number of unused bytes from which a finding is reported: less memory could not hold a larger batch."""
-    return max(UNUSED_BYTES, UNUSED_SHARE * reserved.bytes, UNUSED_OF_DEVICE * (memory.total_bytes or 0))
+    return max(_UNUSED_BYTES, _UNUSED_SHARE * reserved.bytes, _UNUSED_OF_DEVICE * (memory.total_bytes or 0))
 
 
-def step_growth(memory: DeviceMemory) -> list[int]:
+def _step_growth(memory: DeviceMemory) -> list[int]:
     """Return by how many bytes memory grew in each step, from its start to the start of the next step.
 
     For the last step, the growth up to its own end counts.
@@ -55,13 +55,13 @@ def grows(growth: Sequence[int], peak: int) -> bool:
     A leak grows in every step; a cache that fills up does not. `growth` has the bytes by which memory grew in each
     step, `peak` is the most memory in use, in bytes.
     """
-    return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_SHARE * peak))
+    return min(growth) >= min(_GROWTH_BYTES, max(1, _GROWTH_SHARE * peak))
 
 
 def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[int]) -> Finding:
-    certain = len(growth) >= STEPS_CERTAIN or max(growth) <= EVEN_FACTOR * min(growth)
+    certain = len(growth) >= _STEPS_CERTAIN or max(growth) <= _EVEN_FACTOR * min(growth)
     mean = sum(growth) / len(growth)
-    free = (memory.total_bytes or 0) - most_bytes(memory)
+    free = (memory.total_bytes or 0) - _most_bytes(memory)
     forecast = f" At this rate the device is full in {free // mean:.0f} steps." if free > 0 else ""
     return account_finding(
         account,
@@ -76,19 +76,19 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
         severity=Severity.WARNING if certain else Severity.INFO,
         confidence=0.8 if certain else 0.5,
         facts=[
-            "growth in each step: " + ", ".join(size_change(amount) for amount in growth[:FACTS_AT_MOST]),
+            "growth in each step: " + ", ".join(size_change(amount) for amount in growth[:_FACTS_AT_MOST]),
             *(
-                f"allocated and not freed by the end: {unfreed_fact(unfreed)}"
-                for unfreed in memory.unfreed[:FACTS_AT_MOST]
+                f"allocated and not freed by the end: {_unfreed_fact(unfreed)}"
+                for unfreed in memory.unfreed[:_FACTS_AT_MOST]
             ),
         ],
         with_times=False,
     )
 
 
-def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
+def _unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
     name, total = device_name(memory), memory.total_bytes
-    large = total and unused > WARNING_OF_DEVICE * total
+    large = total and unused > _WARNING_OF_DEVICE * total
     return account_finding(
         account,
         "trace.memory_unused",
@@ -103,14 +103,14 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMom
         confidence=0.7,
         facts=[
             f"highest reserved size: {size(reserved.bytes)}{f' of the {size(total)} of {name}' if total else ''}",
-            f"highest allocated size: {moment_fact(account, memory.peak)}",
+            f"highest allocated size: {_moment_fact(account, memory.peak)}",
         ],
         with_times=False,
     )
 
 
-def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Finding:
-    name, most = device_name(memory), most_bytes(memory)
+def _limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Finding:
+    name, most = device_name(memory), _most_bytes(memory)
     held = "reserved by PyTorch" if most > memory.peak.bytes else "allocated"
     return account_finding(
         account,
@@ -122,12 +122,12 @@ def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Findi
         " `workbench trace` show which modules allocate most.",
         severity=Severity.WARNING,
         confidence=0.9,
-        facts=[f"highest allocated size: {moment_fact(account, memory.peak)}"],
+        facts=[f"highest allocated size: {_moment_fact(account, memory.peak)}"],
         with_times=False,
     )
 
 
-def most_bytes(memory: DeviceMemory) -> int:
+def _most_bytes(memory: DeviceMemory) -> int:
     """Return the most bytes that were reserved at once, or allocated if reserved bytes were not recorded."""
     return max(memory.peak.bytes, memory.reserved_peak.bytes if memory.reserved_peak else 0)
 
@@ -137,22 +137,22 @@ def device_name(memory: DeviceMemory) -> str:
     return "the host (CPU)" if memory.type == "cpu" else f"{kind} device {memory.device}"
 
 
-def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
+def _moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
     """Return a text on how much memory was allocated at a moment, in which step and phase, and in which code."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
     phase = "" if moment.phase == "other" else f", {moment.phase}"
-    return f"{size(moment.bytes)}{step}{phase}, reached in {code_names(moment.operator, moment.module, moment.line)}"
+    return f"{size(moment.bytes)}{step}{phase}, reached in {_code_names(moment.operator, moment.module, moment.line)}"
 
 
-def unfreed_fact(unfreed: UnfreedMemory) -> str:
+def _unfreed_fact(unfreed: UnfreedMemory) -> str:
     """Return a text on how much memory was not freed, and where it was allocated.
 
     Example: `2 allocations, 3.0 MiB, in aten::mm, Linear_0, train.py(12): step`.
     """
     allocations = quantity(unfreed.count, "allocation")
-    return f"{allocations}, {size(unfreed.bytes)}, in {code_names(unfreed.operator, unfreed.module, unfreed.line)}"
+    return f"{allocations}, {size(unfreed.bytes)}, in {_code_names(unfreed.operator, unfreed.module, unfreed.line)}"
 
 
-def code_names(*names: str) -> str:
+def _code_names(*names: str) -> str:
     return ", ".join(name for name in names if name) or "code outside of all operators"

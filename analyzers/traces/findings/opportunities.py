@@ -34,12 +34,12 @@ from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised
 
-TELLING = 0.05
+_TELLING = 0.05
 """The share of a step's time that an opportunity must be able to save to become a finding."""
 WARNING = 0.1
 """The share of a step's time that an opportunity must be able to save for its finding to be a warning."""
 CONFIDENCE = 0.7
-NAME_AT_MOST = 120
+_NAME_AT_MOST = 120
 REPORTED_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
     OpportunityKind.IMBALANCE,
@@ -47,7 +47,7 @@ REPORTED_ELSEWHERE = {
 """The kinds of opportunities that other findings report, such as trace.driver_allocations and trace.straggler."""
 WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LAUNCH) + 1]
 """The kinds of opportunities in which the device waits for the host."""
-IN_HOST_BOUND = {*WAITS} - {OpportunityKind.BUFFER_BROADCAST}
+_IN_HOST_BOUND = {*WAITS} - {OpportunityKind.BUFFER_BROADCAST}
 """The waits that `trace.host_bound` reports if they are large together; the broadcast of buffers has its own remedy."""
 
 
@@ -55,12 +55,12 @@ TF32 = (
     " or bfloat16 parameters, or let float32 products use TF32: torch.set_float32_matmul_precision('high') and"
     " torch.backends.cudnn.allow_tf32 = True"
 )
-TF32_ON_AMD = (
+_TF32_ON_AMD = (
     " or bfloat16 parameters. On an MI300 float32 products can use TF32 instead:"
     " torch.set_float32_matmul_precision('high'), with HIPBLASLT_ALLOW_TF32=1 in the environment"
 )
-FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this GPU support no other type"
-IMBALANCE_CHECKS = {
+_FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this GPU support no other type"
+_IMBALANCE_CHECKS = {
     Cause.GC: "Call gc.disable() on all ranks for some steps. If garbage collection is the cause, the delay is gone.",
     Cause.DATA: "Use the same batch in every step on all ranks. If loading is the cause, the delay is gone.",
     Cause.CHECKPOINT: "Leave checkpoints out for some steps. If they are the cause, the delay is gone.",
@@ -68,7 +68,7 @@ IMBALANCE_CHECKS = {
     Cause.LOG: "Leave logging out for some steps. If it is the cause, the delay is gone.",
 }
 """{main cause of an imbalance: how to check it}, for causes that moving the rank's data or host would not show."""
-EVENTS = dict.fromkeys(WAITS, "interval without work") | {
+_EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.FLOAT64: "kernel",
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
@@ -92,11 +92,11 @@ ACTIVITIES = {
     OpportunityKind.LAUNCH: "running operators and launching kernels",
 }
 """{kind of waiting (`WAITS`): what the host does meanwhile}, as a noun."""
-BLOCKING_AT_LEAST, BLOCKING_SHARE = 10, 0.9
+_BLOCKING_AT_LEAST, _BLOCKING_SHARE = 10, 0.9
 """How many long kernels, and which share of them, must end before their launching call returns for it to block."""
-MAINLY = 0.5
+_MAINLY = 0.5
 """The share of the time of elementwise kernels from which on the part of the step that launches them has its text."""
-FUSED_ON_CPU = "It helped if the next trace has aten::_scaled_dot_product_flash_attention_for_cpu."
+_FUSED_ON_CPU = "It helped if the next trace has aten::_scaled_dot_product_flash_attention_for_cpu."
 
 
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
@@ -119,7 +119,7 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
     `same` lists all devices or hosts with this opportunity, each as (device or host, opportunity).
     """
     account, most = max(same, key=lambda pair: pair[1].saved_ns)
-    words = words_on(account, most)
+    words = _words_on(account, most)
     return Advice(
         **msgspec.structs.asdict(most),
         rank=account.rank,
@@ -127,27 +127,27 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         ranks=sorted({other.rank for other, _ in same if other.rank is not None}),
         title=words.title,
         why=f"{words.why}{emptied_sentence(most)}{stack_warning(account, most)}",
-        next=f"{stack_advice(account, most)}{next_text(account, most)}",
-        check=check_of(account, most).format(
-            types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32",
+        next=f"{stack_advice(account, most)}{_next_text(account, most)}",
+        check=_check_of(account, most).format(
+            types="f16 or h884" if _has_only_float16(account) else "f16, h884, bf16 or tf32",
             size=size(most.measures.get("message_bytes", 0)),
         ),
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
 
 
-def words_on(account: RankTrace, one: Opportunity) -> Words:
+def _words_on(account: RankTrace, one: Opportunity) -> Words:
     """Return the texts about an opportunity; attention that is not fused has others if it calls PyTorch's operator."""
-    words = special_words(account, one) or WORDS[one.kind]
+    words = _special_words(account, one) or WORDS[one.kind]
     if not one.fallbacks:
         return words
     on_gpu = account.device is not None
     reason = fallback_words(one.fallbacks, on_gpu=on_gpu)
-    check = words.check if on_gpu else FUSED_ON_CPU
+    check = words.check if on_gpu else _FUSED_ON_CPU
     return Words(TITLE, f"{reason.why} {words.why}", reason.next, check)
 
 
-def special_words(account: RankTrace, one: Opportunity) -> Words | None:
+def _special_words(account: RankTrace, one: Opportunity) -> Words | None:
     """Return the texts on an opportunity of which the trace shows more than its kind; None for all others."""
     mostly = one.names[0].name if one.names else ""
     if one.kind is OpportunityKind.PAGEABLE_COPIES and "DtoH" in mostly:
@@ -156,55 +156,55 @@ def special_words(account: RankTrace, one: Opportunity) -> Words | None:
         return PERHAPS_PAGEABLE
     if one.kind is OpportunityKind.FLOAT32 and is_amd(account):
         return FLOAT32_ON_AMD
-    if one.measures.get("in_zero_grad", 0) > MAINLY:
+    if one.measures.get("in_zero_grad", 0) > _MAINLY:
         return ZERO_GRAD
-    return OPTIMIZER if one.measures.get("in_optimizer", 0) > MAINLY else None
+    return OPTIMIZER if one.measures.get("in_optimizer", 0) > _MAINLY else None
 
 
-def check_of(account: RankTrace, one: Opportunity) -> str:
+def _check_of(account: RankTrace, one: Opportunity) -> str:
     """Return how to check whether a change helped; for an imbalance the check depends on its main cause."""
-    usual = words_on(account, one).check
+    usual = _words_on(account, one).check
     if one.kind is not OpportunityKind.IMBALANCE or not one.names:
         return usual
     main = one.names[0]
     is_main = main.total_ns >= CAUSE_SHARE * one.taken_ns * max(1, account.steps)
-    return IMBALANCE_CHECKS.get(Cause(main.name), usual) if is_main else usual
+    return _IMBALANCE_CHECKS.get(Cause(main.name), usual) if is_main else usual
 
 
-def next_text(account: RankTrace, one: Opportunity) -> str:
+def _next_text(account: RankTrace, one: Opportunity) -> str:
     """Return what to change for an opportunity, by its kind, the device, and when the device waits."""
-    if whole := special_advice(account, one):
+    if whole := _special_advice(account, one):
         return whole
-    compiled = one.kind is OpportunityKind.LAUNCH and is_compiled(account)
-    words = COMPILED_ALREADY if compiled else words_on(account, one).next
-    return f"{ahead_advice(one)}{few_steps_advice(one)}{words}{device_advice(account, one.kind)}"
+    compiled = one.kind is OpportunityKind.LAUNCH and _is_compiled(account)
+    words = COMPILED_ALREADY if compiled else _words_on(account, one).next
+    return f"{ahead_advice(one)}{few_steps_advice(one)}{words}{_device_advice(account, one.kind)}"
 
 
-def special_advice(account: RankTrace, one: Opportunity) -> str:
+def _special_advice(account: RankTrace, one: Opportunity) -> str:
     """Return what to change if the trace shows why the host is late; '' if the usual advice on the kind holds."""
     if is_first_batch(one):
         return FIRST_BATCH
-    if one.kind is OpportunityKind.LAUNCH and launches_block(account):
+    if one.kind is OpportunityKind.LAUNCH and _launches_block(account):
         return BLOCKING_LAUNCHES
     return host_work_advice(account, one) if one.kind is OpportunityKind.PYTHON else ""
 
 
-def launches_block(account: RankTrace) -> bool:
+def _launches_block(account: RankTrace) -> bool:
     """Return whether nearly all launching calls return only when their kernel has ended, as for debugging."""
     calls = account.launches
-    return calls is not None and calls.long >= BLOCKING_AT_LEAST and calls.outlasting >= BLOCKING_SHARE * calls.long
+    return calls is not None and calls.long >= _BLOCKING_AT_LEAST and calls.outlasting >= _BLOCKING_SHARE * calls.long
 
 
-def is_compiled(account: RankTrace) -> bool:
+def _is_compiled(account: RankTrace) -> bool:
     """Return whether code compiled by torch.compile ran in the recording."""
     return bool(account.compiled and account.compiled.calls)
 
 
-def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
+def _device_advice(account: RankTrace, kind: OpportunityKind) -> str:
     """Return the last part of the advice on a kind of opportunity if it depends on the device; empty for most kinds."""
     match kind:
         case OpportunityKind.FLOAT32:
-            return lower_precision(account)
+            return _lower_precision(account)
         case OpportunityKind.ALLOCATION:
             return f" {less_fragmentation(account)}"
         case OpportunityKind.LAUNCH:
@@ -215,20 +215,20 @@ def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
             return ""
 
 
-def lower_precision(account: RankTrace) -> str:
+def _lower_precision(account: RankTrace) -> str:
     """Return the end of the sentence that advises tensor cores: the number formats that the device supports.
 
     NVIDIA devices have TF32 and bfloat16 since the A100. On AMD devices bfloat16 came before TF32, which PyTorch has
     for the MI300, and only if an environment variable allows it.
     """
-    if has_only_float16(account):
-        return FLOAT16
+    if _has_only_float16(account):
+        return _FLOAT16
     if is_amd(account):
-        return TF32_ON_AMD if "MI3" in account.device_name else " or bfloat16 parameters"
+        return _TF32_ON_AMD if "MI3" in account.device_name else " or bfloat16 parameters"
     return TF32
 
 
-def has_only_float16(account: RankTrace) -> bool:
+def _has_only_float16(account: RankTrace) -> bool:
     """Return whether the device has tensor cores only for float16, judged by its name."""
     return any(name in account.device_name for name in ("V100", "T4"))
 
@@ -266,18 +266,18 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     if "bytes" in one.measures:
         yield f"half of them are smaller than {size(one.measures['bytes'])}"
     yield from facts_around(account, one)
-    yield from (name_with_time(name, steps) for name in one.names)
+    yield from (_name_with_time(name, steps) for name in one.names)
 
 
 def counted(one: Opportunity) -> str:
     """Return a text for the number of events of an opportunity, such as `3 kernels` or `12 intervals without work`."""
-    noun, _, end = EVENTS.get(one.kind, "event").partition(" ")
+    noun, _, end = _EVENTS.get(one.kind, "event").partition(" ")
     return f"{quantity(one.count, noun)} {end}".rstrip()
 
 
-def name_with_time(name: NamedTime, steps: str) -> str:
+def _name_with_time(name: NamedTime, steps: str) -> str:
     """Return the name of events with their number and total time; `steps` is a text such as ` in 5 steps`."""
-    return f"{kernel_name(name.name, NAME_AT_MOST)}: {times(name.count)}{steps}, {duration_ns(name.total_ns)} in total"
+    return f"{kernel_name(name.name, _NAME_AT_MOST)}: {times(name.count)}{steps}, {duration_ns(name.total_ns)} in total"
 
 
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
@@ -286,13 +286,13 @@ def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[F
     `host_bound` says that the finding `trace.host_bound` exists. It already reports the opportunities in which the
     device waits for the host.
     """
-    elsewhere = REPORTED_ELSEWHERE | IN_HOST_BOUND if host_bound else REPORTED_ELSEWHERE
+    elsewhere = REPORTED_ELSEWHERE | _IN_HOST_BOUND if host_bound else REPORTED_ELSEWHERE
     for row in rows:
-        if row.saved_share >= TELLING and row.kind not in elsewhere:
-            yield opportunity_finding(row)
+        if row.saved_share >= _TELLING and row.kind not in elsewhere:
+            yield _opportunity_finding(row)
 
 
-def opportunity_finding(row: Advice) -> Finding:
+def _opportunity_finding(row: Advice) -> Finding:
     """Return a finding about an opportunity; its title gives the most time per step that can be saved."""
     return Finding(
         id=f"trace.{row.kind}",
@@ -323,7 +323,7 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
         return start_up
-    return next_text(account, wait) if wait else None
+    return _next_text(account, wait) if wait else None
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:

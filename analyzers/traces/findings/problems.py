@@ -3,7 +3,7 @@
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.words import duration_ns, quantity
 
-SENTENCES = {
+_SENTENCES = {
     ProblemKind.CUT_OFF: "The file is cut off; what was there has been read.",
     ProblemKind.REPLACED_TEXT: "Control characters, invalid text or non-finite numbers were replaced.",
     ProblemKind.UNKNOWN_EVENTS: "Left out {events} of unknown structure.",
@@ -29,7 +29,7 @@ SENTENCES = {
 
 def problem_sentence(problem: Problem) -> str:
     """Return a problem as a sentence with its numbers."""
-    return SENTENCES[problem.kind].format(
+    return _SENTENCES[problem.kind].format(
         count=problem.count,
         events=quantity(problem.count, "event"),
         kernels=quantity(problem.count, "kernel"),

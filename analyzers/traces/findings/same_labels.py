@@ -19,10 +19,10 @@ def with_folders(findings: Sequence[Finding]) -> list[Finding]:
     for finding in findings:
         for fact in finding.evidence[:1]:
             files.setdefault((finding.id, label_of(fact)), set()).add(fact.source)
-    return [with_folder(finding, files) for finding in findings]
+    return [_with_folder(finding, files) for finding in findings]
 
 
-def with_folder(finding: Finding, files: dict[tuple[str, str], set[str]]) -> Finding:
+def _with_folder(finding: Finding, files: dict[tuple[str, str], set[str]]) -> Finding:
     """Return a finding; if several files have the label of its first fact, the file's folder is added to the label.
 
     `files` is {(id of a finding, label): paths of the files}.

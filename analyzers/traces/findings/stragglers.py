@@ -11,11 +11,11 @@ from analyzers.traces.across.stragglers import LateRank, Straggler
 from analyzers.words import duration_change_ns, duration_ns, percent
 
 EVIDENCE_AT_MOST = 8
-NAME_AT_MOST = 60
-NOTABLE_SHARE = 0.01
+_NAME_AT_MOST = 60
+_NOTABLE_SHARE = 0.01
 """The share of a straggler's extra time above which a part of it is named in the evidence."""
 # Excess, as part of the recorded time, from which on its size takes nothing from the confidence.
-CERTAIN_EXCESS_SHARE = 0.1
+_CERTAIN_EXCESS_SHARE = 0.1
 # The part of a rank's work that each cause stands for, as a noun; a mix has none.
 PART_NAMES = {
     Cause.COMPUTE: "compute",
@@ -61,7 +61,7 @@ ADVICE = {
     Cause.MIXED: "Compare what rank {rank} does outside of collectives with a rank that is not late: operators, data"
     " loading, garbage collection, and what else runs on its machine.",
 }
-MORE_WORK = (
+_MORE_WORK = (
     "Find what rank {rank} computes that the others do not: compare the shapes of its batches, and look for code that"
     " depends on the rank."
 )
@@ -78,7 +78,7 @@ def with_detail(late: LateRank) -> Straggler:
 def computing(growth: ComputeGrowth) -> str:
     """Return sentences on how a rank's computing differs from that of the others: more kernels, or longer kernels."""
     unit = "kernels" if growth.on_device else "operators"
-    kernel = growth.kernel[:NAME_AT_MOST]
+    kernel = growth.kernel[:_NAME_AT_MOST]
     most = f" Most of the extra time is in {kernel} (+{duration_ns(growth.growth_ns)})." if growth.growth_ns else ""
     if growth.has_more_work:
         return f"It has more work: it runs {growth.events} {unit}, the other ranks run {growth.typical_events}.{most}"
@@ -100,7 +100,7 @@ def straggler_findings(
             id="trace.straggler",
             severity=Severity.WARNING,
             title=f"Rank {straggler.rank} is the straggler: outside of collectives it needs"
-            f" {duration_ns(straggler.excess_ns)} more than {the_others(straggler.rank, waits)}{mostly(straggler)}",
+            f" {duration_ns(straggler.excess_ns)} more than {_the_others(straggler.rank, waits)}{mostly(straggler)}",
             why=reason(straggler),
             next=advice(straggler).format(rank=straggler.rank),
             ranks=[straggler.rank],
@@ -112,10 +112,10 @@ def straggler_findings(
 
 def advice(straggler: Straggler) -> str:
     """Return what to do about a straggler, with `{rank}` where the number of the rank belongs."""
-    return MORE_WORK if straggler.more_work else ADVICE.get(straggler.cause, ADVICE[Cause.MIXED])
+    return _MORE_WORK if straggler.more_work else ADVICE.get(straggler.cause, ADVICE[Cause.MIXED])
 
 
-def the_others(rank: int, waits: Sequence[RankWaits]) -> str:
+def _the_others(rank: int, waits: Sequence[RankWaits]) -> str:
     """Return a text for what a rank is compared with: the other rank (of two), or the median of the others."""
     others = [row.rank for row in waits if row.rank != rank]
     return f"rank {others[0]}" if len(others) == 1 else "the median of the other ranks"
@@ -136,11 +136,11 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
     listed = [(PART_NAMES[Cause(name)], ns) for name, ns in parts if Cause(name) in PART_NAMES]
     rest = straggler.excess_ns - sum(ns for _, ns in listed)
     # Parts that are less than a hundredth of the excess are noise, such as +191 ns.
-    notable = NOTABLE_SHARE * abs(straggler.excess_ns)
+    notable = _NOTABLE_SHARE * abs(straggler.excess_ns)
     named = [
         f"{name} {duration_change_ns(ns)}" for name, ns in [*listed, ("everything else", rest)] if abs(ns) > notable
     ]
-    compared = f"rank {straggler.rank} compared with {the_others(straggler.rank, waits)}, over the whole profile"
+    compared = f"rank {straggler.rank} compared with {_the_others(straggler.rank, waits)}, over the whole profile"
     text = f"{compared}: {duration_change_ns(straggler.excess_ns)} outside of collectives, of which {', '.join(named)}"
     facts = [Evidence(text=text, source=sources.get(straggler.rank, ""))] if listed else []
     rows = sorted(waits, key=lambda row: row.rank != straggler.rank)
@@ -179,5 +179,5 @@ def confidence(straggler: Straggler) -> float:
 
     It is higher if the waiting is mostly for this rank and its excess is large.
     """
-    size = min(1.0, straggler.excess_share / CERTAIN_EXCESS_SHARE)
+    size = min(1.0, straggler.excess_share / _CERTAIN_EXCESS_SHARE)
     return round(min(0.95, 0.5 + 0.5 * straggler.caused_share * size), 2)

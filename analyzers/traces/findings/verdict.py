@@ -11,7 +11,7 @@ from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, OpportunityKind
 from analyzers.words import duration_ns, rank_names, share
 
-HEALTHY_CONFIDENCE = 0.8
+_HEALTHY_CONFIDENCE = 0.8
 
 
 class VerdictClass(StrEnum):
@@ -55,14 +55,14 @@ class Missing(StrEnum):
     OTHER_RANKS = "other_ranks"
 
 
-MOST_IMPORTANT = (
+_MOST_IMPORTANT = (
     VerdictClass.STRAGGLER,
     VerdictClass.EXPOSED_COMMUNICATION,
     VerdictClass.HOST_BOUND,
     VerdictClass.DEVICES_IN_TURN,
 )
-ABOUT_MEMORY = (VerdictClass.MEMORY_NEAR_LIMIT, VerdictClass.MEMORY_GROWS)
-OPPORTUNITIES = {kind.value for kind in OpportunityKind} & {kind.value for kind in VerdictClass}
+_ABOUT_MEMORY = (VerdictClass.MEMORY_NEAR_LIMIT, VerdictClass.MEMORY_GROWS)
+_OPPORTUNITIES = {kind.value for kind in OpportunityKind} & {kind.value for kind in VerdictClass}
 
 
 def verdict(
@@ -76,9 +76,9 @@ def verdict(
     A straggler comes first, then the largest loss of time, then a problem with memory. `clocks` show whether the ranks'
     clocks could be compared; `opportunities` are sorted by the time that they save, the largest first.
     """
-    by_id = {finding.id: finding for finding in findings if is_lead(finding)}
-    lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]
-    for kind in by_importance(opportunities):
+    by_id = {finding.id: finding for finding in findings if _is_lead(finding)}
+    lacks = [_missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]
+    for kind in _by_importance(opportunities):
         finding = by_id.get(f"trace.{kind}")
         if finding is not None:
             return Verdict(
@@ -90,53 +90,53 @@ def verdict(
                 missing=lacks,
             )
     worked = any(account.device_events for account in accounts) and not (
-        lacks_device(accounts) or is_excerpt(accounts) or any(map(lacks_kernels, accounts))
+        _lacks_device(accounts) or _is_excerpt(accounts) or any(map(lacks_kernels, accounts))
     )
     status = status_of(findings)
     return Verdict(
         status=Status.UNKNOWN if status is Status.OK and not worked else status,
         kind=VerdictClass.HEALTHY if worked else VerdictClass.UNKNOWN,
-        sentence=division(accounts) if worked else unknown_reason(accounts),
-        confidence=HEALTHY_CONFIDENCE if worked else 0.0,
+        sentence=division(accounts) if worked else _unknown_reason(accounts),
+        confidence=_HEALTHY_CONFIDENCE if worked else 0.0,
         missing=lacks,
     )
 
 
-def lacks_device(accounts: Sequence[RankTrace]) -> bool:
+def _lacks_device(accounts: Sequence[RankTrace]) -> bool:
     """Return whether only hosts were recorded although there are devices; the time of the devices is then unknown."""
     return all(account.source == "cpu" for account in accounts) and any(
         account.device_name or GPU_TRAINING.search(account.backend or "") for account in accounts
     )
 
 
-def is_excerpt(accounts: Sequence[RankTrace]) -> bool:
+def _is_excerpt(accounts: Sequence[RankTrace]) -> bool:
     """Return whether the events cover almost nothing of the steps, as in a file with most events removed."""
     return all(account.span_ns < EXCERPT * sum(step.dur_ns for step in account.step_times) for account in accounts)
 
 
-def unknown_reason(accounts: Sequence[RankTrace]) -> str:
+def _unknown_reason(accounts: Sequence[RankTrace]) -> str:
     """Return a sentence on why nothing can be said about the time."""
     if not any(account.device_events for account in accounts):
         return "the trace records no work"
-    if lacks_device(accounts):
+    if _lacks_device(accounts):
         return f"the work of the devices was not recorded, only that of the host; {division(accounts)}"
     if any(map(lacks_kernels, accounts)):
         return f"many kernels are missing in the trace, so its idle times mean nothing; {division(accounts)}"
     return f"the events cover next to nothing of the recorded steps; {division(accounts)}"
 
 
-def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
+def _by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
     """Return the kinds of verdicts in order of importance; the first kind that has a finding becomes the verdict.
 
     `opportunities` are sorted by the time that they save, the largest first; their kinds come in the same order.
     """
-    largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
-    return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
+    largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in _OPPORTUNITIES]
+    return [*_MOST_IMPORTANT, *largest_first, *_ABOUT_MEMORY]
 
 
-def is_lead(finding: Finding) -> bool:
+def _is_lead(finding: Finding) -> bool:
     """Return whether a finding may become the verdict; an opportunity that saves only little time may not."""
-    return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
+    return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in _OPPORTUNITIES
 
 
 def of_ranks(accounts: Sequence[RankTrace], ranks: Sequence[int]) -> Sequence[RankTrace]:
@@ -169,15 +169,15 @@ def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Miss
     return [lack for lack, holds in lacks.items() if holds]
 
 
-def missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
+def _missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
     """Return a sentence on a kind of evidence that is missing and, if the user can supply it, on how to do so."""
     if lack is Missing.CLOCKS:
         ranks = [clock.rank for clock in clocks if not clock.agrees]
         return f"collectives that fix the clock of {rank_names(ranks)}: there are none, or they contradict each other"
-    return MISSING_SENTENCES[lack]
+    return _MISSING_SENTENCES[lack]
 
 
-MISSING_SENTENCES = {
+_MISSING_SENTENCES = {
     Missing.STEP_MARKS: "step marks (call profiler.step() at the end of each step)",
     Missing.DEVICE_EVENTS: "device events (record with the activity of the device, such as ProfilerActivity.CUDA)",
     Missing.OTHER_RANKS: "the traces of the other ranks",

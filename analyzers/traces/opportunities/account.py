@@ -35,9 +35,9 @@ from analyzers.traces.reading.trace import OPS, PROFILER_STEP
 
 SHARE_AT_LEAST = 0.02
 """The share of a step that an opportunity must save to be listed."""
-NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
-EVENTS_AT_LEAST = 10
-HIDDEN_AHEAD = {OpportunityKind.DATA_LOADER, OpportunityKind.PYTHON, OpportunityKind.LAUNCH}
+NAMES_AT_MOST, _INTERVALS_AT_MOST = 3, 1000
+_EVENTS_AT_LEAST = 10
+_HIDDEN_AHEAD = {OpportunityKind.DATA_LOADER, OpportunityKind.PYTHON, OpportunityKind.LAUNCH}
 """The work of the host that delays nothing if the host is far enough ahead of the device."""
 
 
@@ -69,7 +69,7 @@ class AccountOpportunities:
     def all(self) -> list[Opportunity]:
         """Return the opportunities that save at least 2 % of the time, the largest first."""
         # A file with a handful of events is a part of a recording: what is missing is no waiting.
-        if len(self.work.rows) < EVENTS_AT_LEAST or not self.time_ns:
+        if len(self.work.rows) < _EVENTS_AT_LEAST or not self.time_ns:
             return []
         found = [*self.waits(), *self.communication(), *self.work_of_device()]
         listed = [one for one in found if one.saved_share >= SHARE_AT_LEAST]
@@ -105,7 +105,7 @@ class AccountOpportunities:
 
     def with_call_before(self, found: Opportunity, cause: Cause) -> Opportunity:
         """Return an opportunity with the call that emptied the launch queue before the device waited, if any did."""
-        if cause.kind not in HIDDEN_AHEAD or found.saved_share < SHARE_AT_LEAST or self.work.device is None:
+        if cause.kind not in _HIDDEN_AHEAD or found.saved_share < SHARE_AT_LEAST or self.work.device is None:
             return found
         return msgspec.structs.replace(found, after=emptied_by(self.attribution, cause.intervals) or msgspec.UNSET)
 
@@ -132,7 +132,7 @@ class AccountOpportunities:
         in the user's own files around this event.
         """
         c, start, end = self.work.trace.columns, *cause.intervals
-        longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]
+        longest = np.argsort(start - end, kind="stable")[:_INTERVALS_AT_MOST]
         start, end = start[longest], end[longest]
         events = NestedEvents(c["lane"], c["start"], c["end"], c["parent"])
         inside = innermost_at(events, np.full(len(start), host.main), (start + end) // 2)

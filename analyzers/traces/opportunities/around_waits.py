@@ -18,12 +18,12 @@ from analyzers.traces.opportunities.waits import RAMP_NS, pauses
 from analyzers.traces.opportunity_model import NamedTime
 from analyzers.traces.reading.trace import LAUNCHES, OPS, Trace
 
-STEPS_AT_LEAST, FEW, NEARLY_ALL = 4, 0.25, 0.9
+STEPS_AT_LEAST, FEW, _NEARLY_ALL = 4, 0.25, 0.9
 """A wait is one of few steps if these are at most a quarter of at least four, and have nine tenths of its time."""
 MOST = 0.5
 """The share of the waiting that must follow a call that emptied the queue for the call to be named."""
-INTERVALS_AT_MOST = 1000
-EMPTIES_QUEUE = re.compile(r"(Stream|Device|Event)Synchronize$|^(cuda|hip)Memcpy(WithStream)?$")
+_INTERVALS_AT_MOST = 1000
+_EMPTIES_QUEUE = re.compile(r"(Stream|Device|Event)Synchronize$|^(cuda|hip)Memcpy(WithStream)?$")
 """Matches the runtime calls that return when the device has ended all its work, or that of a stream."""
 
 
@@ -39,7 +39,7 @@ def few_steps(trace: Trace, intervals: Intervals) -> dict[str, float]:
         return {}
     spent = np.bincount(index[inside], weights=(end - start)[inside], minlength=len(trace.steps))
     order = np.argsort(-spent, kind="stable")
-    needed = int(np.searchsorted(np.cumsum(spent[order]), NEARLY_ALL * float((end - start).sum()))) + 1
+    needed = int(np.searchsorted(np.cumsum(spent[order]), _NEARLY_ALL * float((end - start).sum()))) + 1
     few = needed <= FEW * len(trace.steps)
     return {"in_steps": needed, "longest_step": trace.steps[int(order[0])][0]} if few else {}
 
@@ -52,9 +52,9 @@ def emptied_by(attribution: Attribution, intervals: Intervals) -> list[NamedTime
     follow no such call.
     """
     work = attribution.work
-    c, calls = work.trace.columns, work.trace.rows_named(work.trace.text_matches(EMPTIES_QUEUE), LAUNCHES)
+    c, calls = work.trace.columns, work.trace.rows_named(work.trace.text_matches(_EMPTIES_QUEUE), LAUNCHES)
     calls = calls[np.argsort(c["end"][calls], kind="stable")]
-    longest = np.argsort(intervals[0] - intervals[1], kind="stable")[:INTERVALS_AT_MOST]
+    longest = np.argsort(intervals[0] - intervals[1], kind="stable")[:_INTERVALS_AT_MOST]
     start, end = intervals[0][longest], intervals[1][longest]
     if not len(calls) or not len(start):
         return []
@@ -77,14 +77,14 @@ def named(attribution: Attribution, calls: Integers, spent: Integers) -> list[Na
     for call, ns in zip(calls.tolist(), spent.tolist(), strict=True):
         function = int(line[call])
         place = trace.names[trace.columns["name"][function]] if function != NONE else ""
-        key = operator_around(trace, call), place
+        key = _operator_around(trace, call), place
         time[key] += ns
         count[key] += 1
     [(most, total)] = time.most_common(1)
     return [NamedTime(name=name, count=count[most], total_ns=total) for name in most if name]
 
 
-def operator_around(trace: Trace, row: int) -> str:
+def _operator_around(trace: Trace, row: int) -> str:
     """Return the name of the outermost operator of PyTorch around a runtime call, or the call's own name."""
     c, name = trace.columns, str(trace.names[trace.columns["name"][row]])
     operates = trace.category_matches(OPS)

@@ -20,16 +20,16 @@ from analyzers.traces.reading.trace import OPS
 
 SOFTMAX = {"aten::_softmax", "aten::_softmax_backward_data"}
 BACKWARD = "aten::_softmax_backward_data"
-SDPA, MATH = "aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math"
+_SDPA, MATH = "aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math"
 """PyTorch's operator for attention, and the kernel that it takes if no fused one fits."""
-BATCHED = {"aten::bmm", "aten::baddbmm"}
-OTHER_PRODUCTS = {
+_BATCHED = {"aten::bmm", "aten::baddbmm"}
+_OTHER_PRODUCTS = {
     "aten::mm", "aten::addmm", "aten::convolution", "aten::_scaled_mm", "aten::_log_softmax", "aten::embedding",
     "aten::native_layer_norm",
 }  # fmt: skip
-LENGTH_AT_LEAST, HEAD_AT_MOST = 128, 512
+_LENGTH_AT_LEAST, _HEAD_AT_MOST = 128, 512
 """The shortest sequence for which fusing helps, and the largest head dimension."""
-KERNELS_AT_MOST = 24
+_KERNELS_AT_MOST = 24
 """The most kernels of one attention, forward or backward; longer sequences belong to something else."""
 
 
@@ -58,7 +58,7 @@ class Attentions:
         """
         trace = self.attribution.trace
         c = trace.columns
-        rows = trace.rows_named(trace.text_matches(SOFTMAX | BATCHED | OTHER_PRODUCTS), OPS)
+        rows = trace.rows_named(trace.text_matches(SOFTMAX | _BATCHED | _OTHER_PRODUCTS), OPS)
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
     @cached_property
@@ -91,7 +91,7 @@ class Attentions:
         trace = self.attribution.trace
         c = trace.columns
         above = int(c["parent"][row])
-        is_call = above >= 0 and trace.names[c["name"][above]] == SDPA and above in self.shape_of
+        is_call = above >= 0 and trace.names[c["name"][above]] == _SDPA and above in self.shape_of
         text = self.shape_of.get(above if is_call else row)
         shapes = "" if text is None else c.meta["shapes"][text]
         names = {trace.names[name] for name in np.unique(c["name"][inside == row]).tolist()}
@@ -106,7 +106,7 @@ class Attentions:
         # Backward multiplies twice on either side: for v and for the scores, then for q and for k.
         times = 2 if names[index] == BACKWARD else 1
         before, after = list(range(index - times, index)), list(range(index + 1, index + 1 + times))
-        products = [i for i in before + after if 0 <= i < len(names) and names[i] in BATCHED]
+        products = [i for i in before + after if 0 <= i < len(names) and names[i] in _BATCHED]
         lane = self.attribution.trace.columns["lane"][self.operators]
         if len(products) < 2 * times or any(lane[i] != lane[index] for i in products):
             return None
@@ -115,7 +115,7 @@ class Attentions:
         rows = self.operators[products[0]], self.operators[products[-1]]
         events = self.launched_between(*(int(row) for row in rows))
         # At least the softmax beside the products; many more are something else.
-        if not 2 * times < len(events) <= KERNELS_AT_MOST:
+        if not 2 * times < len(events) <= _KERNELS_AT_MOST:
             return None
         return events, self.least_ns([int(self.operators[i]) for i in products])
 
@@ -129,7 +129,7 @@ class Attentions:
             return True
         sizes = self.sizes(row)
         last = sizes[0][-2:] if sizes and len(sizes[0]) >= 3 else []
-        return len(last) == 2 and all(isinstance(size, int) and size >= LENGTH_AT_LEAST for size in last)
+        return len(last) == 2 and all(isinstance(size, int) and size >= _LENGTH_AT_LEAST for size in last)
 
     def sizes(self, row: int) -> list[list[int]]:
         """Return the sizes of the inputs of the operator in trace row `row`; empty if they were not recorded."""
@@ -173,7 +173,7 @@ class Attentions:
         inside &= (c["lane"][work.rows] == c["lane"][first]) & (work.own > 0)
         indices = np.flatnonzero(inside)
         # Views take next to no time on a host, and there are many.
-        return indices[np.argsort(-work.own[indices], kind="stable")[:KERNELS_AT_MOST]]
+        return indices[np.argsort(-work.own[indices], kind="stable")[:_KERNELS_AT_MOST]]
 
     def least_ns(self, products: list[int]) -> int:
         """Return the ns that some matrix products need at the device's peak rate; their recorded time if it is unknown.

@@ -16,22 +16,22 @@ from analyzers.traces.columns.intervals import COMMUNICATION, CoveredTime
 from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 
-SMALL_BYTES, SMALL_NS, SMALL_A_STEP = 1 << 20, 60_000, 50
+_SMALL_BYTES, _SMALL_NS, _SMALL_A_STEP = 1 << 20, 60_000, 50
 """The limits below which latency decides the time of a collective, in bytes and ns, and how many per step are too many.
 
 Merging such collectives is worth while if a step has at least SMALL_A_STEP of them.
 """
-LARGE_BYTES = 16 << 20
+_LARGE_BYTES = 16 << 20
 """The size in bytes from which on the bandwidth of the links limits a collective, and not its latency."""
 SLOW = 0.5
 """Links count as slow if a collective reaches less than this share of the expected bus bandwidth."""
-ONE_HOST = 8
-LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100": 230e9, "V100": 130e9, "MI300X": 300e9}
+_ONE_HOST = 8
+_LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100": 230e9, "V100": 130e9, "MI300X": 300e9}
 """{part of a device's name: bus bandwidth in bytes/s that large messages reach between the devices of one host}.
 
 Sources: stas00/ml-engineering, network; github.com/NVIDIA/nccl-tests, issues 212 and 272.
 """
-BETWEEN_HOSTS = 40e9
+_BETWEEN_HOSTS = 40e9
 """The bus bandwidth in bytes/s that large messages reach between hosts with one 400 Gb/s port per device."""
 
 
@@ -104,8 +104,8 @@ class ExposedCollectives:
 
     def small(self, steps: int) -> Column:
         """Return a mask of the small collectives; all False unless there are at least SMALL_A_STEP of them per step."""
-        small = (self.size > 0) & (self.size < SMALL_BYTES) & (self.length < SMALL_NS)
-        return small & (int(small.sum()) >= SMALL_A_STEP * steps)
+        small = (self.size > 0) & (self.size < _SMALL_BYTES) & (self.length < _SMALL_NS)
+        return small & (int(small.sum()) >= _SMALL_A_STEP * steps)
 
     def slow(self) -> tuple[Integers, dict[str, float]]:
         """Return by how many ns each large collective could be shorter at the expected bandwidth, and measures to show.
@@ -122,7 +122,7 @@ class ExposedCollectives:
             expected, size = self.expected(first), int(self.size[first])
             shortest = int(self.length[mine].min())
             # A receive lasts as long as its sender is late: in a pipeline each one may.
-            if not expected or size < LARGE_BYTES or not shortest or SEND.search(name) or RECEIVE.search(name):
+            if not expected or size < _LARGE_BYTES or not shortest or SEND.search(name) or RECEIVE.search(name):
                 continue
             factor = bus_factor(name, self.members(first))
             rate = size * factor / shortest * 1e9
@@ -137,10 +137,10 @@ class ExposedCollectives:
 
     def expected(self, index: int) -> float:
         """Return the bus bandwidth (bytes/s) that collective `index` should reach; 0 if the device is unknown."""
-        if self.members(index) > ONE_HOST:
-            return BETWEEN_HOSTS
+        if self.members(index) > _ONE_HOST:
+            return _BETWEEN_HOSTS
         names = " ".join(self.collectives.work.trace.header.get("devices", [])[:1])
-        return next((speed for name, speed in LINKS.items() if name in names), 0.0)
+        return next((speed for name, speed in _LINKS.items() if name in names), 0.0)
 
 
 def communicates(collectives: RankCollectives) -> bool:

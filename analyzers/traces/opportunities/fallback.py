@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from analyzers.traces.answers.flops import decoded_list
 from analyzers.traces.opportunity_model import FallbackReason
 
-MASK, DROPOUT, GROUPED = 3, 4, 7
+_MASK, _DROPOUT, _GROUPED = 3, 4, 7
 """The positions of these arguments of `aten::scaled_dot_product_attention`; the first three are q, k and v."""
-HALF = {"c10::Half", "c10::BFloat16"}
-TYPES_OF_GPU = HALF | {"float"}
-TYPES_OF_CPU = TYPES_OF_GPU | {"double"}
-LARGEST_HEAD = 256
+_HALF = {"c10::Half", "c10::BFloat16"}
+_TYPES_OF_GPU = _HALF | {"float"}
+_TYPES_OF_CPU = _TYPES_OF_GPU | {"double"}
+_LARGEST_HEAD = 256
 
 
 class Call(NamedTuple):
@@ -44,16 +44,16 @@ class Call(NamedTuple):
     @property
     def mask_type(self) -> str:
         """The type of the mask's elements; empty if there is no mask."""
-        has_mask = len(self.dims) > MASK and bool(self.dims[MASK])
-        return str(self.types[MASK]) if has_mask and len(self.types) > MASK else ""
+        has_mask = len(self.dims) > _MASK and bool(self.dims[_MASK])
+        return str(self.types[_MASK]) if has_mask and len(self.types) > _MASK else ""
 
     @property
     def dropout(self) -> bool:
         """Whether the call drops elements out."""
-        return self.value(DROPOUT) not in ("", "0.", "0", "0.0")
+        return self.value(_DROPOUT) not in ("", "0.", "0", "0.0")
 
 
-def call_of(shapes: str) -> Call | None:
+def _call_of(shapes: str) -> Call | None:
     """Return a call of the operator from its recorded shapes; None if they are not those of three tensors."""
     call = Call(*(decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3]))
     return call if len(call.types) >= 3 and all(call.tensors) else None
@@ -65,15 +65,15 @@ def reason_of(shapes: str, operators: Sequence[str], *, on_gpu: bool) -> Fallbac
     `shapes` are the recorded arguments of the operator, `operators` the names of the operators inside of the math
     kernel.
     """
-    call = call_of(shapes)
+    call = _call_of(shapes)
     if call is None:
         has_dropout = any("dropout" in name for name in operators)
         return FallbackReason.DROPOUT if has_dropout and not on_gpu else FallbackReason.UNKNOWN
-    found = reasons_on_gpu(call) if on_gpu else reasons_on_cpu(call)
+    found = _reasons_on_gpu(call) if on_gpu else _reasons_on_cpu(call)
     return next(found, FallbackReason.SETTING)
 
 
-def reasons_of_both(call: Call) -> Iterator[FallbackReason]:
+def _reasons_of_both(call: Call) -> Iterator[FallbackReason]:
     """Yield the reasons that hold on any device."""
     if any(len(size) != 4 for size in call.tensors):
         yield FallbackReason.DIMENSIONS
@@ -81,40 +81,40 @@ def reasons_of_both(call: Call) -> Iterator[FallbackReason]:
         yield FallbackReason.TYPE
 
 
-def reasons_on_cpu(call: Call) -> Iterator[FallbackReason]:
+def _reasons_on_cpu(call: Call) -> Iterator[FallbackReason]:
     """Yield the reasons for the math kernel on a CPU, the surest first."""
-    yield from reasons_of_both(call)
-    if call.kind not in TYPES_OF_CPU:
+    yield from _reasons_of_both(call)
+    if call.kind not in _TYPES_OF_CPU:
         yield FallbackReason.TYPE
     if call.dropout:
         yield FallbackReason.DROPOUT
-    if differ_in_depth(call):
+    if _differ_in_depth(call):
         yield FallbackReason.VALUE_SIZE
     # Masks of booleans need no gradient, and the fused kernel takes them.
     if call.mask_type not in ("", "bool"):
         yield FallbackReason.MASK_GRADIENT
 
 
-def reasons_on_gpu(call: Call) -> Iterator[FallbackReason]:
+def _reasons_on_gpu(call: Call) -> Iterator[FallbackReason]:
     """Yield the reasons for the math kernel on a GPU, the surest first.
 
-    Flash attention takes 16-bit types, no mask and heads up to `LARGEST_HEAD`; memory-efficient attention takes
+    Flash attention takes 16-bit types, no mask and heads up to `_LARGEST_HEAD`; memory-efficient attention takes
     float32 and masks, but no grouped queries, and rows that are a multiple of 16 bytes.
     """
-    yield from reasons_of_both(call)
-    if call.kind not in TYPES_OF_GPU:
+    yield from _reasons_of_both(call)
+    if call.kind not in _TYPES_OF_GPU:
         yield FallbackReason.TYPE
-    needs_efficient = bool(call.mask_type) or call.kind not in HALF or call.tensors[0][-1] > LARGEST_HEAD
-    if needs_efficient and call.value(GROUPED) == "True":
+    needs_efficient = bool(call.mask_type) or call.kind not in _HALF or call.tensors[0][-1] > _LARGEST_HEAD
+    if needs_efficient and call.value(_GROUPED) == "True":
         yield FallbackReason.GROUPED
-    if needs_efficient and any(size[-1] % (8 if call.kind in HALF else 4) for size in call.tensors):
+    if needs_efficient and any(size[-1] % (8 if call.kind in _HALF else 4) for size in call.tensors):
         yield FallbackReason.HEAD_SIZE
-    if differ_in_depth(call):
+    if _differ_in_depth(call):
         yield FallbackReason.VALUE_SIZE
     if call.mask_type:
         yield FallbackReason.MASK
 
 
-def differ_in_depth(call: Call) -> bool:
+def _differ_in_depth(call: Call) -> bool:
     """Return whether the heads of q, k and v do not have one size."""
     return len({size[-1] for size in call.tensors}) > 1

@@ -18,9 +18,9 @@ from analyzers.traces.answers.launches import BLOCKED_FACTOR, waiting_calls
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
-UNBLOCKED = 10
+_UNBLOCKED = 10
 """The percentile of the durations of launching calls at which a call did not wait for room in the queue."""
-WAITED_NS = 10_000
+_WAITED_NS = 10_000
 """The time in ns below which a synchronising call is taken not to have waited for the device."""
 
 
@@ -36,7 +36,7 @@ class Playback:
         c, rows = self.work.trace.columns, waiting_calls(self.work.trace)
         start, end = c["start"][rows], c["end"][rows]
         order = np.argsort(end, kind="stable")
-        order = order[(end - start)[order] > WAITED_NS]
+        order = order[(end - start)[order] > _WAITED_NS]
         return start[order], end[order]
 
     @cached_property
@@ -60,7 +60,7 @@ class Playback:
         c = work.trace.columns
         start, length = c["start"][calls], (c["end"][calls] - c["start"][calls]).astype(np.int64)
         # With a full queue most calls wait, but those before it was full did not.
-        usual = int(np.percentile(length, UNBLOCKED)) if len(length) else 0
+        usual = int(np.percentile(length, _UNBLOCKED)) if len(length) else 0
         blocked = np.where(length > BLOCKED_FACTOR * max(1, usual), length - usual, 0)
         order = np.argsort(start, kind="stable")
         return np.concatenate([[0], np.cumsum(blocked[order])])[np.searchsorted(start[order], work.launch_start)]

@@ -10,15 +10,15 @@ from analyzers.traces.answers.launches import copy_rows
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.work import Work
 
-COPY_AT_LEAST_NS = 20_000
+_COPY_AT_LEAST_NS = 20_000
 """The shortest copy that counts: a scalar takes its latency, wherever it comes from."""
-HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
-PAGEABLE = re.compile("Pageable")
-UNKNOWN_MEMORY = re.compile(r"\((Host -> Device|Device -> Host)\)|HostToDevice|DeviceToHost")
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
+_PAGEABLE = re.compile("Pageable")
+_UNKNOWN_MEMORY = re.compile(r"\((Host -> Device|Device -> Host)\)|HostToDevice|DeviceToHost")
 """Matches the copies of which ROCm does not say whether the host's memory is pinned."""
-PAGEABLE_BYTES_PER_S = 12e9
+_PAGEABLE_BYTES_PER_S = 12e9
 """The rate up to which a large copy is assumed to come from or go to pageable memory, which reaches 3 to 12 GB/s."""
-LARGE_BYTES = 1 << 20
+_LARGE_BYTES = 1 << 20
 
 
 def copies_between(work: Work) -> tuple[Mask, Mask]:
@@ -26,12 +26,12 @@ def copies_between(work: Work) -> tuple[Mask, Mask]:
     names = work.trace.names
     is_host, says_pageable, unknown = (
         np.array([bool(matches(name)) for name in names] or [False])[work.trace.columns["name"][work.rows]]
-        for matches in (HOST_COPY.search, PAGEABLE.search, UNKNOWN_MEMORY.search)
+        for matches in (_HOST_COPY.search, _PAGEABLE.search, _UNKNOWN_MEMORY.search)
     )
-    copies = is_host & (work.kind == MEMORY) & (work.own >= COPY_AT_LEAST_NS)
+    copies = is_host & (work.kind == MEMORY) & (work.own >= _COPY_AT_LEAST_NS)
     _, size = copy_rows(work)
     moved = size[work.rows]
-    slow = (moved >= LARGE_BYTES) & (moved < PAGEABLE_BYTES_PER_S * work.own / 1e9)
+    slow = (moved >= _LARGE_BYTES) & (moved < _PAGEABLE_BYTES_PER_S * work.own / 1e9)
     pageable = copies & (says_pageable | (unknown & slow))
     return pageable, copies & ~pageable
 

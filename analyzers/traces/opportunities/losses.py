@@ -21,8 +21,8 @@ from analyzers.traces.opportunities.pointwise import named
 from analyzers.traces.reading.distinct import distinct_values, factorize
 
 FORWARD = "aten::_log_softmax"
-VOCABULARY_AT_LEAST = 16_384
-LEAST_PASSES, LEAST_BYTES = 3, 2
+_VOCABULARY_AT_LEAST = 16_384
+_LEAST_PASSES, _LEAST_BYTES = 3, 2
 """A fused loss reads 16-bit logits in the forward pass, and reads and writes them in the backward pass."""
 
 
@@ -43,23 +43,23 @@ def cross_entropy_shortening(attribution: Attribution, formulas: Formulas) -> In
     nothing = np.zeros(len(work.rows), np.int64)
     softmax = attribution.trace.text_matches({FORWARD})[c["name"][c["shape_row"]]]
     texts, calls = factorize(c["shape_text"][softmax])
-    losses = [logits_of(c.meta["shapes"][number])[:1] for number in texts.tolist()]
+    losses = [_logits_of(c.meta["shapes"][number])[:1] for number in texts.tolist()]
     sizes = {size for first in losses for size in first}
     if not sizes or not formulas.peaks:
         return nothing
     counts = np.bincount(calls, minlength=len(losses)).tolist()
     elements = sum(math.prod(size) * count for first, count in zip(losses, counts, strict=True) for size in first)
-    least_ns = elements * LEAST_PASSES * LEAST_BYTES / formulas.peaks[1] * 1e9
-    mine = passes_over(attribution, sizes)
+    least_ns = elements * _LEAST_PASSES * _LEAST_BYTES / formulas.peaks[1] * 1e9
+    mine = _passes_over(attribution, sizes)
     part = max(0.0, 1 - least_ns / max(1, int(work.own[mine].sum())))
     return np.where(mine, work.own * part, 0).astype(np.int64)
 
 
-def passes_over(attribution: Attribution, sizes: AbstractSet[Logits]) -> Mask:
+def _passes_over(attribution: Attribution, sizes: AbstractSet[Logits]) -> Mask:
     """Return a mask of the events in `work` that read or write logits of the sizes `sizes`, except for products."""
     work, c = attribution.work, attribution.trace.columns
     known = c.meta["shapes"]
-    touching = [n for n in distinct_values(c["shape_text"]).tolist() if not sizes.isdisjoint(logits_of(known[n]))]
+    touching = [n for n in distinct_values(c["shape_text"]).tolist() if not sizes.isdisjoint(_logits_of(known[n]))]
     on_logits = np.zeros(len(c["start"]), bool)
     on_logits[c["shape_row"][np.isin(c["shape_text"], touching)]] = True
     inside = innermost_selected(on_logits, c["parent"])
@@ -67,9 +67,9 @@ def passes_over(attribution: Attribution, sizes: AbstractSet[Logits]) -> Mask:
     return np.asarray(work.linked & (inside[work.launch] != NONE) & (work.kind == COMPUTE) & ~multiplying)
 
 
-def logits_of(shapes: str) -> list[Logits]:
+def _logits_of(shapes: str) -> list[Logits]:
     """Return the sizes of an operator's inputs that can be logits [..., vocabulary], from its shape text."""
     inputs = decoded_list(shapes.split("\0", maxsplit=1)[0])
     tensors = (size for size in inputs if isinstance(size, list) and len(size) >= 2)
     whole = (size for size in tensors if all(isinstance(number, int) for number in size))
-    return [Logits(math.prod(size[:-1]), size[-1]) for size in whole if size[-1] >= VOCABULARY_AT_LEAST]
+    return [Logits(math.prod(size[:-1]), size[-1]) for size in whole if size[-1] >= _VOCABULARY_AT_LEAST]

@@ -15,13 +15,13 @@ from analyzers.traces.opportunities.kernel_kinds import is_pointwise
 from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.trace import ANNOTATIONS
 
-FUSED_AT_MOST = 15
+_FUSED_AT_MOST = 15
 """The largest number of pointwise operators that a compiler is assumed to fuse into one kernel."""
-FUSABLE_STEP = re.compile(r"^Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step$")
+_FUSABLE_STEP = re.compile(r"^Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step$")
 """Matches the optimizers that have a fused version."""
-FOREACH = re.compile(r"multi_tensor_apply_kernel(?!.*Fused)")
-MEMSET = re.compile(r"^Memset\b")
-FUSED_PER_PASS = 7 / 4
+_FOREACH = re.compile(r"multi_tensor_apply_kernel(?!.*Fused)")
+_MEMSET = re.compile(r"^Memset\b")
+_FUSED_PER_PASS = 7 / 4
 """The time of a fused Adam over that of the longest foreach pass: it moves seven tensors, the pass four."""
 
 
@@ -29,10 +29,10 @@ def fusable_shortening(attribution: Attribution) -> Integers:
     """Return by how many ns each event of `work` would be shorter if pointwise kernels were fused or left out."""
     work = attribution.work
     pointwise = named(work, is_pointwise) & (work.kind == COMPUTE)
-    chains = chain_shortening(work, pointwise)
+    chains = _chain_shortening(work, pointwise)
     # A gradient that is None needs no zeros: the first backward pass writes it.
-    filled = ((work.kind == COMPUTE) | named(work, MEMSET.search)) & (work.phase == PHASE_NAMES.index("zero_grad"))
-    return np.where(filled, work.own, np.maximum(chains, foreach_shortening(attribution)))
+    filled = ((work.kind == COMPUTE) | named(work, _MEMSET.search)) & (work.phase == PHASE_NAMES.index("zero_grad"))
+    return np.where(filled, work.own, np.maximum(chains, _foreach_shortening(attribution)))
 
 
 def named(work: Work, matches: Callable[[str], object]) -> Mask:
@@ -41,7 +41,7 @@ def named(work: Work, matches: Callable[[str], object]) -> Mask:
     return np.asarray(texts[work.trace.columns["name"][work.rows]])
 
 
-def chain_shortening(work: Work, pointwise: Mask) -> Integers:
+def _chain_shortening(work: Work, pointwise: Mask) -> Integers:
     """Return by how many ns each event of `work` would be shorter if consecutive pointwise kernels were fused.
 
     `pointwise` selects these kernels. At most FUSED_AT_MOST of them become one, which is assumed to take as long as the
@@ -56,7 +56,7 @@ def chain_shortening(work: Work, pointwise: Mask) -> Integers:
     run = np.cumsum(begins) - 1
     position = np.arange(len(order)) - first[run]
     # No compiler makes one kernel of any number of operators.
-    parts = np.flatnonzero(begins | (position % FUSED_AT_MOST == 0))
+    parts = np.flatnonzero(begins | (position % _FUSED_AT_MOST == 0))
     spent = work.own[order].astype(np.int64)
     longest = np.maximum.reduceat(spent, parts)
     total = np.add.reduceat(spent, parts)
@@ -66,7 +66,7 @@ def chain_shortening(work: Work, pointwise: Mask) -> Integers:
     return shorter
 
 
-def foreach_shortening(attribution: Attribution) -> Integers:
+def _foreach_shortening(attribution: Attribution) -> Integers:
     """Return by how many ns each event of `work` would be shorter if a fused optimizer replaced foreach operators.
 
     Example: AdamW makes eight passes over the parameters, which take 12 ms together and the longest of them 2.4 ms. A
@@ -75,16 +75,16 @@ def foreach_shortening(attribution: Attribution) -> Integers:
     work, c = attribution.work, attribution.trace.columns
     shorter = np.zeros(len(work.rows), np.int64)
     steps = np.zeros(len(c["start"]), bool)
-    steps[work.trace.rows_named(work.trace.text_matches(FUSABLE_STEP), ANNOTATIONS)] = True
+    steps[work.trace.rows_named(work.trace.text_matches(_FUSABLE_STEP), ANNOTATIONS)] = True
     if not steps.any() or work.device is None:
         return shorter
     around = innermost_selected(steps, c["parent"])
-    step = np.where(work.linked & named(work, FOREACH.search), around[work.launch], NONE)
+    step = np.where(work.linked & named(work, _FOREACH.search), around[work.launch], NONE)
     operator = attribution.around("operator")[work.launch]
     for number, mine in rows_by_value(step):
         if number != NONE:
             passes = [int(work.own[mine][same].sum()) for _, same in rows_by_value(operator[mine])]
-            part = 1 - FUSED_PER_PASS * max(passes) / max(1, sum(passes))
+            part = 1 - _FUSED_PER_PASS * max(passes) / max(1, sum(passes))
             shorter[mine] = (work.own[mine] * max(0.0, part)).astype(np.int64)
     return shorter
 

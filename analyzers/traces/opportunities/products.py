@@ -16,22 +16,22 @@ from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
-TENSOR_CORE_FACTOR = 7.5
+_TENSOR_CORE_FACTOR = 7.5
 """The factor by which tensor cores multiply float32 numbers faster than ordinary cores.
 
 TF32 on an A100 (156 TFLOP/s against 19.5) and on an H100 (494 against 67), 16 bits on a V100 (125 against 15.7).
 """
-FIRST_WITH_TENSOR_CORES = 7
-MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
+_FIRST_WITH_TENSOR_CORES = 7
+_MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
 """{data type: number of elements in 16 bytes}; each dimension of a product should be a multiple of this number."""
 SLOW = 0.5
 """A product with misaligned sizes counts as slow if it reaches less than this share of the rate of aligned products."""
-COMPARABLE = 10
+_COMPARABLE = 10
 """A product is compared with products that have at most this many times its operations: larger ones are faster."""
-LARGE_FLOP = 10**10
+_LARGE_FLOP = 10**10
 """From this many operations on, a product that nothing can be compared with should reach half of the peak rate."""
-PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
-VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
+_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+_VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 
 
 def shortening_by_tensor_cores(work: Work, formulas: Formulas, multiplies_so: Callable[[str], bool]) -> Integers:
@@ -42,23 +42,23 @@ def shortening_by_tensor_cores(work: Work, formulas: Formulas, multiplies_so: Ca
     """
     names = np.array([multiplies_so(name) for name in work.trace.names] or [False])
     slow = names[work.trace.columns["name"][work.rows]]
-    if not has_tensor_cores(work) or not slow.any():
+    if not _has_tensor_cores(work) or not slow.any():
         return np.zeros(len(work.rows), np.int64)
-    least = work.own / TENSOR_CORE_FACTOR
+    least = work.own / _TENSOR_CORE_FACTOR
     if formulas.peaks:
         # What moves the bytes cannot be faster than the memory.
-        _, _, moved = per_operator(Attribution(work), formulas)
+        _, _, moved = _per_operator(Attribution(work), formulas)
         least = np.maximum(least, moved / formulas.peaks[1] * 1e9)
     return np.where(slow, np.maximum(work.own - least, 0), 0).astype(np.int64)
 
 
-def has_tensor_cores(work: Work) -> bool:
+def _has_tensor_cores(work: Work) -> bool:
     """Return whether the device has tensor cores; False if the trace does not name the device."""
     capability = work.trace.header.get("capability")
-    return capability is not None and capability >= FIRST_WITH_TENSOR_CORES
+    return capability is not None and capability >= _FIRST_WITH_TENSOR_CORES
 
 
-def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
+def _per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
     """Return, for each event of `work`, the trace row of the counted operator that launched it, its FLOP and its bytes.
 
     The result is three arrays; FLOP are floating-point operations. A counted operator is one whose operations
@@ -89,7 +89,7 @@ class MisalignedProducts:
     def shapes(self) -> tuple[Column, Column]:
         """The trace rows of the matrix products with recorded shapes, and the index of each one's shape text."""
         c = self.attribution.trace.columns
-        wanted = self.attribution.trace.text_matches(PRODUCTS)[c["name"][c["shape_row"]]]
+        wanted = self.attribution.trace.text_matches(_PRODUCTS)[c["name"][c["shape_row"]]]
         return c["shape_row"][wanted].astype(np.int64), c["shape_text"][wanted].astype(np.int64)
 
     def shortening(self) -> Integers:
@@ -100,10 +100,10 @@ class MisalignedProducts:
         work = self.attribution.work
         nothing, (rows, texts) = np.zeros(len(work.rows), np.int64), self.shapes
         known = self.attribution.trace.columns.meta["shapes"]
-        odd = {number: is_odd(known[number]) for number in distinct_values(texts).tolist()}
+        odd = {number: _is_odd(known[number]) for number in distinct_values(texts).tolist()}
         if not any(odd.values()):
             return nothing
-        row, flop, _ = per_operator(self.attribution, self.formulas)
+        row, flop, _ = _per_operator(self.attribution, self.formulas)
         text_of = np.full(len(work.trace.columns["start"]) + 1, NONE)
         text_of[rows] = texts
         text = text_of[row]  # that of NONE, the last one, is NONE
@@ -124,24 +124,24 @@ class MisalignedProducts:
         `aligned` has (operations, rate) of each size of the aligned products. A small product is slow for other reasons
         than its alignment, so it is not compared with products that are far larger.
         """
-        rates = [rate for size, rate in aligned if size <= COMPARABLE * operations]
-        known = bool(self.formulas.peaks) and operations >= LARGE_FLOP
+        rates = [rate for size, rate in aligned if size <= _COMPARABLE * operations]
+        known = bool(self.formulas.peaks) and operations >= _LARGE_FLOP
         return max(rates, default=self.formulas.peaks[0] * SLOW / 1e9 if self.formulas.peaks and known else 0.0)
 
 
-def is_odd(shapes: str) -> bool | None:
+def _is_odd(shapes: str) -> bool | None:
     """Return whether a product in 16 bits has a dimension that is not a multiple of 16 bytes, as tensor cores need.
 
     `shapes` is the recorded shape text of an operator. The result is None if the operator is not a product of 16-bit
     matrices, or if one of the matrices is a vector.
     """
     dims, types, _ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
-    matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if is_matrix(size)][-2:]
-    if len(matrices) < 2 or any(kind not in MULTIPLES for _, kind in matrices):
+    matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if _is_matrix(size)][-2:]
+    if len(matrices) < 2 or any(kind not in _MULTIPLES for _, kind in matrices):
         return None
     sizes = [int(number) for size, _ in matrices for number in size[-2:]]
-    return None if 1 in sizes else any(number % MULTIPLES[matrices[0][1]] for number in sizes)
+    return None if 1 in sizes else any(number % _MULTIPLES[matrices[0][1]] for number in sizes)
 
 
-def is_matrix(size: Any) -> bool:
+def _is_matrix(size: Any) -> bool:
     return isinstance(size, list) and len(size) >= 2 and all(isinstance(number, int) for number in size)

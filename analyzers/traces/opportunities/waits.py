@@ -26,25 +26,25 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
-LOADER = re.compile(r"^enumerate\(DataLoader\)#|DataLoaderIter\.__next__$")
+_LOADER = re.compile(r"^enumerate\(DataLoader\)#|DataLoaderIter\.__next__$")
 DRIVER_MEMORY = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostMalloc)|^cuMem(Map|Unmap|Create|Release)"
 )
-COMPILING = re.compile(rf"{COMPILATION.pattern}|\(dynamo_timed\)$")
+_COMPILING = re.compile(rf"{COMPILATION.pattern}|\(dynamo_timed\)$")
 """Matches the parts of torch.compile that take time of the host, such as the choice of a kernel by measuring."""
-SYNCHRONISING = re.compile(
+_SYNCHRONISING = re.compile(
     r"Synchronize$|^aten::(item|_local_scalar_dense|nonzero|is_nonzero|_unique2?|masked_select)$"
 )
-DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
+_DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 BROADCAST = re.compile(r"^(c10d::broadcast_|aten::(un)?flatten_dense_tensors)$")
 """Matches the operators by which DistributedDataParallel broadcasts buffers, joined into one tensor."""
-OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
+_OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
 """The phases in which the host runs Python or calls that launch nothing."""
-RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
+RAMP_NS, _STRETCH_NS, _LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
 """The times in ns by which the causes of waiting for the host are distinguished.
 
 A host needs at most `RAMP_NS` to catch up after a call that waited for the device. Python that takes longer than
-`STRETCH_NS` is a cause of waiting of its own, and so is an operator that takes longer than `LAUNCH_AT_MOST_NS`. A
+`_STRETCH_NS` is a cause of waiting of its own, and so is an operator that takes longer than `_LAUNCH_AT_MOST_NS`. A
 launching call that takes longer than that loads or compiles code.
 """
 
@@ -65,7 +65,7 @@ class Gaps:
         return Gaps(self.start[rows], self.end[rows], self.launched_by[rows])
 
 
-def gaps_of(work: Work) -> Gaps:
+def _gaps_of(work: Work) -> Gaps:
     """Return the gaps in a device's work, including those before the first and after the last event of its steps."""
     begin, end, next_event = pauses(work)
     # On a host the events are the work itself: nothing launches them.
@@ -93,7 +93,7 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
     if not steps or not len(busy_start) or not work.linked.any():
         return begin, end, event
     first, last = steps[0][1], max(stop for _, _, stop in steps)
-    leading = usual_wait(work, int(busy_start[0] - first), CoveredTime(begin, end))
+    leading = _usual_wait(work, int(busy_start[0] - first), CoveredTime(begin, end))
     if leading > 0:
         begin = np.append(busy_start[0] - leading, begin)
         end, event = np.append(busy_start[0], end), np.append(following[0], event)
@@ -102,7 +102,7 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
     return begin, end, event
 
 
-def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
+def _usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
     """Return an estimate of the ns that the device waited before the first event of the recording.
 
     `length_ns` is the time from the start of the first step to that event. In this time the device may have been busy
@@ -142,14 +142,14 @@ class Host:
         trace = self.trace
         return {
             OpportunityKind.DATA_LOADER: trace.rows_named(
-                trace.text_matches(LOADER) | names_in_phases(trace, ["data"]), ANNOTATIONS
+                trace.text_matches(_LOADER) | names_in_phases(trace, ["data"]), ANNOTATIONS
             ),
             OpportunityKind.ALLOCATION: trace.rows_named(trace.text_matches(DRIVER_MEMORY), LAUNCHES),
-            OpportunityKind.COMPILATION: trace.rows_named(trace.text_matches(COMPILING), ANNOTATIONS),
-            OpportunityKind.PYTHON: trace.rows_named(names_in_phases(trace, OWN_WORK), ANNOTATIONS),
+            OpportunityKind.COMPILATION: trace.rows_named(trace.text_matches(_COMPILING), ANNOTATIONS),
+            OpportunityKind.PYTHON: trace.rows_named(names_in_phases(trace, _OWN_WORK), ANNOTATIONS),
             OpportunityKind.BUFFER_BROADCAST: self.inside(
                 trace.rows_named(trace.text_matches(BROADCAST), OPS),
-                trace.rows_named(trace.text_matches(DDP_FORWARD), ANNOTATIONS),
+                trace.rows_named(trace.text_matches(_DDP_FORWARD), ANNOTATIONS),
             ),
         }
 
@@ -178,7 +178,7 @@ class Host:
     @cached_property
     def synchronising(self) -> Integers:
         """The trace rows of the runtime calls and operators in which the host waits for the device."""
-        operators = self.trace.rows_named(self.trace.text_matches(SYNCHRONISING), OPS)
+        operators = self.trace.rows_named(self.trace.text_matches(_SYNCHRONISING), OPS)
         return np.union1d(waiting_calls(self.trace), operators)
 
     def intervals(self, rows: Integers, lanes: Sequence[int]) -> Intervals:
@@ -194,7 +194,7 @@ class Host:
         events that enclose others, are left out.
         """
         c, rows = self.trace.columns, self.innermost
-        long = rows[c["end"][rows] - c["start"][rows] > LAUNCH_AT_MOST_NS]
+        long = rows[c["end"][rows] - c["start"][rows] > _LAUNCH_AT_MOST_NS]
         long = covered_rows(self.trace, long[~np.isin(long, self.synchronising)], waiting)[0]
         calls = self.trace.category_matches(LAUNCHES)[long]
         return long[calls], long[~calls]
@@ -233,11 +233,11 @@ def causes(work: Work, host: Host) -> list[Cause]:
 
     If the host itself does the work, only reasons with an annotation are returned, such as data loading.
     """
-    gaps = gaps_of(work)
+    gaps = _gaps_of(work)
     found: dict[OpportunityKind, list[Cause]] = {}
     for lane in np.unique(gaps.launched_by).tolist():
         lanes = [number for number in {lane, host.main} if number != NONE]
-        for cause in causes_on(gaps.select(gaps.launched_by == lane), host, lanes, work.device is not None):
+        for cause in _causes_on(gaps.select(gaps.launched_by == lane), host, lanes, work.device is not None):
             found.setdefault(cause.kind, []).append(cause)
     return [joined(parts) for parts in found.values()]
 
@@ -248,7 +248,7 @@ def joined(parts: Sequence[Cause]) -> Cause:
     return Cause(parts[0].kind, waiting, count, merge(start, end))
 
 
-def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
+def _causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
     """Yield the causes of the gaps in a device's work that end with a launch by one thread; each ns has one cause.
 
     `lanes` are the lane numbers of the launching thread and of the thread of the training loop. If the host itself does
@@ -266,7 +266,7 @@ def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> 
         if len(mine[0]):
             yield cause_of(kind, mine)
     if on_device and len(left[0]):
-        yield from caught_up(left, gaps, host.intervals(host.synchronising, lanes))
+        yield from _caught_up(left, gaps, host.intervals(host.synchronising, lanes))
 
 
 def further(kind: OpportunityKind, left: Intervals, host: Host, lanes: Sequence[int]) -> Intervals:
@@ -276,14 +276,14 @@ def further(kind: OpportunityKind, left: Intervals, host: Host, lanes: Sequence[
     `left` are the intervals without a cause so far; `lanes` are the lane numbers of the threads to search.
     """
     nothing = left[0][:0], left[1][:0]
-    long = longer_than(left, LAUNCH_AT_MOST_NS)
+    long = _longer_than(left, _LAUNCH_AT_MOST_NS)
     calls, operators = host.lasting(long) if len(long[0]) else nothing
     if kind is OpportunityKind.COMPILATION:
         return intersect(left, host.intervals(calls, lanes)) if len(calls) else nothing
     if kind is OpportunityKind.PYTHON:
-        silent = longer_than(left, STRETCH_NS)
+        silent = _longer_than(left, _STRETCH_NS)
         if len(silent[0]):
-            silent = longer_than(subtract(silent, host.intervals(host.working, lanes)), STRETCH_NS)
+            silent = _longer_than(subtract(silent, host.intervals(host.working, lanes)), _STRETCH_NS)
         return union(silent, intersect(left, host.intervals(operators, lanes))) if len(operators) else silent
     return nothing
 
@@ -292,14 +292,14 @@ def cause_of(kind: OpportunityKind, intervals: Intervals) -> Cause:
     return Cause(kind, int((intervals[1] - intervals[0]).sum()), len(intervals[0]), intervals)
 
 
-def longer_than(intervals: Intervals, least_ns: int) -> Intervals:
+def _longer_than(intervals: Intervals, least_ns: int) -> Intervals:
     """Return the intervals that are longer than `least_ns`."""
     start, end = intervals
     lasting = end - start > least_ns
     return start[lasting], end[lasting]
 
 
-def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator[Cause]:
+def _caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator[Cause]:
     """Yield the causes of the gaps that nothing else explains: calls that waited for the device, and slow launching.
 
     `left` are the unexplained intervals in `gaps`, `synchronising` the intervals of calls that wait for the device.

@@ -32,14 +32,14 @@ MARGIN_BYTES = 2 * WORD_BYTES
 A number may have 16 digits; if it has fewer, the bytes in front of it are read, too, and cleared.
 """
 ZERO = np.uint8(ord("0"))
-ZEROS = np.uint64(int.from_bytes(b"0" * WORD_BYTES, "little"))
-LAST_BYTES = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - length)) for length in range(WORD_BYTES + 1)], np.uint64)
+_ZEROS = np.uint64(int.from_bytes(b"0" * WORD_BYTES, "little"))
+_LAST_BYTES = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - length)) for length in range(WORD_BYTES + 1)], np.uint64)
 """Masks for words of text: `word & LAST_BYTES[n]` keeps the last n bytes of the text, and clears the others.
 
 The last bytes of the text are the higher bytes of the word.
 """
 # For each step: the factor of the left neighbour, the distance of the right one in bits, the bits that hold results.
-JOIN_STEPS = [
+_JOIN_STEPS = [
     (np.uint64(10), np.uint64(8), np.uint64(0x00FF00FF00FF00FF)),
     (np.uint64(100), np.uint64(16), np.uint64(0x0000FFFF0000FFFF)),
     (np.uint64(10_000), np.uint64(32), np.uint64(0x00000000FFFFFFFF)),
@@ -72,7 +72,7 @@ def words_before(text: bytes, stop: Integers, length: int) -> Words:
     """
     width = words_needed(length)
     words = slices_at(text, stop - WORD_BYTES * width, WORD_BYTES * width).view("<u8").reshape(-1, width)
-    words[:, 0] &= LAST_BYTES[length - WORD_BYTES * (width - 1)]
+    words[:, 0] &= _LAST_BYTES[length - WORD_BYTES * (width - 1)]
     return words
 
 
@@ -92,18 +92,18 @@ def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
     `length` has the number of digits of each number, 16 at most. Example: in the text `..."ts": 1023.125`, the position
     of the point and the length 4 give the number 1023.
     """
-    numbers = parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
+    numbers = _parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
     if (length > WORD_BYTES).any():
         high = slices_at(text, end - MARGIN_BYTES, WORD_BYTES).view("<u8")
-        numbers += parse_words(high, np.maximum(length - WORD_BYTES, 0)) * 10**WORD_BYTES
+        numbers += _parse_words(high, np.maximum(length - WORD_BYTES, 0)) * 10**WORD_BYTES
     return numbers
 
 
-def parse_words(words: Words, length: Integers) -> Integers:
+def _parse_words(words: Words, length: Integers) -> Integers:
     """Return the number in the last `length` bytes of each word, which must all be digits; `words` is overwritten."""
-    words ^= ZEROS
+    words ^= _ZEROS
     # What stands before the number becomes zeros, as if it had leading ones.
-    words &= LAST_BYTES[length]
-    for factor, distance, results in JOIN_STEPS:
+    words &= _LAST_BYTES[length]
+    for factor, distance, results in _JOIN_STEPS:
         words = (words * factor + (words >> distance)) & results
     return words.astype(np.int64)

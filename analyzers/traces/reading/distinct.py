@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzers.columns import Column, Integers, narrowed
 
-SPARE_ENTRIES = 1 << 16
+_SPARE_ENTRIES = 1 << 16
 """A table with an entry for each possible value may have this many entries, and four more per element of the column.
 
 If the range of the values is larger, they are sorted instead.
@@ -29,7 +29,7 @@ def factorize(column: Column) -> tuple[Column, Column]:
     if not len(column):
         return column, column
     low, high = int(column.min()), int(column.max())
-    if high - low > 4 * len(column) + SPARE_ENTRIES:
+    if high - low > 4 * len(column) + _SPARE_ENTRIES:
         return factorize_by_sorting(column, low, high)
     entry = np.subtract(column, low, dtype=np.int64)
     occurs = np.zeros(high - low + 1, bool)

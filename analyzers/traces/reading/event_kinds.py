@@ -49,17 +49,17 @@ from analyzers.traces.reading.templates import (
     value_of,
 )
 
-CONSTANT_FIELDS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
+_CONSTANT_FIELDS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
 """The fields that have one value for all events of a kind: mostly the index of a text, see `EventKinds.constants`."""
 FIELDS = {
     field: i
     for i, field in enumerate(
-        (TO_EVENTS, TO_ALLOCATIONS, *CONSTANT_FIELDS, *NUMBER_FIELDS, *DECIMALS_OF, *DECIMALS_OF.values())
+        (TO_EVENTS, TO_ALLOCATIONS, *_CONSTANT_FIELDS, *NUMBER_FIELDS, *DECIMALS_OF, *DECIMALS_OF.values())
     )
 }
-CONSTANT, END, LENGTH, SIGN = range(4)
+CONSTANT, END, LENGTH, _SIGN = range(4)
 # What a kind takes beside its text, and what all may take: the texts of a hostile file may be long, and all different.
-KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
+_KIND_BYTES, _BYTES_AT_MOST = 2000, 32 << 20
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,11 @@ class EventKinds:
 
         `text` is the text of one such event. The result is `UNUSABLE` if events with this template must be decoded one
         by one. The result is None, and nothing is learned, if the known templates and kinds already take
-        `BYTES_AT_MOST`.
+        `_BYTES_AT_MOST`.
         """
-        if self.bytes_used >= BYTES_AT_MOST:
+        if self.bytes_used >= _BYTES_AT_MOST:
             return None
-        self.bytes_used += 2 * len(text) + KIND_BYTES
+        self.bytes_used += 2 * len(text) + _KIND_BYTES
         template = template_of(text)
         if template is None:
             return UNUSABLE
@@ -218,11 +218,11 @@ class EventKinds:
 
         All events of a kind have the same text apart from numbers. The result is `UNUSABLE` if these events must be
         decoded one by one. The result is None, and nothing is learned, if the known templates and kinds already take
-        `BYTES_AT_MOST`.
+        `_BYTES_AT_MOST`.
         """
-        if self.bytes_used >= BYTES_AT_MOST:
+        if self.bytes_used >= _BYTES_AT_MOST:
             return None
-        self.bytes_used += len(text) + KIND_BYTES
+        self.bytes_used += len(text) + _KIND_BYTES
         try:
             event = EXACT_EVENT.decode(b"{%b}" % text)
         except msgspec.DecodeError:
@@ -251,7 +251,7 @@ class EventKinds:
         return layout
 
     def constants(self, event: ExactEvent) -> dict[str, int]:
-        """Return, for each of `CONSTANT_FIELDS`, the value that all events of this event's kind have.
+        """Return, for each of `_CONSTANT_FIELDS`, the value that all events of this event's kind have.
 
         The value is the index of a text in the event table, for example of a shape text for `shape`, or of an occupancy
         text for `occupancy`; `UNKNOWN` if the event has no such text. For `unfinished` the value is 0 if the event did

@@ -22,7 +22,7 @@ from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID, Text, Threads, 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
 """The largest time in µs that is accepted, about 140 years; in ns, the sum of two such times fits into int64."""
-NUMBER_AT_MOST = 1 << 62
+_NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
@@ -47,8 +47,8 @@ ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", 
 
 In the result they are named `memory_at`, `memory_pid` and so on.
 """
-NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
-TIMES = ("start", "end")
+_NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
+_TIMES = ("start", "end")
 WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 """Matches an id that is written as a text, such as "77", but is a number."""
 
@@ -66,7 +66,7 @@ class EventRows:
     order: Integers
     columns: dict[str, Column]
     sparse: dict[str, Column]
-    memory: Integers = field(default_factory=NO_ALLOCATIONS.view)
+    memory: Integers = field(default_factory=_NO_ALLOCATIONS.view)
 
 
 class EventTable:
@@ -108,7 +108,7 @@ class EventTable:
         for name in COLUMNS:
             column = np.concatenate([part.columns[name] for part in parts])[sorting]
             # Times need eight bytes anyway; the others shrink now, as all blocks together are the reader's memory.
-            self.parts[name].append(column if name in TIMES else narrowed(column))
+            self.parts[name].append(column if name in _TIMES else narrowed(column))
         before = 0
         for part in parts:
             for table, rows in part.sparse.items():
@@ -133,7 +133,7 @@ class EventTable:
         ]
         rows = [i for i, event in enumerate(events) if event.ph == "X" and event.cat != INSTANT]
         lasting, order_of = [events[i] for i in rows], order[rows]
-        impossible = has_impossible_time(floats([e.ts for e in lasting]), floats([e.dur or 0 for e in lasting]))
+        impossible = _has_impossible_time(floats([e.ts for e in lasting]), floats([e.dur or 0 for e in lasting]))
         if impossible.any():
             self.impossible_times += int(impossible.sum())
             lasting, order_of = [lasting[i] for i in np.flatnonzero(~impossible)], order_of[~impossible]
@@ -148,12 +148,12 @@ class EventTable:
         """
         rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
         if not rows:
-            return NO_ALLOCATIONS
-        impossible = has_impossible_time(floats([events[i].ts for i in rows]), np.zeros(len(rows)))
+            return _NO_ALLOCATIONS
+        impossible = _has_impossible_time(floats([events[i].ts for i in rows]), np.zeros(len(rows)))
         self.impossible_times += int(impossible.sum())
         kept = np.array(rows)[~impossible]
         if not len(kept):
-            return NO_ALLOCATIONS
+            return _NO_ALLOCATIONS
         at = nanoseconds([events[i].ts for i in kept])
         values = np.array([self.allocation(events[i]) for i in kept], np.int64)
         return np.column_stack([order[kept], at, values])
@@ -168,7 +168,7 @@ class EventTable:
         args = event.args
         # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.
         address = (args.address + (1 << 63)) % (1 << 64) - (1 << 63)
-        size = args.allocation if abs(args.allocation) < NUMBER_AT_MOST else 0
+        size = args.allocation if abs(args.allocation) < _NUMBER_AT_MOST else 0
         totals = bounded(args.allocated), bounded(args.reserved)
         device = bounded(args.device_type, DEVICE_AT_MOST), bounded(args.device_id, DEVICE_AT_MOST)
         return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
@@ -198,7 +198,7 @@ class EventTable:
         tables: dict[str, list[tuple[int, ...]]] = {
             "shape": [(i, self.shape_id(a)) for i, a in args if a.dims],
             "autograd": [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in args if a.autograd >= 0],
-            "copy": [(i, size) for i, a in args if (a.bytes >= 0 or a.size) and (size := copied_bytes(a)) >= 0],
+            "copy": [(i, size) for i, a in args if (a.bytes >= 0 or a.size) and (size := _copied_bytes(a)) >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
             "occupancy": [(i, self.occupancy_id(a)) for i, a in args if a.occupancy or a.limits],
@@ -243,7 +243,7 @@ class EventTable:
         """
         if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
             value = int(value)
-        if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
+        if isinstance(value, int) and -1 <= value < _NUMBER_AT_MOST:
             return value
         return FIRST_TEXT_ID - self.text_id(str(value))
 
@@ -253,7 +253,7 @@ class EventTable:
         if str not in set(map(type, values)):
             with suppress(OverflowError, ValueError):
                 numbers = np.fromiter(values, np.int64, len(values))
-                if numbers.min() >= -1 and numbers.max() < NUMBER_AT_MOST:
+                if numbers.min() >= -1 and numbers.max() < _NUMBER_AT_MOST:
                     return numbers
         return np.array([self.id_of(value) for value in values], np.int64)
 
@@ -272,12 +272,12 @@ class EventTable:
 
     def columns(self) -> dict[str, Column]:
         """Return all columns by name, and empty the table to save memory: this can be called once."""
-        columns = {name: concatenated(self.parts.pop(name)) for name in COLUMNS}
+        columns = {name: _concatenated(self.parts.pop(name)) for name in COLUMNS}
         for table, names in SPARSE_TABLES.items():
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.sparse.pop(table)])
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
             columns |= {f"{table}_{name}": narrowed(rows[:, i]) for i, name in enumerate(names)}
-        memory = np.concatenate([NO_ALLOCATIONS[:, 1:], *self.memory])
+        memory = np.concatenate([_NO_ALLOCATIONS[:, 1:], *self.memory])
         columns |= {f"memory_{name}": narrowed(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
         # A trace whose times are small still has times of eight bytes, as what is added to them may not be small.
         return columns | {"memory_at": memory[:, 0]}
@@ -288,14 +288,14 @@ class EventTable:
         return [Problem(kind=ProblemKind.IMPOSSIBLE_TIMES, count=count)] if count else []
 
 
-def copied_bytes(args: Args) -> int:
+def _copied_bytes(args: Args) -> int:
     """Return the number of bytes that a memory copy moves, from its arguments; -1 if they do not have this number."""
     # Older ROCm notes the size with the call that launches the copy, as a text.
     size = bytes(args.size).strip(b'"')
     return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
 
 
-def concatenated(parts: list[Column]) -> Column:
+def _concatenated(parts: list[Column]) -> Column:
     """Return the parts of a column as one array; an empty array if there are no parts."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
@@ -305,18 +305,18 @@ def floats(values: Sequence[Any]) -> Floats:
     return np.fromiter(values, np.float64, len(values))
 
 
-def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
+def _has_impossible_time(begin: Floats, duration: Floats) -> Mask:
     """Return a mask of events whose begin or duration (microseconds) is impossible, such as a negative duration."""
     # A NaN compares as false, so it is impossible, too.
     return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < MICROSECONDS_AT_MOST))
 
 
-def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
+def bounded(value: Any, limit: int = _NUMBER_AT_MOST) -> int:
     """Return the value; -1 (not recorded) if it is below -1 or at least `limit`, which no recorder would write."""
     return value if -1 <= value < limit else -1
 
 
-def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Integers:
+def integers(values: Sequence[int], limit: int = _NUMBER_AT_MOST) -> Integers:
     """Return the values as an int64 array; a value below -1, or of at least `limit`, becomes -1 (not recorded)."""
     try:
         numbers = np.fromiter(values, np.int64, len(values))
@@ -342,15 +342,15 @@ def raw_text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode("utf-8", "replace")
 
 
-SEPARATOR = 1
+_SEPARATOR = 1
 """A byte that no JSON text contains."""
 
 
 def decoded_texts(texts: Sequence[bytes]) -> list[str]:
     """Return bytes as texts; bytes that are not UTF-8 become the replacement character."""
-    joined = bytes([SEPARATOR]).join(texts)
+    joined = bytes([_SEPARATOR]).join(texts)
     if joined.isascii() and texts:
-        decoded = joined.decode().split(chr(SEPARATOR))  # all at once takes a fifth of the time
+        decoded = joined.decode().split(chr(_SEPARATOR))  # all at once takes a fifth of the time
         if len(decoded) == len(texts):
             return decoded
     return [text.decode("utf-8", "replace") for text in texts]

@@ -20,10 +20,10 @@ from analyzers.traces.reading.text_numbers import with_new_texts
 
 WORDS = (*Args.__struct_encode_fields__, INSTANT, ALLOCATION, COUNTED.decode())
 """The names in a file that the native reader looks for: of arguments, and of three kinds of events."""
-TEXT_COLUMNS = ("name", "cat")
-ID_COLUMNS = ("pid", "tid", "stream")
-COLLECTIVE_TEXTS = [SPARSE_TABLES["collective"].index(name) for name in ("name", "group", "dtype", "splits")]
-MEMORY_IDS = [1 + ALLOCATIONS.index(name) for name in ("pid", "tid")]
+_TEXT_COLUMNS = ("name", "cat")
+_ID_COLUMNS = ("pid", "tid", "stream")
+_COLLECTIVE_TEXTS = [SPARSE_TABLES["collective"].index(name) for name in ("name", "group", "dtype", "splits")]
+_MEMORY_IDS = [1 + ALLOCATIONS.index(name) for name in ("pid", "tid")]
 
 
 class NotNative(Exception):
@@ -50,7 +50,7 @@ class NativeBlockReader:
         found = self.module.read_events(buffer, WORDS, state.decoder is EXACT)
         if found is None:
             raise NotNative
-        left = decode_left(buffer, found, state)
+        left = _decode_left(buffer, found, state)
         if left is None:
             return None
         self.table.add_rows(self.rows(found), self.table.rows_of(*left))
@@ -60,19 +60,19 @@ class NativeBlockReader:
         """Return the rows that the native reader made of a block, with texts replaced by their numbers in the table."""
         text = numbers_of(found["texts"], self.table.texts)
         columns: dict[str, Column] = {name: integers(found[name]) for name in COLUMNS}
-        columns |= {name: text[columns[name]] for name in TEXT_COLUMNS}
-        columns |= {name: with_new_texts(columns[name], text) for name in ID_COLUMNS}
+        columns |= {name: text[columns[name]] for name in _TEXT_COLUMNS}
+        columns |= {name: with_new_texts(columns[name], text) for name in _ID_COLUMNS}
         sparse = {table: integers(found[table]).reshape(-1, len(names)) for table, names in SPARSE_TABLES.items()}
         memory = integers(found["memory"]).reshape(-1, 1 + len(ALLOCATIONS))
         if len(memory):
-            memory[:, MEMORY_IDS] = with_new_texts(memory[:, MEMORY_IDS], text)
+            memory[:, _MEMORY_IDS] = with_new_texts(memory[:, _MEMORY_IDS], text)
         numbers = {
             "shape": numbers_of(found["shapes"], self.table.shapes),
             "occupancy": numbers_of(found["occupancies"], self.table.occupancies),
         }
         for table, number in numbers.items():
             sparse[table][:, 1] = number[sparse[table][:, 1]]
-        sparse["collective"][:, COLLECTIVE_TEXTS] = text[sparse["collective"][:, COLLECTIVE_TEXTS]]
+        sparse["collective"][:, _COLLECTIVE_TEXTS] = text[sparse["collective"][:, _COLLECTIVE_TEXTS]]
         return EventRows(
             integers(found["order"]), columns, {t: rows for t, rows in sparse.items() if len(rows)}, memory
         )
@@ -89,7 +89,7 @@ def integers(column: bytearray) -> Integers:
     return np.frombuffer(column, np.int64)
 
 
-def decode_left(buffer: bytes, found: dict[str, Any], state: ReadState) -> tuple[Events, Integers] | None:
+def _decode_left(buffer: bytes, found: dict[str, Any], state: ReadState) -> tuple[Events, Integers] | None:
     """Decode the events of a block that the native reader left; return them, and the index of each in the block.
 
     The result is None if the whole block must be decoded, because such an event has a value of an unexpected type, is

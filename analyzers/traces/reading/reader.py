@@ -18,9 +18,9 @@ from analyzers.traces.reading.event_table import EventTable
 from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
 from analyzers.traces.reading.templated_events import TemplateReader
 
-MEMBERS_AT_MOST = 1 << 20
+_MEMBERS_AT_MOST = 1 << 20
 """The most ranks of one process group that are read; further ones are left out."""
-COUNTER_AT_MOST = 1e18
+_COUNTER_AT_MOST = 1e18
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -31,19 +31,19 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     Raises:
         InputError: The file is no profiler trace.
     """
-    table, state = read_into_table(paths[0])
+    table, state = _read_into_table(paths[0])
     columns, texts = table.finish()
     meta = {
         **texts,
         "problems": msgspec.to_builtins(state.problems() + table.problems()),
         "truncated": state.truncated,
         "header": header_of(state.metadata),
-        "counters": summed_counters(state.counters),
+        "counters": _summed_counters(state.counters),
     }
     return columns, meta
 
 
-def read_into_table(path: Path) -> tuple[EventTable, ReadState]:
+def _read_into_table(path: Path) -> tuple[EventTable, ReadState]:
     """Return the events of a file, and the state of reading at its end.
 
     A damaged file is always read by the reader in Python, so that the result does not depend on whether the native
@@ -55,21 +55,21 @@ def read_into_table(path: Path) -> tuple[EventTable, ReadState]:
     table = EventTable()
     if blocks := native.block_reader(table):
         with suppress(native.NotNative):
-            state = read_file(path, ReadState(table.add, blocks.read_block, blocks.read_block))
+            state = _read_file(path, ReadState(table.add, blocks.read_block, blocks.read_block))
             if not state.damaged and not state.odd_tail:
                 return table, state
         table = EventTable()
-    return table, read_file(path, ReadState(table.add, TemplateReader(table).read_block))
+    return table, _read_file(path, ReadState(table.add, TemplateReader(table).read_block))
 
 
-def read_file(path: Path, state: ReadState) -> ReadState:
+def _read_file(path: Path, state: ReadState) -> ReadState:
     """Read a file; return `state`, which was updated in place."""
     with open_regular(path) as file:
         read_events(file, state)
     return state
 
 
-def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
+def _summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
     """Return the sum of each hardware performance counter over all runs of each profiled range of code.
 
     An entry has `range` (the name of the range of code), `name` (of the counter), `count` (how many values) and
@@ -78,7 +78,7 @@ def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
     values_of: dict[tuple[str, str], list[float]] = {}
     for event in events:
         for name, value in event.args.items():
-            if isinstance(value, int | float) and abs(value) < COUNTER_AT_MOST:
+            if isinstance(value, int | float) and abs(value) < _COUNTER_AT_MOST:
                 values_of.setdefault((event.name, name), []).append(value)
     return [
         {"range": code_range, "name": name, "count": len(values), "total": sum(values)}
@@ -91,7 +91,7 @@ def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
 
     `rank`, `world_size`, `backend`, `host` and `capability` (the major compute capability of the first device) are
     missing if not recorded. The other properties are always present: `base_ns` (0 if not recorded; add it to times to
-    get Unix time), `devices` (names), `device_bytes` ({device id: bytes of memory}), `groups` (see `process_groups`),
+    get Unix time), `devices` (names), `device_bytes` ({device id: bytes of memory}), `groups` (see `_process_groups`),
     `shapes` and `stacks` (whether the profiler was asked to record input shapes and Python stacks).
     """
     info = metadata.get("distributedInfo")
@@ -103,20 +103,20 @@ def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
     header = {
         "rank": whole_number(info.get("rank")),
         "world_size": whole_number(info.get("world_size")),
-        "backend": text_or_none(info.get("backend")),
+        "backend": _text_or_none(info.get("backend")),
         "base_ns": whole_number(metadata.get("baseTimeNanoseconds")) or 0,
-        "host": text_or_none(metadata.get("host_name")),
+        "host": _text_or_none(metadata.get("host_name")),
         "devices": [name for device in devices if isinstance(name := device.get("name"), str)],
         "capability": capability[0] if capability else None,
         "device_bytes": {device: size for device, size in sizes.items() if size},
-        "groups": process_groups(info.get("pg_config")),
+        "groups": _process_groups(info.get("pg_config")),
         "shapes": bool(metadata.get("record_shapes")),
         "stacks": bool(metadata.get("with_stack")),
     }
     return {key: value for key, value in header.items() if value is not None}
 
 
-def process_groups(config: object) -> list[dict[str, object]]:
+def _process_groups(config: object) -> list[dict[str, object]]:
     """Return the process groups of a job, with `name`, `desc` (such as `mesh_tp`) and `ranks` of each.
 
     `config` is the value of `pg_config` in the trace file.
@@ -134,7 +134,7 @@ def members(group: Mapping[str, object]) -> list[int]:
     # torch writes a list, Kineto on its own a text such as "[0, 1]".
     if isinstance(ranks, str):
         ranks = [int(word) for word in ranks.strip("[] ").split(",") if word.strip().isdecimal()]
-    return [rank for rank in ranks if isinstance(rank, int)][:MEMBERS_AT_MOST] if isinstance(ranks, list) else []
+    return [rank for rank in ranks if isinstance(rank, int)][:_MEMBERS_AT_MOST] if isinstance(ranks, list) else []
 
 
 def whole_number(value: object) -> int | None:
@@ -142,6 +142,6 @@ def whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and abs(value) < 1 << 62 else None
 
 
-def text_or_none(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     """Return a value of the file if it is a text, else None."""
     return value if isinstance(value, str) else None

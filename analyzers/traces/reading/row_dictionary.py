@@ -24,7 +24,7 @@ UNKNOWN, UNUSABLE = -1, -2
 LEARN_FROM = 4
 """A row is learned if it occurs at least this often in one look-up; learning costs as much as decoding a few events."""
 # 2**64 divided by the golden ratio, made odd: multiplicative hashing after Knuth, The Art of Computer Programming, 6.4.
-HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RowDictionary:
@@ -35,7 +35,7 @@ class RowDictionary:
 
     def __init__(self, width: int) -> None:
         # A different power of the factor for each word, so that the order of the words matters.
-        self.factors = np.cumprod(np.full(width, HASH_FACTOR))
+        self.factors = np.cumprod(np.full(width, _HASH_FACTOR))
         self.words: Words = np.zeros((0, width), np.uint64)
         self.hashes: Words = np.zeros(0, np.uint64)
         self.values: Integers = np.zeros(0, np.int64)

@@ -31,20 +31,20 @@ from analyzers.traces.reading.problems import Problem, ProblemKind
 BLOCK_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 20
 """The number of bytes of a gzipped file that are read and inflated at once."""
-HEAD_BYTES_AT_MOST = 64 << 20
-EVENT_BYTES_AT_MOST = 32 << 20
-NEAR_END_BYTES = 16 << 10
+_HEAD_BYTES_AT_MOST = 64 << 20
+_EVENT_BYTES_AT_MOST = 32 << 20
+_NEAR_END_BYTES = 16 << 10
 """The size of the last part of a block, in which the end of its last complete event is searched."""
-CUTS_AT_MOST = 64
-ENDS_AT_MOST = 16
+_CUTS_AT_MOST = 64
+_ENDS_AT_MOST = 16
 """The most positions that are tried as the end of an event in damaged text: `}, {` may also be inside of arguments."""
-GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_MAGIC = b"\x1f\x8b"
 
-ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-BARE = re.compile(rb"\s*\[")
-SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BARE = re.compile(rb"\s*\[")
+_SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
-EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
+_EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
 """The category of events that hold hardware performance counters."""
 INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
@@ -52,13 +52,13 @@ INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
 
 Exporters that stream give these events a duration that means nothing.
 """
-BETWEEN_EVENTS = b", \r\n\t"
+_BETWEEN_EVENTS = b", \r\n\t"
 # From 2**43 microseconds on a float64 does not hold each nanosecond. Some exporters write Unix time, which is later.
-FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
+_FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
 # JSON knows neither, but recorders in C++ print them.
 NOT_FINITE = re.compile(rb"(?<=[:\s,\[])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
-CONTROL_CHARACTERS = bytes(range(32))
-BLANKED = bytes.maketrans(CONTROL_CHARACTERS, b" " * 32)
+_CONTROL_CHARACTERS = bytes(range(32))
+_BLANKED = bytes.maketrans(_CONTROL_CHARACTERS, b" " * 32)
 NO_TEXT = msgspec.Raw()
 
 
@@ -190,9 +190,9 @@ Events = list[Any]
 """A list of `Event`, `ExactEvent` or `BareEvent`, which have the same fields."""
 FLOAT = msgspec.json.Decoder(list[Event], strict=False)
 EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
-COUNTERS = msgspec.json.Decoder(list[CounterEvent])
-RAW = msgspec.json.Decoder(list[msgspec.Raw])
-BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
+_COUNTERS = msgspec.json.Decoder(list[CounterEvent])
+_RAW = msgspec.json.Decoder(list[msgspec.Raw])
+_BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 
 @dataclass
@@ -233,14 +233,14 @@ class ReadState:
         return [problem for problem, holds in known if holds]
 
 
-def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
+def _inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
     """Yield the text of a file, gzipped or not, in blocks of at most `BLOCK_BYTES`.
 
     A broken gzip stream ends the text there and sets `state.truncated`.
     """
-    magic = file.read(len(GZIP_MAGIC))
+    magic = file.read(len(_GZIP_MAGIC))
     file.seek(0)
-    if magic != GZIP_MAGIC:
+    if magic != _GZIP_MAGIC:
         yield from iter(lambda: file.read(BLOCK_BYTES), b"")
         return
     inflater = isal_zlib.decompressobj(wbits=31)
@@ -266,18 +266,18 @@ def read_events(file: IO[bytes], state: ReadState) -> None:
     Raises:
         InputError: The file is no profiler trace.
     """
-    blocks = inflated_blocks(file, state)
-    head, buffer = read_head(blocks)
-    if FINE_AND_LATE.search(buffer):
+    blocks = _inflated_blocks(file, state)
+    head, buffer = _read_head(blocks)
+    if _FINE_AND_LATE.search(buffer):
         state.decoder = EXACT
     for block in blocks:
-        buffer = consume_block(buffer, state) + block
-    buffer = consume_block(buffer, state)
-    tail = consume_rest(buffer, state)
-    state.metadata = decode_metadata(head, tail, state)
+        buffer = _consume_block(buffer, state) + block
+    buffer = _consume_block(buffer, state)
+    tail = _consume_rest(buffer, state)
+    state.metadata = _decode_metadata(head, tail, state)
 
 
-def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
+def _read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
     """Return the file's text up to and including the `[` of the list of events, and the text already read after it.
 
     Raises:
@@ -286,14 +286,14 @@ def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
     buffer = b""
     for block in blocks:
         buffer += block
-        if opening := ARRAY.search(buffer) or BARE.match(buffer):
-            return buffer[: opening.end()], buffer[opening.end() :].lstrip(BETWEEN_EVENTS)
-        if len(buffer) > HEAD_BYTES_AT_MOST:
+        if opening := _ARRAY.search(buffer) or _BARE.match(buffer):
+            return buffer[: opening.end()], buffer[opening.end() :].lstrip(_BETWEEN_EVENTS)
+        if len(buffer) > _HEAD_BYTES_AT_MOST:
             break
     raise InputError("no traceEvents: not a profiler trace", "give a file that torch.profiler wrote")
 
 
-def consume_block(buffer: bytes, state: ReadState) -> bytes:
+def _consume_block(buffer: bytes, state: ReadState) -> bytes:
     """Read the complete events at the beginning of the buffer, and return the rest of the buffer.
 
     A buffer of less than half a block is returned unchanged; it is read together with the next block.
@@ -301,16 +301,16 @@ def consume_block(buffer: bytes, state: ReadState) -> bytes:
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
     if (consumed := state.fast_path(buffer, state)) is not None:
-        return buffer[consumed:].lstrip(BETWEEN_EVENTS)
-    seams = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - NEAR_END_BYTES))]
-    consumed = decode_up_to(buffer, reversed(seams), state)
+        return buffer[consumed:].lstrip(_BETWEEN_EVENTS)
+    seams = [match.end() for match in _SEAM.finditer(buffer, max(0, len(buffer) - _NEAR_END_BYTES))]
+    consumed = _decode_up_to(buffer, reversed(seams), state)
     # Without a limit a file that never closes an event would be collected as a whole.
-    if consumed is None and len(buffer) > EVENT_BYTES_AT_MOST:
-        return salvage(buffer, state)
-    return buffer if consumed is None else buffer[consumed:].lstrip(BETWEEN_EVENTS)
+    if consumed is None and len(buffer) > _EVENT_BYTES_AT_MOST:
+        return _salvage(buffer, state)
+    return buffer if consumed is None else buffer[consumed:].lstrip(_BETWEEN_EVENTS)
 
 
-def consume_rest(buffer: bytes, state: ReadState) -> bytes:
+def _consume_rest(buffer: bytes, state: ReadState) -> bytes:
     """Read the remaining events up to the end of the list, and return the text that follows the `]`.
 
     If there is no `]`, set `state.truncated` and return an empty text.
@@ -319,24 +319,24 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
         buffer = buffer[read:]
     if no_events := re.match(rb"[\s,]*\]", buffer):
         return buffer[no_events.end() :]
-    consumed = decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
+    consumed = _decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
     if consumed is not None:
         return buffer[consumed:].lstrip()[1:]
-    rest = salvage(buffer, state).lstrip(BETWEEN_EVENTS)
+    rest = _salvage(buffer, state).lstrip(_BETWEEN_EVENTS)
     if rest.startswith(b"]"):
         return rest[1:]
     state.truncated = True
     return b""
 
 
-def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
+def _decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
     """Decode the events in the buffer up to the first position in `ends` at which an event is complete.
 
     The events go to `state.sink`. Return this position, or None if all positions that were tried are inside an event.
     """
-    for end in islice(ends, CUTS_AT_MOST):
+    for end in islice(ends, _CUTS_AT_MOST):
         try:
-            events = decode_events(b"[" + buffer[:end] + b"]", state)
+            events = _decode_events(b"[" + buffer[:end] + b"]", state)
         except msgspec.DecodeError:
             continue
         except UnicodeDecodeError:  # no msgspec.DecodeError, and no other cut would help
@@ -346,7 +346,7 @@ def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | 
     return None
 
 
-def decode_events(text: bytes, state: ReadState) -> Events:
+def _decode_events(text: bytes, state: ReadState) -> Events:
     """Return the events in `text`, a JSON list; if a value has an unexpected type, decode each event by itself.
 
     Raises:
@@ -356,54 +356,54 @@ def decode_events(text: bytes, state: ReadState) -> Events:
         events: Events = state.decoder.decode(text)
     except msgspec.ValidationError:
         # It is a subclass of DecodeError, but means a value of another type: the text itself is whole.
-        return decode_singly(text, state)
+        return _decode_singly(text, state)
     if COUNTED in text:
-        keep_counters(text, state)
+        _keep_counters(text, state)
     return events
 
 
-def keep_counters(text: bytes, state: ReadState) -> None:
+def _keep_counters(text: bytes, state: ReadState) -> None:
     """Add the events with performance counters in `text`, a JSON list, to `state.counters`.
 
     Nothing is added if an event of the list has an unexpected type.
     """
     with suppress(msgspec.DecodeError):
-        state.counters += [event for event in COUNTERS.decode(text) if event.cat == COUNTED.decode()]
+        state.counters += [event for event in _COUNTERS.decode(text) if event.cat == COUNTED.decode()]
 
 
-def decode_singly(text: bytes, state: ReadState) -> Events:
+def _decode_singly(text: bytes, state: ReadState) -> Events:
     """Return the events in `text`, a JSON list, decoded one at a time.
 
     An event whose arguments have unexpected types is kept without them; an event with other wrong types is dropped.
     Both are counted in `state`.
     """
     events: Events = []
-    for raw in RAW.decode(text):
+    for raw in _RAW.decode(text):
         try:
             events += state.decoder.decode(b"[" + bytes(raw) + b"]")
         except msgspec.ValidationError:
             try:
-                events.append(BARE_EVENT.decode(raw))
+                events.append(_BARE_EVENT.decode(raw))
                 state.stripped += 1
             except msgspec.ValidationError:
                 state.dropped += 1
     return events
 
 
-def salvage(buffer: bytes, state: ReadState) -> bytes:
+def _salvage(buffer: bytes, state: ReadState) -> bytes:
     """Decode the events of a damaged text one at a time, and return the text that follows the last event.
 
     Broken characters and numbers are replaced first; what still is no event is dropped and counted in `state`.
     """
     state.damaged = True
-    blanked = buffer.translate(BLANKED)
+    blanked = buffer.translate(_BLANKED)
     repaired = NOT_FINITE.sub(b"null", blanked.decode("utf-8", "replace").encode())
-    state.repaired |= repaired != blanked or has_control_characters(buffer)
-    ends = [match.end() for match in EVENT_END.finditer(repaired)]
+    state.repaired |= repaired != blanked or _has_control_characters(buffer)
+    ends = [match.end() for match in _EVENT_END.finditer(repaired)]
     events: Events = []
     start = at = 0
-    while at < len(ends) and not repaired[start : start + 64].lstrip(BETWEEN_EVENTS).startswith(b"]"):
-        used, decoded = first_decodable(repaired, start, ends[at : at + ENDS_AT_MOST], state)
+    while at < len(ends) and not repaired[start : start + 64].lstrip(_BETWEEN_EVENTS).startswith(b"]"):
+        used, decoded = _first_decodable(repaired, start, ends[at : at + _ENDS_AT_MOST], state)
         state.dropped += not used
         events += decoded
         at += used or 1
@@ -412,28 +412,28 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
     return repaired[start:]
 
 
-def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
+def _first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
     """Find the first position in `ends` such that the text from `start` to this position is one event.
 
     Return two things: how many positions were tried, and a list with the event (empty if the event was dropped). The
     result is (0, []) if no position gives valid JSON.
     """
     for used, end in enumerate(ends, 1):
-        candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"
+        candidate = b"[" + text[start:end].lstrip(_BETWEEN_EVENTS) + b"]"
         try:
-            return used, decode_singly(candidate, state)
+            return used, _decode_singly(candidate, state)
         except msgspec.DecodeError:
             continue
     return 0, []
 
 
-def has_control_characters(buffer: bytes) -> bool:
+def _has_control_characters(buffer: bytes) -> bool:
     """Return whether the text has control characters other than tabs and line ends; JSON forbids them everywhere."""
-    forbidden = CONTROL_CHARACTERS.translate(None, b"\t\r\n")
+    forbidden = _CONTROL_CHARACTERS.translate(None, b"\t\r\n")
     return len(buffer.translate(None, forbidden)) != len(buffer)
 
 
-def decode_metadata(head: bytes, tail: bytes, state: ReadState) -> dict[str, Any]:
+def _decode_metadata(head: bytes, tail: bytes, state: ReadState) -> dict[str, Any]:
     """Return the top-level entries of a trace file except its events; {} if they cannot be read.
 
     `head` is the text of the file up to the `[` of the list of events, `tail` the text after its `]`. If the tail does

@@ -33,15 +33,15 @@ from analyzers.traces.reading.row_dictionary import UNKNOWN
 from analyzers.traces.reading.stream import COUNTED, EXACT, Events, ReadState
 from analyzers.traces.reading.templates import DECIMALS_OF, ID_FIELDS, TO_ALLOCATIONS, TO_EVENTS
 
-SEAM = re.compile(rb"\},\s{0,64}\{")
-SEAM_SAMPLE_BYTES = 64 << 10
+_SEAM = re.compile(rb"\},\s{0,64}\{")
+_SEAM_SAMPLE_BYTES = 64 << 10
 """The number of bytes at the beginning of a block that are searched for the most common text between two events."""
-FAILURES_AT_MOST = 4
+_FAILURES_AT_MOST = 4
 """The most consecutive blocks that may need decoding; after more, the whole rest of the file is decoded."""
 FLOAT_EXACT_BELOW = 1 << 43
 """The time in µs below which neighbouring float64 values are less than a nanosecond apart."""
-TARGETS = [FIELDS[TO_EVENTS], FIELDS[TO_ALLOCATIONS]]
-SPARSE_FIELDS = {
+_TARGETS = [FIELDS[TO_EVENTS], FIELDS[TO_ALLOCATIONS]]
+_SPARSE_FIELDS = {
     "collective": (
         "collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits", "source",
         "destination",
@@ -142,7 +142,7 @@ class TemplatedEvents:
 
     def sparse_tables(self) -> dict[str, Column]:
         """Return the non-empty tables of arguments that few events have (`event_table.SPARSE_TABLES`), by name."""
-        tables = {table: self.sparse_table(*names) for table, names in SPARSE_FIELDS.items()}
+        tables = {table: self.sparse_table(*names) for table, names in _SPARSE_FIELDS.items()}
         return {table: rows for table, rows in tables.items() if len(rows)}
 
     def allocations(self) -> Integers:
@@ -202,9 +202,9 @@ class TemplateReader:
         block must be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
-            self.seam = most_common_seam(buffer)
+            self.seam = _most_common_seam(buffer)
             return None
-        if self.failures > FAILURES_AT_MOST or not buffer.startswith(b"{"):
+        if self.failures > _FAILURES_AT_MOST or not buffer.startswith(b"{"):
             return None
         block = split_block(buffer, self.seam)
         rows = self.rows(block, state)
@@ -217,30 +217,30 @@ class TemplateReader:
     def rows(self, block: Block, state: ReadState) -> tuple[EventRows, EventRows] | None:
         """Return the rows of the events of known kinds, and the rows of all other events, which were decoded.
 
-        The result is None if the whole block must be decoded instead, see `decode_unknown`.
+        The result is None if the whole block must be decoded instead, see `_decode_unknown`.
         """
         kinds = self.kinds.recognise(block)
         kinds[self.kinds.with_leading_zeros(block, kinds)] = UNKNOWN
         known = kinds >= 0
         # Arrows between events and other marks are recognised, so that nobody decodes them, and left out.
-        known[known] = self.kinds.layout[TARGETS, CONSTANT][:, kinds[known]].any(axis=0)
+        known[known] = self.kinds.layout[_TARGETS, CONSTANT][:, kinds[known]].any(axis=0)
         order = np.flatnonzero(known)
         events = TemplatedEvents(self.kinds.layout, block.text, block.start[order], kinds[order], order)
         fits = events.is_representable(MICROSECONDS_AT_MOST if state.decoder is EXACT else FLOAT_EXACT_BELOW)
         if not fits.all():
             kinds[order[~fits]] = UNKNOWN
             events = events.select(np.flatnonzero(fits))
-        decoded = decode_unknown(block, np.flatnonzero(kinds < 0), state)
+        decoded = _decode_unknown(block, np.flatnonzero(kinds < 0), state)
         return None if decoded is None else (events.rows(), self.table.rows_of(*decoded))
 
 
-def most_common_seam(text: bytes) -> bytes:
+def _most_common_seam(text: bytes) -> bytes:
     r"""Return the most common bytes between two events, such as `},\n  {`; empty if none are found."""
-    seams = Counter(SEAM.findall(text, 0, SEAM_SAMPLE_BYTES))
+    seams = Counter(_SEAM.findall(text, 0, _SEAM_SAMPLE_BYTES))
     return max(seams, key=seams.__getitem__, default=b"")
 
 
-def decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[Events, Integers] | None:
+def _decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[Events, Integers] | None:
     """Decode the events of a block whose indices are in `unknown`; return them, and the index in the block for each.
 
     Neighbouring events are decoded together, and all get the index of the first of them, which keeps the order of the

@@ -70,26 +70,26 @@ NUMBER_FIELDS = (
 """The fields of an event, or of its arguments, that hold whole numbers."""
 DECIMALS_OF = {"ts": "ts decimals", "dur": "dur decimals"}
 """{time field: the field that holds its decimals}; a time is read as two integers, before and after the point."""
-TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
+_TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
 """{table: the fields of its events that are times}; the duration that some exporters give allocations is ignored."""
-TEXT_FIELDS = (
+_TEXT_FIELDS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
 """The arguments that are kept as texts: other digits in them make another text, and so another kind of event."""
 
 # All marks have five digits, so no mark is the beginning of another, and a number below 10000 that the decoder returns
 # is the default of a field that the event lacks.
-FIRST_MARK = 10_000
-RUNS_AT_MOST = 10_000
+_FIRST_MARK = 10_000
+_RUNS_AT_MOST = 10_000
 DECIMALS_AT_MOST = 3
 """The most digits after the point of a time in µs that are read without decoding: those of nanoseconds."""
-TEXT_BYTES_AT_MOST = 1 << 16
-DIGIT_RUN = re.compile(rb"\d+")
-LEADING_DIGIT = re.compile(rb"(?<![\d.])\d(?=\d)")
+_TEXT_BYTES_AT_MOST = 1 << 16
+_DIGIT_RUN = re.compile(rb"\d+")
+_LEADING_DIGIT = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
-EXPONENT = re.compile(rb"\d[eE]")
+_EXPONENT = re.compile(rb"\d[eE]")
 # Numbers are parsed from two words of eight digits each.
-TOO_LONG = re.compile(rb"\d{17}")
+_TOO_LONG = re.compile(rb"\d{17}")
 EXACT_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)
 NO_ARGS = Args()
 Runs = list[tuple[int, int]]
@@ -132,8 +132,8 @@ def template_of(text: bytes) -> Template | None:
     The result is None if such events must be decoded one by one: the text is no JSON object or is too long, the event
     holds values that are no columns (metadata, counters), or other digits could change its structure.
     """
-    runs = [match.span() for match in DIGIT_RUN.finditer(text)]
-    if len(text) > TEXT_BYTES_AT_MOST or len(runs) > RUNS_AT_MOST or digits_could_break(text):
+    runs = [match.span() for match in _DIGIT_RUN.finditer(text)]
+    if len(text) > _TEXT_BYTES_AT_MOST or len(runs) > _RUNS_AT_MOST or _digits_could_break(text):
         return None
     try:
         event = EXACT_EVENT.decode(b"{%b}" % with_marks(text))
@@ -142,44 +142,44 @@ def template_of(text: bytes) -> Template | None:
     # Metadata and counters keep all their arguments, and ROCm's `size` may be a number in a text: none fits a column.
     if event.ph == "M" or event.cat == COUNTED.decode() or (event.args or NO_ARGS).size:
         return None
-    target = target_of(event)
-    numbers = (whole_numbers(event, runs) | times(event, runs, TIME_FIELDS[target])) if target else {}
-    if any(is_unusual(field, number, text) for field, number in numbers.items()):
+    target = _target_of(event)
+    numbers = (_whole_numbers(event, runs) | times(event, runs, _TIME_FIELDS[target])) if target else {}
+    if any(_is_unusual(field, number, text) for field, number in numbers.items()):
         return None
-    text_runs = [runs[run] for run in runs_in_texts(event)] if target else []
-    leading = [match.start() for match in LEADING_DIGIT.finditer(text) if not is_quoted(text, match.start())]
+    text_runs = [runs[run] for run in _runs_in_texts(event)] if target else []
+    leading = [match.start() for match in _LEADING_DIGIT.finditer(text) if not _is_quoted(text, match.start())]
     return Template(target, numbers, text_runs, leading)
 
 
-def target_of(event: ExactEvent) -> str:
+def _target_of(event: ExactEvent) -> str:
     """Return the table in which an event becomes a row: `TO_EVENTS`, `TO_ALLOCATIONS`, or empty if it is left out."""
     if event.cat == INSTANT:
         return TO_ALLOCATIONS if event.name == ALLOCATION and event.args else ""
     return TO_EVENTS if event.ph == "X" else ""
 
 
-def digits_could_break(text: bytes) -> bool:
+def _digits_could_break(text: bytes) -> bool:
     r"""Return whether other digits could make the text invalid JSON in any way but by a leading zero.
 
     This is possible after a backslash (`\u0041`), in an exponent (`1e999`), and in a number of more than 16 digits.
     """
     bare = STRING.sub(b"", text)
-    return b"\\" in text or bool(EXPONENT.search(bare) or TOO_LONG.search(bare))
+    return b"\\" in text or bool(_EXPONENT.search(bare) or _TOO_LONG.search(bare))
 
 
 def with_marks(text: bytes) -> bytes:
     """Return the text with each run of digits replaced by a unique mark: run 0 by 10000, run 1 by 10001, and so on."""
-    marks = iter(range(FIRST_MARK, FIRST_MARK + RUNS_AT_MOST))
-    return DIGIT_RUN.sub(lambda _: b"%d" % next(marks), text)
+    marks = iter(range(_FIRST_MARK, _FIRST_MARK + _RUNS_AT_MOST))
+    return _DIGIT_RUN.sub(lambda _: b"%d" % next(marks), text)
 
 
-def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
+def _whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
     """Return, for each integer field of an event, the position of its digits in the event's text.
 
     `event` was decoded from the text with a mark in place of each run of digits; `runs` has the positions of these runs
     in the original text. Fields that the event does not have are left out.
     """
-    fields = {field: number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
+    fields = {field: _number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
     return {field: digits for field, digits in fields.items() if digits}
 
 
@@ -194,7 +194,7 @@ def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Num
         marks = str(value_of(event, field) or 0).split(".")
         # A time without a point has one mark, hence strict=False.
         names = (field, DECIMALS_OF[field])
-        digits |= {name: number_field(int(mark), runs) for name, mark in zip(names, marks, strict=False)}
+        digits |= {name: _number_field(int(mark), runs) for name, mark in zip(names, marks, strict=False)}
     return {name: where for name, where in digits.items() if where}
 
 
@@ -203,38 +203,38 @@ def value_of(event: ExactEvent, field: str) -> object:
     return getattr(event if hasattr(event, field) else event.args or NO_ARGS, field)
 
 
-def number_field(value: object, runs: Runs) -> NumberField | None:
+def _number_field(value: object, runs: Runs) -> NumberField | None:
     """Return the position of a number's digits in an event's text; None if the event does not have this number.
 
     `value` was decoded from a text in which each run of digits was replaced by a unique number, its mark. So `value`
     shows which of `runs` the number is. Any other value is the default of a field that the event does not have.
     """
-    if not isinstance(value, int) or abs(value) < FIRST_MARK:
+    if not isinstance(value, int) or abs(value) < _FIRST_MARK:
         return None
-    start, end = runs[abs(value) - FIRST_MARK]
+    start, end = runs[abs(value) - _FIRST_MARK]
     return NumberField(end, end - start, 1 if value > 0 else -1)
 
 
-def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
+def _is_unusual(field: str, number: NumberField, text: bytes) -> bool:
     """Return whether a number must be read by the decoder: it is quoted, or a time that is negative or finer than 1 ns.
 
     `number` is the position of the digits of `field` in `text`, the text of the event.
     """
     too_fine = field in DECIMALS_OF.values() and number.length > DECIMALS_AT_MOST
-    return is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
+    return _is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
 
 
-def is_quoted(text: bytes, at: int) -> bool:
+def _is_quoted(text: bytes, at: int) -> bool:
     """Return whether the byte at index `at` is inside a JSON string; the text must have no backslash."""
     return text.count(b'"', 0, at) % 2 == 1
 
 
-def runs_in_texts(event: ExactEvent) -> list[int]:
+def _runs_in_texts(event: ExactEvent) -> list[int]:
     """Return the indices of the runs of digits that are inside an event's texts, such as its name.
 
     `event` was decoded from the text with a mark in place of each run of digits.
     """
-    values = [event.name, event.cat, *(value_of(event, field) for field in TEXT_FIELDS)]
+    values = [event.name, event.cat, *(value_of(event, field) for field in _TEXT_FIELDS)]
     values += [value for field in ID_FIELDS if isinstance(value := value_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
-    return sorted({int(mark) - FIRST_MARK for text in texts for mark in DIGIT_RUN.findall(text)})
+    return sorted({int(mark) - _FIRST_MARK for text in texts for mark in _DIGIT_RUN.findall(text)})

@@ -17,8 +17,8 @@ FIRST_TEXT_ID = -2
 
 The text with index n is stored as `FIRST_TEXT_ID - n`; -1 means none.
 """
-TEXT_COLUMNS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
-ID_COLUMNS = ("pid", "tid", "stream", "memory_pid", "memory_tid")
+_TEXT_COLUMNS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
+_ID_COLUMNS = ("pid", "tid", "stream", "memory_pid", "memory_tid")
 Text = TypeVar("Text", str, bytes)
 Threads = list[tuple[int, int, str]]
 """The names of threads, each as (pid, tid, name)."""
@@ -30,13 +30,13 @@ def renumber_texts(columns: dict[str, Column], texts: Sequence[str], threads: Th
     `columns` are those of the event table; `texts[i]` is the text with the current number i. Return the texts by their
     new numbers, and the `threads` with new numbers.
     """
-    ids = [columns[name] for name in ID_COLUMNS] + [np.array([row[:2] for row in threads], np.int64).reshape(-1)]
-    used = [columns[name] for name in TEXT_COLUMNS] + [
+    ids = [columns[name] for name in _ID_COLUMNS] + [np.array([row[:2] for row in threads], np.int64).reshape(-1)]
+    used = [columns[name] for name in _TEXT_COLUMNS] + [
         FIRST_TEXT_ID - column[column <= FIRST_TEXT_ID] for column in ids
     ]
     kept, number = order_of_use(used, len(texts))
-    columns |= {name: narrowed(number[columns[name]]) for name in TEXT_COLUMNS}
-    columns |= {name: with_new_texts(columns[name], number) for name in ID_COLUMNS}
+    columns |= {name: narrowed(number[columns[name]]) for name in _TEXT_COLUMNS}
+    columns |= {name: with_new_texts(columns[name], number) for name in _ID_COLUMNS}
     renumbered = with_new_texts(ids[-1], number).reshape(-1, 2).tolist()
     names = [name for _, _, name in threads]
     return [texts[i] for i in kept], [(pid, tid, name) for (pid, tid), name in zip(renumbered, names, strict=True)]

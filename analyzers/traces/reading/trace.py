@@ -17,8 +17,8 @@ from analyzers.traces.reading.distinct import combined_codes, distinct_values, f
 from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID
 
 # Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
-DEVICE_WORK = {"kernel", "Kernel"}
-ON_MTIA = {"mtia_ccp_events"}
+_DEVICE_WORK = {"kernel", "Kernel"}
+_ON_MTIA = {"mtia_ccp_events"}
 """The categories of what MTIA's control processors run: kernels, and their own small DMA requests without a launch."""
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
 LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
@@ -39,14 +39,14 @@ COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")
-HOST_LANE, DEVICE_LANE, OTHER_LANE = range(3)
+HOST_LANE, DEVICE_LANE, _OTHER_LANE = range(3)
 NO_STEP = -1
 
 
 class Lane(TypedDict):
     """A thread of the host or a stream of a device; two events of a lane are nested or do not overlap.
 
-    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). For a stream `pid` is the
+    `kind` is `HOST_LANE`, `DEVICE_LANE` or `_OTHER_LANE` (such as the profiler's own marks). For a stream `pid` is the
     number of the device and `tid` the number of the stream.
     """
 
@@ -151,8 +151,8 @@ class Trace:
         They are recognised by category, because events of other categories may have a device or a stream, too. The DMA
         requests of MTIA's control processors are left out, because they lie inside its kernels.
         """
-        launched_on_mtia = self.category_matches(ON_MTIA) & (self.columns["correlation"] >= 0)
-        return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES) | launched_on_mtia)
+        launched_on_mtia = self.category_matches(_ON_MTIA) & (self.columns["correlation"] >= 0)
+        return np.flatnonzero(self.category_matches(_DEVICE_WORK | COPIES) | launched_on_mtia)
 
     @cached_property
     def devices(self) -> Integers:
@@ -196,7 +196,7 @@ def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
     """
     c = trace.columns
     stream = c["stream"][trace.work]
-    kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
+    kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(_OTHER_LANE))
     # Work lies in the lane of its device and stream, whatever pid and tid the recorder gave it.
     pid = c["pid"].astype(np.result_type(c["pid"], trace.devices))
     tid = c["tid"].astype(np.result_type(c["tid"], stream))
@@ -208,12 +208,12 @@ def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
     lanes: list[Lane] = []
     for row in first_rows(lane).tolist():
         process, thread = int(pid[row]), int(tid[row])
-        name = lane_name(id_text(trace, thread), int(kind[row]), thread_names.get((process, thread), ""))
+        name = _lane_name(_id_text(trace, thread), int(kind[row]), thread_names.get((process, thread), ""))
         lanes.append(Lane(kind=int(kind[row]), pid=process, tid=thread, name=name))
     return lane, lanes
 
 
-def lane_name(number: str, kind: int, thread_name: str) -> str:
+def _lane_name(number: str, kind: int, thread_name: str) -> str:
     """Return the name of a lane, such as `stream 7` or `thread 4000 (python)`.
 
     `number` is the stream or the thread, as text, and `kind` is `HOST_LANE` for a thread. `thread_name` is its
@@ -224,7 +224,7 @@ def lane_name(number: str, kind: int, thread_name: str) -> str:
     return thread_name if number in thread_name else f"thread {number} {thread_name}".strip()
 
 
-def id_text(trace: Trace, number: int) -> str:
+def _id_text(trace: Trace, number: int) -> str:
     """Return a pid, tid or stream as text.
 
     `number` is its value in a column: -2 or less stands for a text (see `FIRST_TEXT_ID`), other values are the id

@@ -99,7 +99,7 @@ def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> D
     # A world that is too small must end in the error below, not in a degree of 0.
     filled = asked | {SHARD: max(world_size // others, 1) if asked[SHARD] == -1 else asked[SHARD]}
     if filled[SHARD] * others != world_size:
-        raise wrong_world(asked, filled[SHARD], others, world_size)
+        raise _wrong_world(asked, filled[SHARD], others, world_size)
     found = Degrees(**filled, offload=offload)
     ranks_of_copy = found.sharding * found.tp
     if ranks_of_copy % found.ep:
@@ -110,7 +110,7 @@ def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> D
     return found
 
 
-def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple[str, int] | None:
+def _nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple[str, int] | None:
     """Return (name, new value) of the degree whose change makes all degrees together divide `world_size`.
 
     The smallest change is chosen. `asked` has the configured degrees; `others` is the product of all degrees except the
@@ -126,7 +126,7 @@ def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple
     return min(changes)[1:] if changes else None
 
 
-def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> WrongWorldSize:
+def _wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> WrongWorldSize:
     """Return the error for degrees whose product is not the world size; its hint names the nearest mesh that fits.
 
     `asked` has the configured degrees, `shard` is the data-parallel shard degree, and `others` is the product of the
@@ -139,7 +139,7 @@ def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int)
     hint = f"start {fits} processes (--nproc {fits} on one node)"
     if world_size % others == 0:
         hint += f", or set parallelism.{KEYS[SHARD]} to {world_size // others} (-1 takes what remains)"
-    elif near := nearest_degree(asked, others, world_size):
+    elif near := _nearest_degree(asked, others, world_size):
         hint += f", or set parallelism.{KEYS[near[0]]} to {near[1]}"
     product = " x ".join(factors) or f"{KEYS[SHARD]} 1"
     message = f"parallelism: {product} {fault} {world_size} ranks"

@@ -10,7 +10,7 @@ from trainer.config.mesh.degrees import EXPERT, KEYS, SHARD, Degrees, WrongWorld
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
-MOST_TRIED = 2000
+_MOST_TRIED = 2000
 """The most meshes that are tried; the nearest one is usually among the first ten."""
 
 
@@ -26,10 +26,10 @@ def checked_mesh(config: JobConfig, world_size: int) -> Degrees:
         # If the mesh fits, the fault is elsewhere, and another mesh would not help.
         if world_size < 1 or fits(config, world_size):
             raise
-        raise ConfigError(error.message, hint_with_mesh(error, config, world_size)) from error
+        raise ConfigError(error.message, _hint_with_mesh(error, config, world_size)) from error
 
 
-def hint_with_mesh(error: ConfigError, config: JobConfig, world_size: int) -> str:
+def _hint_with_mesh(error: ConfigError, config: JobConfig, world_size: int) -> str:
     """Return the hint of an error about a mesh, completed by the nearest mesh that fits, if there is one."""
     changes = nearest_mesh(config, world_size)
     if changes is None:
@@ -49,7 +49,7 @@ def nearest_mesh(config: JobConfig, world_size: int) -> dict[str, int] | None:
     becomes tensor 2.
     """
     nearest = sorted(meshes(config, world_size), key=lambda changes: distance(config, changes))
-    return next((changes for changes in nearest[:MOST_TRIED] if fits(with_degrees(config, changes), world_size)), None)
+    return next((changes for changes in nearest[:_MOST_TRIED] if fits(with_degrees(config, changes), world_size)), None)
 
 
 def meshes(config: JobConfig, world_size: int) -> Iterator[dict[str, int]]:

@@ -8,14 +8,14 @@ from trainer.errors import ConfigError
 
 SINGLE = ("1F1B", "GPipe")
 """The pipeline schedules with one part of the model on each rank."""
-LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
+_LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
 """The schedules with several parts of the model on each rank, in turn: of 4 parts on 2 ranks, rank 0 has 0 and 2."""
-V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+_V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 """The schedules with two parts on each rank, one from either end: of 4 parts on 2 ranks, rank 0 has 0 and 3."""
-SPLIT_BACKWARD = ("InterleavedZeroBubble", *V_SHAPED)
+SPLIT_BACKWARD = ("InterleavedZeroBubble", *_V_SHAPED)
 """The schedules that split the backward pass: first the gradients of activations, later those of weights."""
-BY_NAME = {name.lower(): name for name in (*SINGLE, *LOOPED, *V_SHAPED)}
-IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
+BY_NAME = {name.lower(): name for name in (*SINGLE, *_LOOPED, *_V_SHAPED)}
+_IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
     if config.pipeline_parallel_layers_per_stage:
         # -(-a // b) rounds up.
         count = -(-(layers + sum(ends)) // config.pipeline_parallel_layers_per_stage)
-    layer_ranges = divide_layers(layers, count, *ends)
+    layer_ranges = _divide_layers(layers, count, *ends)
     if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in layer_ranges):
         raise ConfigError(
             f"{layers} layers cannot make {count} stages on {ranks} ranks for {config.pipeline_parallel_schedule}",
             "change parallelism.pipeline_parallel_layers_per_stage, pipeline_parallel_degree or the schedule",
         )
-    return [Part(number, count, range(*layer_ranges[number])) for number in part_numbers(rank, ranks, count, config)]
+    return [Part(number, count, range(*layer_ranges[number])) for number in _part_numbers(rank, ranks, count, config)]
 
 
-def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
+def _divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
     """Return the range of layer indices (first, end) of each of `count` parts, as even as possible; `end` is excluded.
 
     The first part also has the embedding, which is as much work as `first_less` layers. The last part has the output
@@ -82,16 +82,16 @@ def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> l
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
+def _part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
     """Return the indices of the parts on pipeline rank `rank`; there are `ranks` pipeline ranks and `count` parts."""
-    if schedule_name(config) in V_SHAPED:
+    if schedule_name(config) in _V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
 def rank_of(number: int, ranks: int, config: Parallelism) -> int:
     """Return the pipeline rank that has part `number`; `ranks` is the number of pipeline ranks."""
-    if schedule_name(config) in V_SHAPED:
+    if schedule_name(config) in _V_SHAPED:
         return min(number, 2 * ranks - 1 - number)
     return number % ranks
 
@@ -165,16 +165,16 @@ def check_microbatches(schedule: str, size: int, batch: int, ranks: int) -> None
     count = batch // size
     if accepts(schedule, count, ranks):
         return
-    least = fewest_microbatches(schedule, ranks)
+    least = _fewest_microbatches(schedule, ranks)
     needed = f"at least {least}" if count < least else f"a multiple of {count // ranks}"
     raise ConfigError(
         f"parallelism.pipeline_parallel_schedule {schedule} on {ranks} ranks needs {needed} microbatches in PyTorch,"
         f" and gets {count}",
-        nearest_microbatches(schedule, size, batch, ranks),
+        _nearest_microbatches(schedule, size, batch, ranks),
     )
 
 
-def fewest_microbatches(schedule: str, ranks: int) -> int:
+def _fewest_microbatches(schedule: str, ranks: int) -> int:
     """Return the smallest number of microbatches that PyTorch's `schedule` accepts on `ranks` pipeline ranks."""
     return {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
 
@@ -182,11 +182,11 @@ def fewest_microbatches(schedule: str, ranks: int) -> int:
 def accepts(schedule: str, count: int, ranks: int) -> bool:
     """Return whether PyTorch's `schedule` accepts `count` microbatches on `ranks` pipeline ranks."""
     # PyTorch divides the microbatches of these schedules into rounds of equal size.
-    rounds = max(1, count // ranks) if schedule in IN_ROUNDS else 1
-    return count >= fewest_microbatches(schedule, ranks) and count % rounds == 0
+    rounds = max(1, count // ranks) if schedule in _IN_ROUNDS else 1
+    return count >= _fewest_microbatches(schedule, ranks) and count % rounds == 0
 
 
-def nearest_microbatches(schedule: str, size: int, batch: int, ranks: int) -> str:
+def _nearest_microbatches(schedule: str, size: int, batch: int, ranks: int) -> str:
     """Return a hint with the nearest settings that work: a larger batch, smaller microbatches, or another schedule."""
     # Every schedule accepts 2 * ranks microbatches and all multiples of it.
     count = next(n for n in range(batch // size + 1, batch // size + 2 * ranks + 1) if accepts(schedule, n, ranks))

@@ -43,7 +43,7 @@ class ScriptHooks(TensorHooks):
         super()._note_inputs(tuple(value for value in inputs if not getattr(value, "requires_grad", False)))
 
 
-def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
+def _without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
     """Return a fake tensor of the same size, type and device; a tensor without values is returned unchanged."""
     if isinstance(tensor, FakeTensor) or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return tensor
@@ -55,9 +55,9 @@ def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
         return torch.empty_strided(plain.size(), plain.stride(), dtype=plain.dtype, device=plain.device)
 
 
-def taken_over(fake: FakeTensorMode, tensor: Tensor, counters: Counters) -> Tensor:
+def _taken_over(fake: FakeTensorMode, tensor: Tensor, counters: Counters) -> Tensor:
     """Return the fake tensor for a tensor that becomes a parameter or buffer, whose memory is not counted again."""
-    empty = without_values(fake, tensor)
+    empty = _without_values(fake, tensor)
     if empty is not tensor:
         counters.hand_over(tensor)
     return empty
@@ -72,7 +72,7 @@ def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Co
     def made(cls: type, data: Tensor | None = None, requires_grad: bool = True, **rest: Any) -> Any:
         if data is None or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
             return make(cls, data, requires_grad, **rest)
-        empty = taken_over(fake, data, counters)
+        empty = _taken_over(fake, data, counters)
         parameter = make(cls, empty, requires_grad, **rest)
         if not parameter.is_meta:
             counters.add(parameter, PARAMETERS)
@@ -88,7 +88,7 @@ def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: 
     """
 
     def registered(module: nn.Module, name: str, tensor: Tensor | None, *args: Any, **kwargs: Any) -> None:
-        empty = None if tensor is None else taken_over(fake, tensor, counters)
+        empty = None if tensor is None else _taken_over(fake, tensor, counters)
         register(module, name, empty, *args, **kwargs)
         if empty is not None and not empty.is_meta:
             counters.add(empty, PARAMETERS)
@@ -110,7 +110,7 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             child._apply(fn)  # type: ignore[no-untyped-call]  # noqa: SLF001
         with torch.no_grad():
             for parameter in own:
-                replace_data(parameter, fn)
+                _replace_data(parameter, fn)
             for name, buffer in module._buffers.items():  # noqa: SLF001
                 module._buffers[name] = None if buffer is None else fn(buffer)  # noqa: SLF001
         return module
@@ -118,7 +118,7 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return applied
 
 
-def replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
+def _replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
     """Replace the data of a parameter and of its gradient by what the function `fn` returns for them."""
     gradient, parameter.grad = parameter.grad, None
     parameter.data = fn(parameter.detach())

@@ -15,18 +15,18 @@ from torch import Tensor
 from trainer.estimate.script.places import running_line
 
 aten = torch.ops.aten
-CHOOSING: Mapping[Any, Callable[[Sequence[Any]], int]] = {
+_CHOOSING: Mapping[Any, Callable[[Sequence[Any]], int]] = {
     aten.topk.default: lambda args: int(args[2]) if len(args) > 2 else -1,
     aten.max.dim: lambda args: int(args[1]),
     aten.argmax.default: lambda args: -1 if len(args) < 2 or args[1] is None else int(args[1]),
 }
 """{operation that chooses among the elements of a dimension: function of its arguments that returns the dimension}."""
-KEEPING = {
+_KEEPING = {
     aten.eq.Scalar, aten.eq.Tensor, aten.gt.Scalar, aten.any.default, aten.sum.default,
     aten._to_copy.default, aten.clone.default,  # noqa: SLF001
 }  # fmt: skip
 """Operations whose result depends on choices if their first argument does."""
-INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+_INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 
 
 class Choices:
@@ -45,13 +45,13 @@ class Choices:
 
     def note(self, func: Any, args: Sequence[Any], result: Any) -> None:
         """Remember the choices in the result of an operation."""
-        if func in CHOOSING and args[0].dim():
+        if func in _CHOOSING and args[0].dim():
             chosen = result[1] if isinstance(result, (tuple, list)) else result
-            self._remember(chosen, int(args[0].shape[CHOOSING[func](args)]))
+            self._remember(chosen, int(args[0].shape[_CHOOSING[func](args)]))
         elif func is aten.scatter_.value and self.of(args[2]):
             # The way in which `one_hot` marks what was chosen.
             self._remember(args[0], int(args[0].shape[args[1]]))
-        elif func in KEEPING and (experts := self.of(args[0])):
+        elif func in _KEEPING and (experts := self.of(args[0])):
             self._remember(result, experts)
 
     def _remember(self, tensor: Tensor, experts: int) -> None:
@@ -73,7 +73,7 @@ class Choices:
 
     def without_masks(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Return the arguments of an operation; masks by which it indexes are replaced by indexes, where possible."""
-        if func not in INDEXING:
+        if func not in _INDEXING:
             return args
         indices: list[Tensor | None] = []
         for index in args[1]:

@@ -6,7 +6,7 @@ import torch
 
 from trainer.estimate.script.places import running_line
 
-FLOAT_VALUE, INTEGER_VALUE = 1.0, 1
+_FLOAT_VALUE, _INTEGER_VALUE = 1.0, 1
 """The values that numbers are assumed to have: neither a division nor a logarithm fails on them."""
 
 
@@ -25,8 +25,8 @@ class StatedValues:
         if tensor.dtype is torch.bool:
             return False
         if tensor.is_complex():
-            return complex(FLOAT_VALUE)
-        return FLOAT_VALUE if tensor.is_floating_point() else INTEGER_VALUE
+            return complex(_FLOAT_VALUE)
+        return _FLOAT_VALUE if tensor.is_floating_point() else _INTEGER_VALUE
 
     def filled(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a real tensor of the same size and type, in which each element has the fixed value of its type."""
@@ -44,8 +44,8 @@ class StatedValues:
         lines = list(self.lines)
         more = f" and {len(lines) - 3} more lines" if len(lines) > 3 else ""
         read = (
-            f"values that the model computes are not known: floats read as {FLOAT_VALUE:g}, integers as"
-            f" {INTEGER_VALUE}, comparisons as False (read at {', '.join(lines[:3])}{more})"
+            f"values that the model computes are not known: floats read as {_FLOAT_VALUE:g}, integers as"
+            f" {_INTEGER_VALUE}, comparisons as False (read at {', '.join(lines[:3])}{more})"
         )
         return [read]
 

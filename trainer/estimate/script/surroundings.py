@@ -17,7 +17,7 @@ from trainer.estimate.script.stated_values import StatedValues, finite_gradients
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION
 
 COMPILED = "no compilation; compiled code keeps fewer activations"
-NOT_SAVED = "torch.save writes nothing"
+_NOT_SAVED = "torch.save writes nothing"
 RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for them differs, by up to tens of per cent"
 
 
@@ -32,7 +32,7 @@ class Notes:
         self.sentences[sentence] = None
 
 
-def not_compiled(notes: Notes) -> Callable[..., Any]:
+def _not_compiled(notes: Notes) -> Callable[..., Any]:
     """Return a replacement for `torch.compile` (also as a decorator) that compiles nothing and adds a note about it."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
@@ -42,12 +42,12 @@ def not_compiled(notes: Notes) -> Callable[..., Any]:
     return compile_nothing
 
 
-def not_saved(notes: Notes) -> Callable[..., None]:
+def _not_saved(notes: Notes) -> Callable[..., None]:
     """Return a replacement for `torch.save` that writes nothing and adds a note about it."""
-    return lambda *_, **__: notes.add(NOT_SAVED)
+    return lambda *_, **__: notes.add(_NOT_SAVED)
 
 
-def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
+def _in_this_process(create: Callable[..., None]) -> Callable[..., None]:
     """Return `DataLoader.__init__`, changed to make a loader without worker processes; `create` is the original."""
 
     def created(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
     return created
 
 
-def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
+def _as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
     """Return `Tensor.numpy`, changed to return an array of fixed values for a tensor without values.
 
     `numpy` is the original function. The fixed values come from `values`.
@@ -76,7 +76,7 @@ def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., A
     return array
 
 
-def as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
+def _as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
     """Return `Tensor.tolist`, changed to return a list of fixed values for a tensor without values.
 
     `tolist` is the original function. The fixed values come from `values`.
@@ -98,7 +98,7 @@ def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., 
     return written
 
 
-def with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
+def _with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
     """Return `init_process_group`, changed to join PyTorch's fake group, which sends nothing.
 
     `join` is the original function.
@@ -129,7 +129,7 @@ class CopiedModel(nn.Module):
         return torch.enable_grad()
 
 
-def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
+def _copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
     """Return a replacement for `DistributedDataParallel` that passes its buckets to `add`, which counts them."""
 
     class Counted(CopiedModel):
@@ -143,7 +143,7 @@ def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
 
 def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dict[tuple[Any, str], Any]:
     """Return {(object, attribute): replacement} of everything that works differently while a script is measured."""
-    ddp = copied_model(counters.add)
+    ddp = _copied_model(counters.add)
     make = nn.Parameter.__new__
     return {
         # It looks at values, which are not known.
@@ -152,18 +152,18 @@ def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dic
         (nn.Module, "register_buffer"): buffer_maker(nn.Module.register_buffer, fake, counters),
         (nn.Module, "_apply"): apply_to_all(nn.Module._apply),  # noqa: SLF001
         (nn.Module, "compile"): lambda *_, **__: notes.add(COMPILED),
-        (torch, "compile"): not_compiled(notes),
-        (torch, "save"): not_saved(notes),
+        (torch, "compile"): _not_compiled(notes),
+        (torch, "save"): _not_saved(notes),
         (FakeTensor, "data"): replaceable_data(Tensor.data),
         (torch.UntypedStorage, "resize_"): counters.resizing(torch.UntypedStorage.resize_),
         (Tensor, "__deepcopy__"): copyable(Tensor.__deepcopy__),
         (Tensor, "__format__"): formatted(values, Tensor.__format__),
-        (Tensor, "numpy"): as_array(values, Tensor.numpy),
-        (Tensor, "tolist"): as_list(values, Tensor.tolist),
-        (DataLoader, "__init__"): in_this_process(DataLoader.__init__),
+        (Tensor, "numpy"): _as_array(values, Tensor.numpy),
+        (Tensor, "tolist"): _as_list(values, Tensor.tolist),
+        (DataLoader, "__init__"): _in_this_process(DataLoader.__init__),
         (torch.amp.GradScaler, "_maybe_opt_step"): finite_gradients,
-        (dist, "init_process_group"): with_fake_group(dist.init_process_group),
-        (dist.distributed_c10d, "init_process_group"): with_fake_group(dist.init_process_group),
+        (dist, "init_process_group"): _with_fake_group(dist.init_process_group),
+        (dist.distributed_c10d, "init_process_group"): _with_fake_group(dist.init_process_group),
         # In both modules, because scripts import the name from either.
         (nn.parallel, "DistributedDataParallel"): ddp,
         (nn.parallel.distributed, "DistributedDataParallel"): ddp,

@@ -24,7 +24,7 @@ from trainer.estimate.storage_counter import Peak, StorageCounter
 from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
 
 HOST = "cpu"
-WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
+_WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
 """The files of torch whose frames lie between a dispatch mode and its caller on the call stack."""
 aten = torch.ops.aten
 
@@ -117,9 +117,9 @@ class ScriptTensors(TorchDispatchMode):
         inputs = list(tensors_in((args, kwargs)))
         # C++ code of the backward pass asks for the device that it saw, as in a cast back to the type of a parameter.
         asks_for_host = not inputs or kwargs.get("device") == torch.device(HOST)
-        if self._on_cuda and asks_for_host and is_called_by_autograd(sys._getframe(1)):  # noqa: SLF001
+        if self._on_cuda and asks_for_host and _is_called_by_autograd(sys._getframe(1)):  # noqa: SLF001
             kwargs = {**kwargs, "device": torch.device("cuda:0")}
-        if not any(isinstance(tensor, FakeTensor) for tensor in inputs) and not is_on_device(kwargs.get("device")):
+        if not any(isinstance(tensor, FakeTensor) for tensor in inputs) and not _is_on_device(kwargs.get("device")):
             with unset_fake_temporarily():
                 return self._counted(func, func(*args, **kwargs), inputs)
         if func is aten._local_scalar_dense.default:  # noqa: SLF001
@@ -156,7 +156,7 @@ class ScriptTensors(TorchDispatchMode):
         # In place of a real tensor the operation returns a copy without values, which takes no memory of its own.
         if func._schema.is_mutable and inputs and not isinstance(inputs[0], FakeTensor):  # noqa: SLF001
             return result
-        category = INPUTS if func is aten._to_copy.default and is_upload(inputs, result) else None  # noqa: SLF001
+        category = INPUTS if func is aten._to_copy.default and _is_upload(inputs, result) else None  # noqa: SLF001
         for tensor in tensors_in(result):
             self._counters.add(tensor, category)
         return result
@@ -178,18 +178,18 @@ def device_for_autograd(tensor: Any) -> torch.device:
     return torch.device("meta" if tensor.fake_mode.in_kernel_invocation else HOST)
 
 
-def is_called_by_autograd(frame: FrameType | None) -> bool:
+def _is_called_by_autograd(frame: FrameType | None) -> bool:
     """Return whether C++ code of the backward pass called an operation; `frame` is the operation's caller in Python."""
-    while frame is not None and frame.f_code.co_filename.endswith(WRAPPERS):
+    while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
-def is_on_device(device: Any) -> bool:
+def _is_on_device(device: Any) -> bool:
     """Return whether `device`, on which an operation shall allocate, is neither the CPU nor meta; False for None."""
     return device is not None and torch.device(device).type not in (HOST, "meta")
 
 
-def is_upload(inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
+def _is_upload(inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
     """Return whether an operation with these inputs copied a tensor from the CPU to a device."""
     return bool(inputs) and inputs[0].device.type == HOST and result.device.type != HOST

@@ -6,11 +6,11 @@ from trainer.config.hf_format import ATTENTION, EACH, Format, Layout, Place, fee
 from trainer.models.deepseek_v3.flavors import ModelArgs
 
 # Neighbouring features are rotated together there, too.
-PROJECTIONS = {
+_PROJECTIONS = {
     "wq": "q_proj", "wq_a": "q_a_proj", "q_norm": "q_a_layernorm", "wq_b": "q_b_proj",
     "wkv_a": "kv_a_proj_with_mqa", "kv_norm": "kv_a_layernorm", "wkv_b": "kv_b_proj",
 }  # fmt: skip
-EXPERTS = {
+_EXPERTS = {
     "moe.router.gate.weight": Place("mlp.gate.weight"),
     "moe.expert_bias": Place("mlp.gate.e_score_correction_bias"),
     "moe.experts.w1": Place(f"mlp.experts.{EACH}.gate_proj.weight", Layout.LISTED),
@@ -19,7 +19,7 @@ EXPERTS = {
 }
 
 
-def unsupported(described: Mapping[str, object]) -> Iterator[str]:
+def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys of a config.json with impossible values, such as more experts per token than experts in total."""
     for few, many in (("num_experts_per_tok", "n_routed_experts"), ("topk_group", "n_group")):
         chosen, count = described.get(few), described.get(many)
@@ -35,9 +35,9 @@ FORMAT = Format(
     "DeepseekV3ForCausalLM",
     ModelArgs,
     {
-        **ATTENTION, **EXPERTS, **feed_forward("feed_forward", "mlp"),
+        **ATTENTION, **_EXPERTS, **feed_forward("feed_forward", "mlp"),
         **feed_forward("moe.shared_experts", "mlp.shared_experts"),
-        **{f"attention.{ours}.weight": Place(f"self_attn.{theirs}.weight") for ours, theirs in PROJECTIONS.items()},
+        **{f"attention.{ours}.weight": Place(f"self_attn.{theirs}.weight") for ours, theirs in _PROJECTIONS.items()},
     },
     settings={
         "expert_dim": "moe_intermediate_size", "n_experts": "n_routed_experts", "top_k": "num_experts_per_tok",
@@ -52,5 +52,5 @@ FORMAT = Format(
         "hidden_act": "silu", "attention_bias": False, "norm_topk_prob": True, "rope_interleave": True,
         "scoring_func": "sigmoid", "moe_layer_freq": 1,
     },
-    unsupported=unsupported,
+    unsupported=_unsupported,
 )  # fmt: skip

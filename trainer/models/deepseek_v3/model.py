@@ -16,7 +16,7 @@ from trainer.models.llama3.model import Block, FeedForward, causal_attention, ro
 from trainer.models.llama4.model import Llama4, SparseBlock
 from trainer.models.moe import Experts, GroupedRouter, MoE
 
-LATENT_EPS = 1e-6
+_LATENT_EPS = 1e-6
 """The epsilon of the norms of latent features, whatever `norm_eps` is, as in the transformers package."""
 
 
@@ -36,10 +36,10 @@ class LatentAttention(nn.Module):
             self.wq = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
         else:
             self.wq_a = nn.Linear(args.dim, args.q_lora_rank, bias=False)
-            self.q_norm = nn.RMSNorm(args.q_lora_rank, eps=LATENT_EPS)
+            self.q_norm = nn.RMSNorm(args.q_lora_rank, eps=_LATENT_EPS)
             self.wq_b = nn.Linear(args.q_lora_rank, args.n_heads * args.head_dim, bias=False)
         self.wkv_a = nn.Linear(args.dim, args.kv_lora_rank + args.rope_head_dim, bias=False)
-        self.kv_norm = nn.RMSNorm(args.kv_lora_rank, eps=LATENT_EPS)
+        self.kv_norm = nn.RMSNorm(args.kv_lora_rank, eps=_LATENT_EPS)
         self.wkv_b = nn.Linear(args.kv_lora_rank, args.n_heads * (args.plain_head_dim + args.v_head_dim), bias=False)
         self.wo = nn.Linear(args.n_heads * args.v_head_dim, args.dim, bias=False)
 

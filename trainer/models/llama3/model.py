@@ -24,7 +24,7 @@ def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
     if isinstance(scaling, RopeScaling):
         speeds = scaled(speeds, scaling)
     elif scaling:
-        speeds, amplitude = scaled_by_yarn(speeds, scaling, args.rope_theta), scaling.amplitude
+        speeds, amplitude = _scaled_by_yarn(speeds, scaling, args.rope_theta), scaling.amplitude
     angles = torch.outer(torch.tensor(positions).float(), speeds)
     return torch.complex(angles.cos(), angles.sin()) * amplitude
 
@@ -42,7 +42,7 @@ def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
     return speeds * torch.lerp(torch.tensor(1 / scaling.factor), torch.tensor(1.0), kept.clamp(0, 1))
 
 
-def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
+def _scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
     """Return the angle (in radians) by which each pair of features is rotated per position, after YaRN's scaling.
 
     `speeds` has the angles before the scaling, one element for each pair of rotated features, as in the result. `theta`

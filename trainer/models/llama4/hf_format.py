@@ -7,11 +7,11 @@ from trainer.config.shape import ModelArgs as DenseArgs
 from trainer.models.llama4.flavors import ModelArgs
 
 # Here, too, neighbouring features are rotated together.
-PROJECTIONS = {
+_PROJECTIONS = {
     "attention.wq.weight": Place("self_attn.q_proj.weight"),
     "attention.wk.weight": Place("self_attn.k_proj.weight"),
 }
-EXPERTS = {
+_EXPERTS = {
     "moe.router.gate.weight": Place("feed_forward.router.weight"),
     "moe.experts.w1": Place("feed_forward.experts.gate_up_proj", Layout.GATE),
     "moe.experts.w3": Place("feed_forward.experts.gate_up_proj", Layout.UP),
@@ -19,12 +19,12 @@ EXPERTS = {
 }
 
 
-def by_layer(args: DenseArgs) -> dict[str, object]:
+def _by_layer(args: DenseArgs) -> dict[str, object]:
     """Return the settings of config.json for each layer: all have rotary positions and attend to all earlier tokens."""
     return {"no_rope_layers": [1] * args.n_layers, "layer_types": ["full_attention"] * args.n_layers}
 
 
-def unsupported(described: Mapping[str, object]) -> Iterator[str]:
+def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys of a config.json that describe layers which our model does not have."""
     # Without these keys, the transformers package takes other values than those here.
     yield from (key for key in ("use_qk_norm", "attn_temperature_tuning") if key not in described)
@@ -44,7 +44,7 @@ FORMAT = Format(
     "Llama4ForCausalLM",
     ModelArgs,
     {
-        **ATTENTION, **PROJECTIONS, **EXPERTS, **feed_forward("feed_forward", "feed_forward"),
+        **ATTENTION, **_PROJECTIONS, **_EXPERTS, **feed_forward("feed_forward", "feed_forward"),
         **feed_forward("moe.shared_experts", "feed_forward.shared_expert"),
     },
     settings={
@@ -52,7 +52,7 @@ FORMAT = Format(
         "top_k": "num_experts_per_tok", "moe_every": "interleave_moe_layer_step",
     },
     fixed={"hidden_act": "silu", "attention_bias": False, "use_qk_norm": False, "attn_temperature_tuning": False},
-    by_layer=by_layer,
-    unsupported=unsupported,
+    by_layer=_by_layer,
+    unsupported=_unsupported,
     attention_span="attention_chunk_size",
 )  # fmt: skip

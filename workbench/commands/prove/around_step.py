@@ -23,12 +23,12 @@ from workbench.proof_data import Settings
 from workbench.rerun_data import SPIKE, RerunData
 
 NOT_FINITE = "steps.nonfinite_loss"
-STEP_FOLDER = re.compile(r"step-(\d{1,12})")
-STEPS_AT_MOST = 500
+_STEP_FOLDER = re.compile(r"step-(\d{1,12})")
+_STEPS_AT_MOST = 500
 """The most steps of a second run; a step with recorders takes up to three times as long."""
-BEFORE_SPIKE = 4
+_BEFORE_SPIKE = 4
 """The number of steps before a spike that are run too, if a checkpoint allows it, to compare gradients with."""
-SAME = 1e-3
+_SAME = 1e-3
 """Two losses count as equal if they differ by less than this fraction; kernels may add numbers in another order."""
 
 
@@ -62,7 +62,7 @@ def run_again(run: Run, event: Finding, permission: Permission) -> Report[RerunD
         manifest = read_json(run.root / "run.json")
     except (OSError, ValueError) as error:
         raise InputError(f"--prove: no run.json in {run.root} says what was run", "give the folder of a run") from error
-    start, why = starting_step(run.root, manifest, step, BEFORE_SPIKE if event.id == SPIKE else 0)
+    start, why = starting_step(run.root, manifest, step, _BEFORE_SPIKE if event.id == SPIKE else 0)
     if start is None:
         return rerun_report(RerunData(event=event.id, step=step, not_run=why), [])
     folder = proof_folder(run.root)
@@ -98,14 +98,17 @@ def starting_step(folder: Path, manifest: Mapping[str, Any], step: int, before: 
     start = max((one for one in begins if one < step - before), default=max(begins, default=None))
     if start is None:
         return None, "there is no checkpoint before it, and no debug.seed: a second run would draw other weights"
-    if step - start > STEPS_AT_MOST:
-        return None, f"the last checkpoint is {step - start} steps before it, and at most {STEPS_AT_MOST} are run again"
+    if step - start > _STEPS_AT_MOST:
+        return (
+            None,
+            f"the last checkpoint is {step - start} steps before it, and at most {_STEPS_AT_MOST} are run again",
+        )
     return start, ""
 
 
 def checkpoints(folder: Path) -> list[int]:
     """Return the steps of the complete checkpoints in a folder, without checkpoints that have only weights."""
-    names = [(STEP_FOLDER.fullmatch(path.name), path) for path in folder.glob("step-*")]
+    names = [(_STEP_FOLDER.fullmatch(path.name), path) for path in folder.glob("step-*")]
     # PyTorch writes `.metadata` last, so that a checkpoint without it is incomplete.
     return sorted(int(match[1]) for match, path in names if match and (path / ".metadata").is_file() and int(match[1]))
 
@@ -147,10 +150,10 @@ def answer(
     the first run.
     """
     step = event.step or 0
-    recorded, repeated = losses_of(first, step, "loss"), losses_of(second, step, "loss")
+    recorded, repeated = _losses_of(first, step, "loss"), _losses_of(second, step, "loss")
     before, after = mean(recorded), mean(repeated)
     values = second.of(Kind.VALUES)
-    sequences = int(sequences_of(config, first))
+    sequences = int(_sequences_of(config, first))
     return RerunData(
         event=event.id,
         step=step,
@@ -159,17 +162,17 @@ def answer(
         command=["workbench", *words],
         recorded_loss=before,
         repeated_loss=after,
-        reproduced=is_same(before, after) if repeated else False,
+        reproduced=_is_same(before, after) if repeated else False,
         jumps=first_jumps(values, step) if values else None,
         steps_compared=step - start - 1 if values else 0,
         first_compared=start + 1,
         first_sequence=(step - 1) * sequences,
         last_sequence=step * sequences - 1,
-        losses=losses_of(second, step, "local_loss"),
+        losses=_losses_of(second, step, "local_loss"),
     )
 
 
-def sequences_of(config: Mapping[str, Any], run: Run) -> int:
+def _sequences_of(config: Mapping[str, Any], run: Run) -> int:
     """Return the number of sequences in one step over all ranks."""
     training, mesh = config["training"], run.manifest().get("mesh")
     sizes = mesh if isinstance(mesh, dict) else {}
@@ -179,14 +182,14 @@ def sequences_of(config: Mapping[str, Any], run: Run) -> int:
     )  # fmt: skip
 
 
-def is_same(before: float | None, after: float | None) -> bool:
+def _is_same(before: float | None, after: float | None) -> bool:
     """Return whether two losses are equal up to rounding; None (a loss that is not finite) equals only None."""
     if before is None or after is None:
         return before is after
-    return abs(after - before) <= SAME * abs(before)
+    return abs(after - before) <= _SAME * abs(before)
 
 
-def losses_of(run: Run, step: int, name: str) -> dict[int, float]:
+def _losses_of(run: Run, step: int, name: str) -> dict[int, float]:
     """Return {rank: loss} of a step from our step logs; `name` is the field, such as "local_loss".
 
     A loss that is not finite is NaN or infinite in the result.

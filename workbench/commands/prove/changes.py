@@ -10,12 +10,12 @@ from analyzers.words import figures, size
 from workbench.commands.prove.recorded_run import RecordedRun
 from workbench.proof_data import Settings
 
-BATCH, EVAL_BATCH = "training.local_batch_size", "validation.local_batch_size"
+BATCH, _EVAL_BATCH = "training.local_batch_size", "validation.local_batch_size"
 FULL: Settings = {"activation_checkpoint.mode": "full"}
 STATE = ("parameters", "gradients", "optimizer_state")
-LARGER_INPUTS = 1.5
-HALVINGS = 10
-BATCH_TENSORS, TOKEN_BYTES = 2, 8
+_LARGER_INPUTS = 1.5
+_HALVINGS = 10
+_BATCH_TENSORS, _TOKEN_BYTES = 2, 8
 """The number of tensors in a batch (tokens and labels), and the bytes of one value of them (int64)."""
 
 
@@ -39,7 +39,7 @@ def reason_against_settings(run: RecordedRun) -> NoChange | None:
             "Find what keeps the tensors: `workbench inspect` names their lines.",
         )
     usual, now = oom.usual_inputs_bytes, oom.categories.get("inputs", 0)
-    if oom.pattern is OomPattern.SPIKE and usual and now >= LARGER_INPUTS * usual:
+    if oom.pattern is OomPattern.SPIKE and usual and now >= _LARGER_INPUTS * usual:
         return NoChange(
             f"the inputs of the failing step were {figures(now / usual)} times as large as before ({size(now)}, before"
             f" {size(usual)}), and no setting asks for such a batch",
@@ -56,9 +56,9 @@ def reason_outside_settings(run: RecordedRun) -> NoChange:
     """
     config, oom = run.manifest["config"], run.device.oom
     inputs = oom.categories.get("inputs", 0) if oom else 0
-    rows = config["validation" if is_validation(run) else "training"]["local_batch_size"]
-    usual = BATCH_TENSORS * TOKEN_BYTES * rows * config["training"]["seq_len"]
-    if inputs >= LARGER_INPUTS * usual:
+    rows = config["validation" if _is_validation(run) else "training"]["local_batch_size"]
+    usual = _BATCH_TENSORS * _TOKEN_BYTES * rows * config["training"]["seq_len"]
+    if inputs >= _LARGER_INPUTS * usual:
         return NoChange(
             f"the inputs were {figures(inputs / usual)} times as large as the settings say ({size(inputs)})",
             "Check the batch of the failing step.",
@@ -69,7 +69,7 @@ def reason_outside_settings(run: RecordedRun) -> NoChange:
     )
 
 
-def is_validation(run: RecordedRun) -> bool:
+def _is_validation(run: RecordedRun) -> bool:
     """Return whether the allocation failed while the validation loss was computed."""
     oom = run.device.oom
     return bool(oom and any("validation.py" in frame for frame in oom.frames))
@@ -78,32 +78,32 @@ def is_validation(run: RecordedRun) -> bool:
 def changes(run: RecordedRun) -> Iterator[Settings]:
     """Yield the changes of settings to try, as {key: new value}; changes that the finding advises come first."""
     config = run.manifest["config"]
-    if is_validation(run):
+    if _is_validation(run):
         for batch in halved(config["validation"]["local_batch_size"]):
-            yield {EVAL_BATCH: batch}
+            yield {_EVAL_BATCH: batch}
         return
     oom = run.device.oom
     categories = oom.categories if oom else run.device.categories
     of_state = max(categories, key=lambda name: categories[name]) in STATE
-    groups = [list(against_activations(config, run)), list(against_state(config, run))]
+    groups = [list(_against_activations(config, run)), list(_against_state(config, run))]
     # What fills most of the memory is reduced first.
     yield from (change for group in (reversed(groups) if of_state else groups) for change in group)
-    smallest = smallest_batch(config, run) | checkpointing(config)
-    for change in against_state(config, run):
+    smallest = _smallest_batch(config, run) | checkpointing(config)
+    for change in _against_state(config, run):
         yield smallest | change
     for length in halved(config["training"]["seq_len"]):
         yield smallest | {"training.seq_len": length}
 
 
-def against_activations(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
+def _against_activations(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
     """Yield changes that reduce activations: recomputation, smaller batches with accumulation, and both."""
-    recompute, batches = checkpointing(config), list(smaller_batches(config, run))
+    recompute, batches = checkpointing(config), list(_smaller_batches(config, run))
     yield from [recompute] if recompute else []
     yield from batches
     yield from (recompute | batch for batch in batches) if recompute else ()
 
 
-def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
+def _against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
     """Yield changes that reduce the memory of parameters, gradients and optimizer state."""
     mesh = run.manifest.get("mesh") or {}
     copies = mesh.get("dp_replicate", 1)
@@ -125,22 +125,22 @@ def checkpointing(config: Mapping[str, Any]) -> Settings:
     return {} if config["activation_checkpoint"]["mode"] == "full" else dict(FULL)
 
 
-def smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
+def _smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
     """Yield changes to a smaller local batch, with more forward passes that accumulate gradients.
 
     Each change keeps the global batch (the number of sequences in a step over all ranks).
     """
     batch = config["training"]["local_batch_size"]
     for smaller in halved(batch):
-        yield {BATCH: smaller, "training.global_batch_size": sequences_a_step(config, run)}
+        yield {BATCH: smaller, "training.global_batch_size": _sequences_a_step(config, run)}
 
 
-def smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
+def _smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
     """Return the change to the smallest local batch (sequences per forward pass); empty if it cannot be halved."""
-    return ([{}, *smaller_batches(config, run)])[-1]
+    return ([{}, *_smaller_batches(config, run)])[-1]
 
 
-def sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
+def _sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
     """Return the global batch: the number of sequences in one step over all ranks."""
     asked, mesh = config["training"]["global_batch_size"], run.manifest.get("mesh") or {}
     copies = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
@@ -149,5 +149,5 @@ def sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
 
 def halved(number: int) -> Iterator[int]:
     """Yield a half of a number, a quarter and so on, as long as the result is a whole number: 12 gives 6 and 3."""
-    parts = (number // 2**power for power in range(1, HALVINGS) if number % 2**power == 0)
+    parts = (number // 2**power for power in range(1, _HALVINGS) if number % 2**power == 0)
     yield from takewhile(lambda part: part > 0, parts)

@@ -43,8 +43,8 @@ from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
 from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
-USE_ADVICE = "Follow the advice that `workbench inspect` gives on this run, and start it by hand."
-COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
+_USE_ADVICE = "Follow the advice that `workbench inspect` gives on this run, and start it by hand."
+_COMPARED_AT_MOST, _RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], Prediction]
 Start = Callable[[Settings], Rerun]
 
@@ -58,11 +58,11 @@ def prove(run: Run, options: Options, permission: Permission) -> Report[ProofDat
     """
     recorded = recorded_run(run, options, permission.command)
     if recorded.is_own_trainer:
-        return proof_report(recorded, proof_of_trainer(recorded, permission))
-    return proof_report(recorded, proof_of_command(recorded, permission))
+        return proof_report(recorded, _proof_of_trainer(recorded, permission))
+    return proof_report(recorded, _proof_of_command(recorded, permission))
 
 
-def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> ProofData:
+def _unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> ProofData:
     """Return the data of a proof without a second run.
 
     `why` is the reason for not running the job again. `needed` is the predicted peak in bytes, if it is known.
@@ -73,38 +73,38 @@ def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> Proo
     )  # fmt: skip
 
 
-def proof_of_trainer(run: RecordedRun, permission: Permission) -> ProofData:
+def _proof_of_trainer(run: RecordedRun, permission: Permission) -> ProofData:
     """Return the proof for a run of our trainer: predict the memory of changed settings, and run what fits."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
         only_here = f"the run had {len(hosts)} hosts, and a second run would have only this one"
-        return unproved(run, NoChange(only_here, USE_ADVICE))
+        return _unproved(run, NoChange(only_here, _USE_ADVICE))
     if why := reason_against_settings(run):
-        return unproved(run, why)
+        return _unproved(run, why)
     folder = proof_folder(run.folder)
     # All runs have the same command line. The rehearsals, too, use what the configuration names.
-    permission.require(launch_words(trainer_options(run, folder)), run.manifest["config"])
+    permission.require(launch_words(_trainer_options(run, folder)), run.manifest["config"])
     needed = rehearsal(run, folder, {})
     if run.device.oom and needed.fits(run.room_bytes):
-        return unproved(run, reason_outside_settings(run), needed.peak_bytes)
+        return _unproved(run, reason_outside_settings(run), needed.peak_bytes)
     predict = partial(rehearsal, run, folder)
-    return decided(run, changes(run), predict, partial(trainer_started, run), Basis.REHEARSAL, needed.peak_bytes)
+    return decided(run, changes(run), predict, partial(_trainer_started, run), Basis.REHEARSAL, needed.peak_bytes)
 
 
-def proof_of_command(run: RecordedRun, permission: Permission) -> ProofData:
+def _proof_of_command(run: RecordedRun, permission: Permission) -> ProofData:
     """Return the proof for a user's command: run the command again with a smaller batch.
 
     If no flag of the command sets the batch size, nothing is run, and the proof says why.
     """
     if not run.command:
         unknown = "run.json names neither settings of workbench's trainer nor a command"
-        return unproved(run, NoChange(unknown, "Give the command of the job: --prove -- COMMAND..."))
+        return _unproved(run, NoChange(unknown, "Give the command of the job: --prove -- COMMAND..."))
     if why := reason_against_settings(run):
-        return unproved(run, why)
+        return _unproved(run, why)
     if batch_flag(run.command) is None:
         text = "the advice changes the script, and no flag of its command, such as --batch-size, sets the batch"
-        return unproved(run, NoChange(text, USE_ADVICE))
-    start = partial(command_started, run, permission)
+        return _unproved(run, NoChange(text, _USE_ADVICE))
+    start = partial(_command_started, run, permission)
     return decided(run, script_changes(run.command), partial(scaled, run), start, Basis.FAILED_REQUEST, None)
 
 
@@ -124,7 +124,7 @@ def decided(
     """
     considered, runs = list[Considered](), list[Rerun]()
     stated: float | None = None
-    for change in islice(candidates, COMPARED_AT_MOST):
+    for change in islice(candidates, _COMPARED_AT_MOST):
         try:
             peak, stated = prediction = predict(change)
         except UsageProblem as refusal:
@@ -136,7 +136,7 @@ def decided(
         note(f"{in_words(change)}: {peak:,} bytes predicted, {'fits' if fits else 'does not fit'}")
         if fits:
             runs.append(start(change))
-        if runs and (runs[-1].passed or len(runs) == RUNS_AT_MOST):
+        if runs and (runs[-1].passed or len(runs) == _RUNS_AT_MOST):
             break
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=basis,
@@ -145,19 +145,19 @@ def decided(
     )  # fmt: skip
 
 
-def trainer_options(run: RecordedRun, folder: Path) -> tuple[str, ...]:
+def _trainer_options(run: RecordedRun, folder: Path) -> tuple[str, ...]:
     """Return the options of `workbench launch` that start our trainer with the configuration written to `folder`."""
     return ("--config", str(folder / CONFIGURATION), "--nproc", str(run.ranks))
 
 
-def trainer_started(run: RecordedRun, change: Settings) -> Rerun:
+def _trainer_started(run: RecordedRun, change: Settings) -> Rerun:
     """Run a few steps of our trainer with changed settings, and return how the run ended and its peak memory."""
     folder = proof_folder(run.folder)
     written(configuration(run.manifest["config"], change, folder), folder)
-    return rerun(launch_words(trainer_options(run, folder)), folder, run.limits)
+    return rerun(launch_words(_trainer_options(run, folder)), folder, run.limits)
 
 
-def command_started(run: RecordedRun, permission: Permission, change: Settings) -> Rerun:
+def _command_started(run: RecordedRun, permission: Permission, change: Settings) -> Rerun:
     """Run a few steps of a user's command with a smaller batch, and return how the run ended and its peak memory."""
     folder = proof_folder(run.folder)
     options = process_options(run, folder) if permission.command else launch_options(run, folder)

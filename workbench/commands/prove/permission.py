@@ -12,7 +12,7 @@ from workbench.console import clean, note
 from workbench.errors import UsageProblem
 from workbench.remote.urls import is_url, local_part
 
-NAMES_CODE = ("import", "module", "path", "folder")
+_NAMES_CODE = ("import", "module", "path", "folder")
 """Parts of the names of settings whose values are code that is imported, or files that are read."""
 
 
@@ -37,7 +37,7 @@ class Permission:
             UsageProblem: The person said no, or cannot be asked because there is no terminal.
         """
         note(f"--prove would start this command, which comes from the run folder:\n  {shlex.join(words)}")
-        for line in named_by(config or {}):
+        for line in _named_by(config or {}):
             note(f"  with {line}")
         if self.yes:
             return
@@ -51,11 +51,11 @@ class Permission:
             raise UsageProblem("--prove: nothing was started", "give a command of your own: --prove -- COMMAND...")
 
 
-def named_by(config: Mapping[str, object]) -> Iterator[str]:
+def _named_by(config: Mapping[str, object]) -> Iterator[str]:
     """Yield the settings of a configuration, {section: {key: value}}, that name code or files, as `key = value`."""
     for section, keys in config.items():
         for key, value in keys.items() if isinstance(keys, dict) else ():
-            if value and isinstance(value, str | list) and any(part in str(key) for part in NAMES_CODE):
+            if value and isinstance(value, str | list) and any(part in str(key) for part in _NAMES_CODE):
                 yield f"{clean(section)}.{clean(key)} = {clean(value)}"
 
 
@@ -66,14 +66,14 @@ def refuse_foreign(sources: Sequence[str]) -> None:
         InputError: A source is such a run.
     """
     for source in sources:
-        if (is_url(source) and local_part(source) is None) or is_in_cache(Path(local_part(source) or source)):
+        if (is_url(source) and local_part(source) is None) or _is_in_cache(Path(local_part(source) or source)):
             raise InputError(
                 "--prove: a run that was fetched or dropped is only read, never started again",
                 "copy it to a folder of yours, read its run.json, and give the command: --prove -- COMMAND...",
             )
 
 
-def is_in_cache(path: Path) -> bool:
+def _is_in_cache(path: Path) -> bool:
     """Return whether a path is in the folder of the cache, where copies of other machines' files lie."""
     cache = locations.cache_folder()
     return cache is not None and path.resolve().is_relative_to(cache.resolve())

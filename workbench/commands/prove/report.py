@@ -6,7 +6,7 @@ from analyzers.words import percent, quantity, signed_percent, size
 from workbench.commands.prove.recorded_run import RecordedRun
 from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
-AT_LEAST = "the request that failed may come before the peak: the prediction is what that request would need"
+_AT_LEAST = "the request that failed may come before the peak: the prediction is what that request would need"
 
 
 def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
@@ -22,7 +22,7 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
             ranks=findings[0].ranks,
             sentence=findings[0].title,
             confidence=findings[0].confidence,
-            missing=[AT_LEAST] if data.basis is Basis.FAILED_REQUEST and data.rerun else [],
+            missing=[_AT_LEAST] if data.basis is Basis.FAILED_REQUEST and data.rerun else [],
         ),
         findings=findings,
         data=data,
@@ -43,12 +43,12 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
     if data.rerun is None or data.applied is None:
         return not_applied(run, data)
     if data.is_unmeasured:
-        return unmeasured(run, data.rerun, data.applied)
+        return _unmeasured(run, data.rerun, data.applied)
     if data.had_room:
         return inconclusive(run, data, data.rerun, data.applied)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes
     change = in_words(data.applied.changes)
-    measured_text = "nothing" if measured is None else f"{size(measured)}{excess_phrase(data)}"
+    measured_text = "nothing" if measured is None else f"{size(measured)}{_excess_phrase(data)}"
     return Finding(
         id="proof.proved" if passed else "proof.disproved",
         severity=Severity.INFO if passed else Severity.ERROR,
@@ -68,7 +68,7 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
     )
 
 
-def unmeasured(run: RecordedRun, rerun: Rerun, applied: Considered) -> Finding:
+def _unmeasured(run: RecordedRun, rerun: Rerun, applied: Considered) -> Finding:
     """Return the finding that a second run showed nothing on the advice, because none of its memory was measured."""
     ended = "ended without an error" if rerun.passed else "failed"
     return Finding(
@@ -115,7 +115,7 @@ def at_least(data: ProofData) -> str:
     return "at least " if data.basis is Basis.FAILED_REQUEST else ""
 
 
-def excess_phrase(data: ProofData) -> str:
+def _excess_phrase(data: ProofData) -> str:
     """Return a phrase such as ` (+5.2 %, more than the margin of 5 %)` on how far a peak is from its prediction."""
     if data.excess is None:
         return ""

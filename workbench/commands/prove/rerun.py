@@ -23,7 +23,7 @@ from workbench.python_path import command, environment
 
 STEPS = 2
 """The number of steps of a second run: the first creates the optimizer's state, the second has the full memory."""
-COMMAND_STEPS = 12
+_COMMAND_STEPS = 12
 """The steps after which a second run of a user's command is ended; a recorder writes a snapshot every 10 by default."""
 LIMITS = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
 CONFIGURATION = "proof.toml"
@@ -86,24 +86,24 @@ def launch_words(options: Sequence[str]) -> list[str]:
 def rerun(words: Sequence[str], folder: Path, limits: Mapping[str, int], *, is_command: bool = False) -> Rerun:
     """Start a second run (`words`, see `launch_words`) under memory limits; return how it ended and its peak memory.
 
-    A user's command (`is_command`) may run for days: it is ended after `COMMAND_STEPS` steps, and counts as passed.
+    A user's command (`is_command`) may run for days: it is ended after `_COMMAND_STEPS` steps, and counts as passed.
     """
-    steps = f"at most {COMMAND_STEPS}" if is_command else f"{STEPS}"
+    steps = f"at most {_COMMAND_STEPS}" if is_command else f"{STEPS}"
     note(f"running {steps} steps with the advice; logs in {folder / 'logs'}")
 
     began = time.time()
 
     def enough() -> bool:
-        return is_command and is_logged_since(folder, began) and steps_logged(folder) >= COMMAND_STEPS
+        return is_command and is_logged_since(folder, began) and _steps_logged(folder) >= _COMMAND_STEPS
 
     status = run_limited(words, limits, enough)
     run = discover(folder)
     return Rerun(
         folder=str(folder),
         command=["workbench", *words[words.index("launch") :]],
-        passed=status == 0 and not failed_allocation(run),
-        steps=steps_done(folder),
-        peak_bytes=measured_peak(run),
+        passed=status == 0 and not _failed_allocation(run),
+        steps=_steps_done(folder),
+        peak_bytes=_measured_peak(run),
     )
 
 
@@ -162,25 +162,25 @@ def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
     return limit
 
 
-def failed_allocation(run: Run) -> bool:
+def _failed_allocation(run: Run) -> bool:
     """Return whether a memory snapshot of a run shows a failed allocation."""
     return any(device.oom for device in memory_report(run, Options()).data.devices) if run.of(Kind.SNAPSHOT) else False
 
 
-def measured_peak(run: Run) -> int | None:
+def _measured_peak(run: Run) -> int | None:
     """Return the highest peak memory of any rank's tensors in bytes, from a run's snapshots; None without snapshots."""
     if not run.of(Kind.SNAPSHOT):
         return None
     return max(device.peak_allocated_bytes for device in memory_report(run, Options()).data.devices)
 
 
-def steps_done(folder: Path) -> int:
+def _steps_done(folder: Path) -> int:
     """Return the number of steps that every rank of a run has finished; 0 if it is not recorded."""
     try:
         ended = int(read_json(folder / "run.json").get("last_step") or 0)
     except (OSError, ValueError, WorkbenchError):
         return 0
-    return ended or steps_logged(folder)
+    return ended or _steps_logged(folder)
 
 
 def is_logged_since(folder: Path, began: float) -> bool:
@@ -191,7 +191,7 @@ def is_logged_since(folder: Path, began: float) -> bool:
         return False
 
 
-def steps_logged(folder: Path) -> int:
+def _steps_logged(folder: Path) -> int:
     """Return the number of steps that every rank has finished by the step logs in `folder`; 0 if there are none."""
     try:
         return min((rank.last_step for rank in steps_report(discover(folder), Options()).data.ranks), default=0)

@@ -12,12 +12,12 @@ from workbench.rerun_data import SPIKE, RerunData
 
 def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[RerunData]:
     """Return the report on a second run; `not_finite` are the findings from its check for NaN and infinities."""
-    findings = [*not_finite, *([jump_finding(data, data.jumps)] if data.jumps else [])]
-    if not findings and is_batch(data):
-        findings = [batch_finding(data)]
+    findings = [*not_finite, *([_jump_finding(data, data.jumps)] if data.jumps else [])]
+    if not findings and _is_batch(data):
+        findings = [_batch_finding(data)]
     is_located = bool(findings)
     if not is_located:
-        findings = [nothing_finding(data)]
+        findings = [_nothing_finding(data)]
     kind = "located" if is_located else "not_run" if data.not_run else "not_located"
     return Report(
         schema="workbench.rerun/1",
@@ -46,7 +46,7 @@ def missing(data: RerunData) -> list[str]:
     return [f"the same loss in step {data.step}: the second run has {loss(data.repeated_loss)}"]
 
 
-def is_batch(data: RerunData) -> bool:
+def _is_batch(data: RerunData) -> bool:
     """Return whether the batch explains a spike; the caller knows that no gradient jumped.
 
     The batch explains it if the loss rose again in the second run, and enough steps before it were recorded for
@@ -55,9 +55,9 @@ def is_batch(data: RerunData) -> bool:
     return data.event == SPIKE and data.reproduced and data.steps_compared >= STEPS_BEFORE
 
 
-def batch_finding(data: RerunData) -> Finding:
+def _batch_finding(data: RerunData) -> Finding:
     """Return the finding that the batch of the step caused the spike, because no other cause is left."""
-    late = worst_rank(data)
+    late = _worst_rank(data)
     return Finding(
         id="rerun.batch",
         severity=Severity.WARNING,
@@ -74,12 +74,12 @@ def batch_finding(data: RerunData) -> Finding:
     )
 
 
-def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
+def _jump_finding(data: RerunData, jumps: Jumps) -> Finding:
     """Return the finding on the layer whose gradient jumped first."""
     gradient = jumps.gradient
     early = data.step - jumps.step
     when = f"in step {jumps.step}" + (f", {quantity(early, 'step')} earlier" if early > 0 else "")
-    late = worst_rank(data)
+    late = _worst_rank(data)
     return Finding(
         id="rerun.gradient_jump",
         severity=Severity.WARNING,
@@ -100,11 +100,11 @@ def reason(jumps: Jumps) -> str:
     return (
         f"The norm of this gradient is {number(first.norm)} in that step, and at most {number(first.before)} in the"
         f" recorded steps before. The gradients of {percent(jumps.share)} of the parameters became more than"
-        f" {FACTOR:g} times as large as before{most}. {forward_sentence(jumps)}"
+        f" {FACTOR:g} times as large as before{most}. {_forward_sentence(jumps)}"
     )
 
 
-def forward_sentence(jumps: Jumps) -> str:
+def _forward_sentence(jumps: Jumps) -> str:
     """Return a sentence on the forward pass of the step with the jump: the first output that jumped, if any."""
     if jumps.forward is None:
         return (
@@ -160,7 +160,7 @@ def batch(data: RerunData) -> str:
     return f"sequences {data.first_sequence} to {data.last_sequence} of the data"
 
 
-def worst_rank(data: RerunData) -> int | None:
+def _worst_rank(data: RerunData) -> int | None:
     """Return the rank with the highest loss, if this loss is at least a tenth above the next highest; else None."""
     ordered = sorted(data.losses.items(), key=lambda item: -item[1])
     if len(ordered) < 2 or ordered[0][1] < 1.1 * ordered[1][1]:
@@ -168,7 +168,7 @@ def worst_rank(data: RerunData) -> int | None:
     return ordered[0][0]
 
 
-def nothing_finding(data: RerunData) -> Finding:
+def _nothing_finding(data: RerunData) -> Finding:
     """Return the finding that the origin is unknown, with the reason.
 
     Either there was no second run, or it did not show the origin.

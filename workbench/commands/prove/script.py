@@ -8,7 +8,7 @@ from pathlib import Path
 from workbench.commands.prove.recorded_run import RecordedRun
 from workbench.proof_data import Settings
 
-BATCH_FLAG = re.compile(
+_BATCH_FLAG = re.compile(
     r"--?(?:(?:local|train|micro|per_device(?:_train)?|per_gpu(?:_train)?|device|train_micro)_)?batch_?size|--?bs"
 )
 """Matches flags that set a batch size, with underscores in place of the dashes within their names."""
@@ -26,7 +26,7 @@ def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
     """
     for position, word in enumerate(command):
         flag, equals, value = word.partition("=")
-        if not BATCH_FLAG.fullmatch("--" + flag.lstrip("-").replace("-", "_")) or not flag.startswith("-"):
+        if not _BATCH_FLAG.fullmatch("--" + flag.lstrip("-").replace("-", "_")) or not flag.startswith("-"):
             continue
         at = position if equals else position + 1
         text = value if equals else command[at] if at < len(command) else ""
@@ -66,11 +66,11 @@ def moved(word: str, old: Path, new: Path) -> str:
 
 def process_options(run: RecordedRun, folder: Path) -> list[str]:
     """Return the options of `workbench launch` for a person's own command: only the number of processes is recorded."""
-    number = next((after for word, after in pairwise(recorded_options(run)) if word == "--nproc"), "")
+    number = next((after for word, after in pairwise(_recorded_options(run)) if word == "--nproc"), "")
     return [*(("--nproc", number) if number.isdecimal() else ()), "--job.dump_folder", str(folder)]
 
 
-def recorded_options(run: RecordedRun) -> list[str]:
+def _recorded_options(run: RecordedRun) -> list[str]:
     """Return the options of `workbench launch` that started the first run."""
     argv = run.manifest.get("argv")
     words = [word for word in (argv if isinstance(argv, list) else []) if isinstance(word, str)]
@@ -79,7 +79,7 @@ def recorded_options(run: RecordedRun) -> list[str]:
 
 def launch_options(run: RecordedRun, folder: Path) -> list[str]:
     """Return the options of `workbench launch` that start the first run again, but with its outputs in `folder`."""
-    given = recorded_options(run)
+    given = _recorded_options(run)
     kept: list[str] = []
     for before, word in pairwise(["", *given]):
         own = word.startswith("--job.dump_folder=") or word in ("--no-watch", "--job.dump_folder")

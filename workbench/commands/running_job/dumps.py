@@ -12,11 +12,11 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.python_path import command, environment
 
-TIMEOUT_S = 120
-STACKS_FILE = ".stacks_"
+_TIMEOUT_S = 120
+_STACKS_FILE = ".stacks_"
 """The prefix of the name of a file in the run folder's `dumps` that a rank's recorder keeps open."""
-DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-COMMAND_LENGTH = 80
+_DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+_COMMAND_LENGTH = 80
 
 
 def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
@@ -33,7 +33,7 @@ def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) 
     recorded = {pid: run_folder(pid) for pid in pids}
     folders = dict.fromkeys([*([run] if run else []), *(folder for folder in recorded.values() if folder)])
     for folder in folders:
-        collect_dumps(folder)
+        _collect_dumps(folder)
     seen = [read_stacks(pid) for pid, folder in recorded.items() if folder is None]
     return [*paths, *folders, *seen]
 
@@ -46,21 +46,21 @@ def read_stacks(pid: int) -> Path:
     """
     folder = stacks_of_job(pid)
     if folder is None:
-        raise InputError(f"process {pid} ({command_line(pid)}) has no recorder to ask", without_recorder(pid))
+        raise InputError(f"process {pid} ({_command_line(pid)}) has no recorder to ask", _without_recorder(pid))
     return folder
 
 
-def collect_dumps(folder: Path) -> None:
+def _collect_dumps(folder: Path) -> None:
     """Take one set of dumps of all ranks on this machine of the run in `folder`, in a separate process."""
     note(f"asking the ranks of {folder} for their dumps, twice")
     collector = command("workbench.recorders.hang.collector", str(folder), "--once")
     try:
         done = subprocess.run(
-            collector, capture_output=True, text=True, check=False, env=environment(), timeout=TIMEOUT_S
+            collector, capture_output=True, text=True, check=False, env=environment(), timeout=_TIMEOUT_S
         )
     except subprocess.TimeoutExpired as error:
         raise InputError(
-            f"{folder}: the ranks did not answer within {TIMEOUT_S} s", "check that its file system responds"
+            f"{folder}: the ranks did not answer within {_TIMEOUT_S} s", "check that its file system responds"
         ) from error
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["the collector failed"])[-1]
@@ -84,29 +84,29 @@ def run_folder(pid: int) -> Path | None:
         raise InputError(f"no process {pid} on this machine", "run this on the machine of the process") from error
     except PermissionError as error:
         raise InputError(f"process {pid} belongs to another user", "run this as the user of the job") from error
-    return next((folder for member in descendants(pid) if (folder := recorder_folder(member))), None)
+    return next((folder for member in descendants(pid) if (folder := _recorder_folder(member))), None)
 
 
-def recorder_folder(pid: int) -> Path | None:
+def _recorder_folder(pid: int) -> Path | None:
     """Return the run folder of a rank, derived from a file that its recorder has open; None without a recorder."""
     try:
         targets = [Path(os.path.realpath(link)) for link in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return None
-    stacks = (path for path in targets if path.name.startswith(STACKS_FILE) and path.parent.name == "dumps")
+    stacks = (path for path in targets if path.name.startswith(_STACKS_FILE) and path.parent.name == "dumps")
     return next((path.parent.parent for path in stacks), None)
 
 
-def command_line(pid: int) -> str:
+def _command_line(pid: int) -> str:
     words = read_proc(pid, "cmdline").split(b"\0")
-    return b" ".join(words).decode(errors="replace").strip()[:COMMAND_LENGTH] or "command line unknown"
+    return b" ".join(words).decode(errors="replace").strip()[:_COMMAND_LENGTH] or "command line unknown"
 
 
-def without_recorder(pid: int) -> str:
+def _without_recorder(pid: int) -> str:
     """Return a hint on how to get dumps of a process that was started without a recorder."""
     # Nothing is sent to sockets of the process: they belong to its own program.
     settings = environ(pid)
-    if pipe := settings.get(DUMP_PIPE):
+    if pipe := settings.get(_DUMP_PIPE):
         rank = settings.get("RANK", "")
         return f"for its NCCL dumps: echo 1 > {pipe}{rank}.pipe, the same on every rank, then workbench hang FOLDER"
     return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Scheme = tuple[str, str, str, str]
-RANK_NAMES: tuple[Scheme, ...] = (
+_RANK_NAMES: tuple[Scheme, ...] = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
     (
@@ -20,9 +20,9 @@ RANK_NAMES: tuple[Scheme, ...] = (
 
 An empty name means that the launcher sets no such variable.
 """
-JOB_NAMES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
+_JOB_NAMES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
 """The environment variables that have the same value in all ranks of a job, and so identify the job."""
-TORCH_LIBRARY = b"libtorch"
+_TORCH_LIBRARY = b"libtorch"
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ def find_ranks(pid: int) -> list[RankProcess]:
 
     `pid` is a rank or the launcher of the job. Ranks that another launcher of the same job has started are included.
     """
-    members = [member for member in descendants(pid) if uses_torch(member)]
+    members = [member for member in descendants(pid) if _uses_torch(member)]
     # Within a Slurm job torchrun itself has the variables of a task, and its ranks have both.
-    for scheme in RANK_NAMES:
+    for scheme in _RANK_NAMES:
         if placed := [member for member in members if place_of(member, scheme)]:
-            return ranks_of_job(job_of(placed[0]), scheme)
+            return _ranks_of_job(job_of(placed[0]), scheme)
     return []
 
 
-def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
+def _ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
     """Return all ranks of a job on this machine, ordered by rank.
 
     `job` has the values of environment variables that identify the job, as `job_of` returns them. `scheme` has the
     names of the variables with the rank and the world size, such as RANK and WORLD_SIZE.
     """
-    every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
+    every = {p: place for p in processes() if job_of(p) == job and _uses_torch(p) and (place := place_of(p, scheme))}
     # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.
-    tops = [p for p, place in every.items() if (above := every.get(parent_of(p))) is None or above.rank != place.rank]
+    tops = [p for p, place in every.items() if (above := every.get(_parent_of(p))) is None or above.rank != place.rank]
     # Reversed, so that of two processes with one rank the older one counts.
     ranks = {every[p].rank: every[p] for p in sorted(tops, reverse=True)}
     return [ranks[number] for number in sorted(ranks)]
@@ -65,7 +65,7 @@ def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
 
 def torch_processes(pid: int) -> list[int]:
     """Return the PyTorch processes among process `pid` and its descendants, in the order of their start."""
-    return [member for member in descendants(pid) if uses_torch(member)]
+    return [member for member in descendants(pid) if _uses_torch(member)]
 
 
 def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
@@ -79,9 +79,9 @@ def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
 
 
 def job_of(pid: int) -> tuple[str, ...]:
-    """Return the values of the variables `JOB_NAMES` in the environment of process `pid`; they identify its job."""
+    """Return the values of the variables `_JOB_NAMES` in the environment of process `pid`; they identify its job."""
     settings = environ(pid)
-    return tuple(settings.get(name, "") for name in JOB_NAMES)
+    return tuple(settings.get(name, "") for name in _JOB_NAMES)
 
 
 def processes() -> list[int]:
@@ -97,12 +97,12 @@ def descendants(pid: int) -> Iterator[int]:
             yield from descendants(int(child))
 
 
-def uses_torch(pid: int) -> bool:
+def _uses_torch(pid: int) -> bool:
     """Return whether a process has loaded PyTorch."""
-    return TORCH_LIBRARY in read_proc(pid, "maps")
+    return _TORCH_LIBRARY in read_proc(pid, "maps")
 
 
-def parent_of(pid: int) -> int:
+def _parent_of(pid: int) -> int:
     """Return the id of the parent process; 0 if it is unknown."""
     # The name of a program, in parentheses, may contain parentheses and spaces itself.
     fields = read_proc(pid, "stat").rpartition(b") ")[2].split()

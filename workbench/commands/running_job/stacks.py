@@ -19,17 +19,17 @@ from analyzers.writing import write_whole
 from workbench.commands.running_job.rank_processes import RankProcess, find_ranks, torch_processes
 from workbench.console import note
 
-PY_SPY_TIMEOUT_S = 30
-PAUSES_S = (1.5, 3.0)
+_PY_SPY_TIMEOUT_S = 30
+_PAUSES_S = (1.5, 3.0)
 """The seconds before the second and the third reading of the stacks; the stack of a waiting rank stays the same."""
-HELPERS = re.compile(
+_HELPERS = re.compile(
     r"^ {4}\S.*(?:_worker_loop|resource_tracker\.py|forkserver\.py|compile_worker|torch/distributed/(?:run|elastic))",
     re.MULTILINE,
 )
 """Matches frames in the stacks of data-loader workers and other helper processes, which are not ranks."""
-SPAWNER = re.compile(r"^\s+\S*(?:join|start_processes) \(.*torch/multiprocessing/spawn\.py", re.MULTILINE)
-SPAWNED_INDEX = re.compile(r"^\s+_wrap \(.*torch/multiprocessing/spawn\.py.*\n(?:\s+.*\n)*?\s+i: (\d+)", re.MULTILINE)
-NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add the recorders to the script"
+_SPAWNER = re.compile(r"^\s+\S*(?:join|start_processes) \(.*torch/multiprocessing/spawn\.py", re.MULTILINE)
+_SPAWNED_INDEX = re.compile(r"^\s+_wrap \(.*torch/multiprocessing/spawn\.py.*\n(?:\s+.*\n)*?\s+i: (\d+)", re.MULTILINE)
+_NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add the recorders to the script"
 
 
 def stacks_of_job(pid: int) -> Path | None:
@@ -47,11 +47,11 @@ def stacks_of_job(pid: int) -> Path | None:
     tool = py_spy()
     if tool is None:
         raise MissingExtra(
-            f"process {pid} has no recorders, and py-spy, which reads stacks without, is missing", NO_PY_SPY
+            f"process {pid} has no recorders, and py-spy, which reads stacks without, is missing", _NO_PY_SPY
         )
     # Processes that torch.multiprocessing starts have no rank in the environment with which they started.
     if len(ranks) < 2:
-        ranks = spawned_ranks(tool, torch_processes(ranks[0].pid if ranks else pid)) or ranks
+        ranks = _spawned_ranks(tool, torch_processes(ranks[0].pid if ranks else pid)) or ranks
     if not ranks:
         return None
     folder = Path(tempfile.mkdtemp(prefix=f"hang_{pid}_"))
@@ -59,12 +59,12 @@ def stacks_of_job(pid: int) -> Path | None:
     note(
         f"reading the stacks of {quantity(len(ranks), 'rank')} three times, into {folder} (process of rank {processes})"
     )
-    write_side_files(folder / "dumps", ranks)
-    take_stacks(tool, ranks, folder / "dumps", native=True)
-    for number, pause in enumerate(PAUSES_S, 2):
+    _write_side_files(folder / "dumps", ranks)
+    _take_stacks(tool, ranks, folder / "dumps", native=True)
+    for number, pause in enumerate(_PAUSES_S, 2):
         time.sleep(pause)
         # Later samples only show whether a rank moved, for which Python frames are enough.
-        take_stacks(tool, ranks, folder / "dumps" / f"round_{number}", native=False)
+        _take_stacks(tool, ranks, folder / "dumps" / f"round_{number}", native=False)
     return folder
 
 
@@ -73,7 +73,7 @@ def py_spy() -> str | None:
     return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
 
 
-def take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native: bool) -> None:
+def _take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native: bool) -> None:
     """Write the stacks of all ranks to `folder`, read at nearly the same time.
 
     `tool` is the path of py-spy. With `native`, the stacks include C++ frames.
@@ -88,11 +88,11 @@ def take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native
         if not text.startswith(ERROR):
             write_whole(folder / f"stacks_{rank.rank}.txt", text)
     if all(text.startswith(ERROR) for text in texts):
-        raise InputError(f"py-spy could not read process {ranks[0].pid}: {texts[0].removeprefix(ERROR)}", PERMISSION)
+        raise InputError(f"py-spy could not read process {ranks[0].pid}: {texts[0].removeprefix(ERROR)}", _PERMISSION)
 
 
 ERROR = "Error: "
-PERMISSION = "run this as the user of the job, with sudo, or after: sysctl kernel.yama.ptrace_scope=0"
+_PERMISSION = "run this as the user of the job, with sudo, or after: sysctl kernel.yama.ptrace_scope=0"
 
 
 def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = False) -> str:
@@ -104,9 +104,9 @@ def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = F
     options = [*(["--native"] if native else []), *(["--locals"] if with_locals else [])]
     command = [tool, "dump", "--full-filenames", *options, "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PY_SPY_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"{ERROR}it did not answer within {PY_SPY_TIMEOUT_S} s"
+        return f"{ERROR}it did not answer within {_PY_SPY_TIMEOUT_S} s"
     if done.returncode == 0:
         return done.stdout
     if native:
@@ -114,20 +114,20 @@ def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = F
     return ERROR + (done.stderr.strip().splitlines() or ["no reason given"])[0].removeprefix(ERROR)
 
 
-def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
+def _spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
     """Return the ranks that a script started with torch.multiprocessing; `pids` are its PyTorch processes.
 
     The rank is the index that `spawn` passed to the process. If this index cannot be read for all processes, they are
     numbered in the order in which they were started.
     """
     stacks = {pid: stack_of(tool, pid, with_locals=True) for pid in pids}
-    found = [pid for pid, text in stacks.items() if not HELPERS.search(text) and not SPAWNER.search(text)]
-    numbered = {int(match[1]): pid for pid in found if (match := SPAWNED_INDEX.search(stacks[pid]))}
+    found = [pid for pid, text in stacks.items() if not _HELPERS.search(text) and not _SPAWNER.search(text)]
+    numbered = {int(match[1]): pid for pid in found if (match := _SPAWNED_INDEX.search(stacks[pid]))}
     by_rank = numbered if len(numbered) == len(found) else dict(enumerate(found))
     return [RankProcess(rank, pid, len(by_rank), rank, len(by_rank)) for rank, pid in sorted(by_rank.items())]
 
 
-def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
+def _write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
     """Write to `dumps` the files that recorders would have written beside the stacks.
 
     `groups_R.json` has the process id of rank R. `collection.json` has the ranks of this machine that have no process.

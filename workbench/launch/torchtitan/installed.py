@@ -12,11 +12,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-PACKAGE = "torchtitan"
+_PACKAGE = "torchtitan"
 UNKNOWN = "of unknown version"
-UNDECLARED = ("torch", "triton")
+_UNDECLARED = ("torch", "triton")
 """The modules that torchtitan imports at its start without naming them in its requirements."""
-TORCH_SINCE = {(0, 3): (2, 14)}
+_TORCH_SINCE = {(0, 3): (2, 14)}
 """{version of torchtitan: the oldest version of torch with which it trains}, for versions that need a newer torch."""
 BACKEND_OPTION = "parallelism.spmd_backend"
 BACKEND_OF_OLDER_TORCH = "partial_dtensor"
@@ -63,11 +63,11 @@ def installed_torchtitan(path: list[str]) -> Torchtitan | None:
 
     The form of its options is found in its files, because a source checkout may have an old version number.
     """
-    spec = PathFinder.find_spec(PACKAGE, path)
+    spec = PathFinder.find_spec(_PACKAGE, path)
     if spec is None or not spec.origin:
         return None
     has_registry = (Path(spec.origin).parent / "models" / "llama3" / "config_registry.py").is_file()
-    return Torchtitan(package_version(PACKAGE) or UNKNOWN, Form.REGISTRY if has_registry else Form.TOML)
+    return Torchtitan(package_version(_PACKAGE) or UNKNOWN, Form.REGISTRY if has_registry else Form.TOML)
 
 
 def package_version(name: str) -> str | None:
@@ -83,7 +83,7 @@ def conflicts(found: Torchtitan, options: tuple[str, ...] = ()) -> list[Conflict
 
     `options` are torchtitan's command-line options; one of them lets torchtitan 0.3 train with an older torch.
     """
-    declared = requires(PACKAGE) or [] if found.version != UNKNOWN else []
+    declared = requires(_PACKAGE) or [] if found.version != UNKNOWN else []
     missing = list(missing_packages(declared))
     wrong = list(wrong_packages(found, declared))
     return [*old_torch(found, options), *([missing_conflict(found, missing)] if missing else []), *wrong]
@@ -103,7 +103,7 @@ def missing_packages(declared: list[str]) -> Iterator[str]:
     for needed in required(declared):
         if package_version(needed.name) is None:
             yield f"{needed.name}{needed.specifier}"
-    yield from (name for name in UNDECLARED if find_spec(name) is None)
+    yield from (name for name in _UNDECLARED if find_spec(name) is None)
 
 
 def wrong_packages(found: Torchtitan, declared: list[str]) -> Iterator[Conflict]:
@@ -127,8 +127,8 @@ def old_torch(found: Torchtitan, options: tuple[str, ...]) -> Iterator[Conflict]
     torchtitan's own metadata do not contain this requirement.
     """
     have = package_version("torch")
-    needed = max((torch for since, torch in TORCH_SINCE.items() if release(found.version)[:2] >= since), default=None)
-    if have is None or needed is None or release(have) >= needed or uses_older_backend(options):
+    needed = max((torch for since, torch in _TORCH_SINCE.items() if release(found.version)[:2] >= since), default=None)
+    if have is None or needed is None or release(have) >= needed or _uses_older_backend(options):
         return
     least = ".".join(map(str, needed))
     title = f"{found.name} needs torch {least} or newer; this is torch {have}"
@@ -136,7 +136,7 @@ def old_torch(found: Torchtitan, options: tuple[str, ...]) -> Iterator[Conflict]
     yield Conflict(title, why, pip([f"torch>={least}"]), prevents_training=True)
 
 
-def uses_older_backend(options: tuple[str, ...]) -> bool:
+def _uses_older_backend(options: tuple[str, ...]) -> bool:
     """Return whether torchtitan's options choose the backend that works with older versions of torch."""
     words = " ".join(options).replace("=", " ").replace("-", "_")
     return f"__{BACKEND_OPTION} {BACKEND_OF_OLDER_TORCH}" in words

@@ -12,12 +12,12 @@ from workbench.launch.torchtitan.options import torchtitan_options
 from workbench.launch.torchtitan.preflight import Settings, missing_assets, resolved_settings
 
 MODULE = "torchtitan.train"
-ON_CPU = (
+_ON_CPU = (
     "no accelerator here: torchtitan trains on the CPU with gloo, by small patches of the start-up hook"
     " (workbench/recorders/startup/torchtitan_on_cpu.py)"
 )
 
-OWN_FILES = ("comm_traces", "profile_trace", "profiling", "structured_logs")
+_OWN_FILES = ("comm_traces", "profile_trace", "profiling", "structured_logs")
 """The subfolders of its dump folder to which torchtitan writes dumps, traces and step logs."""
 
 
@@ -31,20 +31,20 @@ def plan_torchtitan(request: Request) -> Plan:
     if found is None:
         raise MissingExtra("--trainer torchtitan: torchtitan is not installed", "pip install torchtitan")
     options, notes = torchtitan_options(request, found)
-    notes += check_packages(found, options)
+    notes += _check_packages(found, options)
     settings = resolved_settings(found, options)
-    notes += filter(None, [missing_assets(settings), None if settings.device else ON_CPU])
+    notes += filter(None, [missing_assets(settings), None if settings.device else _ON_CPU])
     simulated = settings.mode in IN_ONE_PROCESS
     return Plan(
         request=request,
         command=options,
         module=MODULE,
         folder=Path(settings.dump_folder),
-        environment=environment(request, settings) | (one_process(request) if simulated else {}),
+        environment=environment(request, settings) | (_one_process(request) if simulated else {}),
         starts_ranks=not simulated,
         notes=tuple(notes),
         is_dry_run=simulated,
-        earlier_files=OWN_FILES,
+        earlier_files=_OWN_FILES,
     )
 
 
@@ -64,13 +64,13 @@ def environment(request: Request, settings: Settings) -> dict[str, str]:
     return rank_environment(request) | recorder_settings(recorded)
 
 
-def one_process(request: Request) -> dict[str, str]:
+def _one_process(request: Request) -> dict[str, str]:
     """Return the environment variables that make torchtitan simulate all ranks in one process, which acts as rank 0."""
     world_size = str(request.processes_per_node * request.nnodes)
     return {"NGPU": world_size, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": world_size}
 
 
-def check_packages(found: Torchtitan, options: tuple[str, ...]) -> list[str]:
+def _check_packages(found: Torchtitan, options: tuple[str, ...]) -> list[str]:
     """Return a note on each package that is incompatible with the installed torchtitan.
 
     Raises:

@@ -9,9 +9,9 @@ from workbench.launch.torchtitan.installed import Form, Torchtitan
 if TYPE_CHECKING:
     from workbench.launch.plan import Request
 
-REGISTRY_EXAMPLE = "--module llama3 --config llama3_debugmodel"
-FILE_OPTION = "job.config_file"
-SINCE_0_3 = {
+_REGISTRY_EXAMPLE = "--module llama3 --config llama3_debugmodel"
+_FILE_OPTION = "job.config_file"
+_SINCE_0_3 = {
     "job.dump_folder": "dump_folder",
     "job.print_config": "debug.print_config",
     "job.save_config_file": "debug.save_config_file",
@@ -40,11 +40,11 @@ def torchtitan_options(request: "Request", found: Torchtitan) -> tuple[tuple[str
             f"--incident {request.incident} breaks our own trainer, not torchtitan", "leave out --trainer or --incident"
         )
     overrides, notes = renamed(request.overrides, found)
-    configuration = file_options(request, found) if found.form is Form.TOML else registry_options(request, found)
+    configuration = _file_options(request, found) if found.form is Form.TOML else _registry_options(request, found)
     return (*configuration, *overrides), notes
 
 
-def file_options(request: "Request", found: Torchtitan) -> tuple[str, ...]:
+def _file_options(request: "Request", found: Torchtitan) -> tuple[str, ...]:
     """Return the options that name the TOML file, for versions up to 0.2; empty if no file is given.
 
     Raises:
@@ -55,28 +55,28 @@ def file_options(request: "Request", found: Torchtitan) -> tuple[str, ...]:
         raise UsageProblem(f"{found.name} has no --module: it is configured by a TOML file", hint)
     if request.config and not Path(request.config).is_file():
         raise UsageProblem(f"--config {request.config}: no such file", f"{found.name} reads a TOML file")
-    return (f"--{FILE_OPTION}", request.config) if request.config else ()
+    return (f"--{_FILE_OPTION}", request.config) if request.config else ()
 
 
-def registry_options(request: "Request", found: Torchtitan) -> tuple[str, ...]:
+def _registry_options(request: "Request", found: Torchtitan) -> tuple[str, ...]:
     """Return the options that name the configuration function, for versions since 0.3.
 
     Raises:
         UsageProblem: A TOML file is given, or the module or its function is missing.
     """
     files = [request.config] if request.config and request.config.endswith(".toml") else []
-    files += [word for word in request.overrides if normal(word).partition("=")[0] == f"--{FILE_OPTION}"]
+    files += [word for word in request.overrides if normal(word).partition("=")[0] == f"--{_FILE_OPTION}"]
     if files:
-        hint = f"name a function, {REGISTRY_EXAMPLE}, or install an older one: pip install 'torchtitan<0.3'"
+        hint = f"name a function, {_REGISTRY_EXAMPLE}, or install an older one: pip install 'torchtitan<0.3'"
         raise UsageProblem(f"{found.name} reads no TOML file: {files[0]}", hint)
     if not request.module or not request.config:
-        raise UsageProblem(f"{found.name} needs --module and --config", f"such as {REGISTRY_EXAMPLE}")
+        raise UsageProblem(f"{found.name} needs --module and --config", f"such as {_REGISTRY_EXAMPLE}")
     return "--module", request.module, "--config", request.config
 
 
 def renamed(overrides: tuple[str, ...], found: Torchtitan) -> tuple[tuple[str, ...], list[str]]:
     """Return the overrides with the option names of the installed version, and a note on each that was renamed."""
-    names = SINCE_0_3 if found.form is Form.REGISTRY else {new: old for old, new in SINCE_0_3.items()}
+    names = _SINCE_0_3 if found.form is Form.REGISTRY else {new: old for old, new in _SINCE_0_3.items()}
     words, notes = [], []
     for word in overrides:
         option, equals, value = word.partition("=")

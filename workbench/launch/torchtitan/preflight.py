@@ -12,9 +12,9 @@ from workbench.launch.torchtitan.installed import Torchtitan, package_version, p
 from workbench.launch.torchtitan.resolved_config import MARK
 from workbench.python_path import command, environment
 
-PATIENCE_S = 300.0
-BOX = "│╭╰─╮╯ "
-TESTED_TORCH = "2.13"
+_PATIENCE_S = 300.0
+_BOX = "│╭╰─╮╯ "
+_TESTED_TORCH = "2.13"
 """The version of torch with which torchtitan 0.2.2 is known to work."""
 
 
@@ -58,10 +58,10 @@ def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
     settings = environment() | {"COLUMNS": "1000", "NO_COLOR": "1"}
     try:
         ended = subprocess.run(
-            words, env=settings, capture_output=True, text=True, check=False, timeout=PATIENCE_S, errors="replace"
+            words, env=settings, capture_output=True, text=True, check=False, timeout=_PATIENCE_S, errors="replace"
         )
     except subprocess.TimeoutExpired as error:
-        why = f"{found.name} did not read its configuration within {PATIENCE_S:.0f} s"
+        why = f"{found.name} did not read its configuration within {_PATIENCE_S:.0f} s"
         raise InputError(why, "try it alone: python -c 'import torchtitan.train'") from error
     line = next((line for line in ended.stdout.splitlines() if line.startswith(MARK)), None)
     if line is None:
@@ -82,8 +82,8 @@ def converted(found: Torchtitan, answer: str, output: str) -> Settings:
     if failure.failed == "import":
         raise import_error(found, failure)
     if failure.failed == "options":
-        what, *advice = [*box_lines(output), f"{found.name} does not accept these options"]
-        raise UsageProblem(f"{found.name}: {what}", hint_of(advice))
+        what, *advice = [*_box_lines(output), f"{found.name} does not accept these options"]
+        raise UsageProblem(f"{found.name}: {what}", _hint_of(advice))
     hint = "correct the option that the message names; --dry-run checks the options without starting the job"
     raise UsageProblem(f"{found.name} made no configuration: {failure.message}", hint)
 
@@ -94,22 +94,22 @@ def import_error(found: Torchtitan, failure: Failure) -> InputError:
         package = failure.name.partition(".")[0]
         return InputError(f"{found.name} cannot be imported: {failure.message}", pip([package]))
     torch = package_version("torch")
-    fit = f"{pip([f'torch=={TESTED_TORCH}.*'])} fits to torchtitan 0.2.2"
+    fit = f"{pip([f'torch=={_TESTED_TORCH}.*'])} fits to torchtitan 0.2.2"
     return InputError(f"{found.name} cannot be imported with torch {torch}: {failure.message}", fit)
 
 
-def box_lines(output: str) -> Iterator[str]:
+def _box_lines(output: str) -> Iterator[str]:
     """Yield the lines of the first error message in `output`; torchtitan's option parser (tyro) prints it in a box."""
     rows = [line for line in output.splitlines() if line.startswith(("│", "╭", "╰"))]
     for row in rows:
         if row.startswith("╰"):
             return
-        text = row.strip(BOX).strip()
+        text = row.strip(_BOX).strip()
         if row.startswith("│") and text:
             yield text
 
 
-def hint_of(advice: list[str]) -> str:
+def _hint_of(advice: list[str]) -> str:
     """Return the hint for an option that torchtitan does not know: a similar option, or where to find all options.
 
     `advice` has the lines of the error message of tyro, torchtitan's option parser.

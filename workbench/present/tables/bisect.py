@@ -5,7 +5,7 @@ from analyzers.parity.bisect_model import Divergence
 from analyzers.words import figures, relative
 from workbench.present.table import Table, table
 
-DIFFERENCE = "what | step> | tensor | kind | module | norm in A> | norm in B> | difference> | allowed>"
+_DIFFERENCE = "what | step> | tensor | kind | module | norm in A> | norm in B> | difference> | allowed>"
 
 
 def bisect_tables(data: BisectData) -> list[Table]:
@@ -16,7 +16,7 @@ def bisect_tables(data: BisectData) -> list[Table]:
     )
     named = (("first difference", data.first), ("first value", data.value), ("first not identical", data.inexact))
     return [
-        table("First tensors that differ", DIFFERENCE, (cells(name, one) for name, one in named if one)),
+        table("First tensors that differ", _DIFFERENCE, (cells(name, one) for name, one in named if one)),
         table("Recorded runs", "run | folder | ranks> | steps | tensors>", runs),
         table(
             f"Allowed by rounding, for sums of up to {data.longest_sum} terms",

@@ -17,7 +17,7 @@ GROUPINGS: Mapping[str, Callable[[Diff], Sequence[MemoryChange]]] = {
 }
 """{name of a grouping in dashboard addresses: function that returns the changes of peak memory in this grouping}."""
 SINGULAR = {"categories": "category", "modules": "module", "lines": "source line"}
-HEADS = "{} | A> | B> | change>"
+_HEADS = "{} | A> | B> | change>"
 
 Formatter = Callable[[float], str]
 
@@ -52,14 +52,14 @@ def step_phases(data: CompareData) -> Table:
     rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
     before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
     whole = [("whole step", before, after, after - before)] if rows else []
-    return changes("Mean step by phase", HEADS.format("phase"), [*rows, *whole], duration, 24)
+    return changes("Mean step by phase", _HEADS.format("phase"), [*rows, *whole], duration, 24)
 
 
 def trace_parts(diff: TraceDiff) -> Table:
     """Return a table of the change of each kind of work in a profiled step; the last row is the whole step."""
     rows = [(part.what, part.a_ns, part.b_ns, part.change_ns) for part in diff.parts]
     whole = ("whole step", diff.step_a_ns, diff.step_b_ns, diff.step_b_ns - diff.step_a_ns)
-    return changes("Profiled step by kind of work", HEADS.format("work"), [*rows, whole], duration_ns)
+    return changes("Profiled step by kind of work", _HEADS.format("work"), [*rows, whole], duration_ns)
 
 
 def changed_kinds(diff: TraceDiff) -> list[str]:

@@ -36,7 +36,7 @@ def estimate_tables(data: EstimateData) -> list[Table]:
             "category | bytes> | share>",
             ((name, size(count), share(count, fullest.peak_bytes)) for name, count in categories if count),
         ),
-        modules_table(fullest),
+        _modules_table(fullest),
         table(
             "Peak of each part of the step",
             "part of the step | bytes> | share of the peak>",
@@ -54,7 +54,7 @@ def estimate_tables(data: EstimateData) -> list[Table]:
     ]
 
 
-def modules_table(rank: RankMemory) -> Table:
+def _modules_table(rank: RankMemory) -> Table:
     """Return the table of the modules that use the most memory at a rank's peak, with their largest categories."""
     return table(
         f"Memory by module at the peak of rank {rank.first_rank} (* stands for all layers)",

@@ -11,10 +11,10 @@ from workbench.present.table import Table, table
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = 40
-LONGEST_NAMES = 40
+_ROWS = 40
+_LONGEST_NAMES = 40
 """The most characters for the names of ranks in a title."""
-SINGLE_WAITS = 32
+_SINGLE_WAITS = 32
 """The most waiting ranks that have a row each."""
 
 
@@ -38,11 +38,11 @@ def culprits(found: Sequence[Culprit]) -> Table:
     rows = (
         (
             rank_ranges(c.ranks),
-            class_name(c),
+            _class_name(c),
             c.group_desc or c.group or "",
             "" if c.seq is None else c.seq,
             c.operation or "",
-            user_line(c.frames),
+            _user_line(c.frames),
             rank_ranges(c.victims),
         )
         for c in found
@@ -59,7 +59,7 @@ def waits(data: HangData) -> Table:
     # Groups are numbered by PyTorch; the description (`mesh_tp`) is what the user gave them.
     names = {group.name: group.desc or group.name for group in data.groups}
     together: dict[tuple[object, ...], tuple[list[int], set[int]]] = {}
-    many = len(data.waits) > SINGLE_WAITS
+    many = len(data.waits) > _SINGLE_WAITS
     for w in data.waits:
         name = names.get(w.group, w.group)
         key = (name, w.seq, w.operation, bool(w.waits_for)) if many else (name, w.seq, w.rank)
@@ -85,7 +85,7 @@ def culprit_stacks(found: Sequence[Culprit]) -> list[Table]:
         frames = [frame for frame in culprit.frames if not is_library(frame)] or culprit.frames
         rows = [(frame.name, source_line(frame.filename, frame.line)) for frame in frames]
         title = f"Stack of {rank_names(culprit.ranks)}, innermost frame first"
-        tables += [table(title, "function | source line", rows, ROWS)] if rows else []
+        tables += [table(title, "function | source line", rows, _ROWS)] if rows else []
     return tables
 
 
@@ -98,20 +98,20 @@ def victim_stacks(data: HangData, stacks: "pd.DataFrame") -> list[Table]:
     tables = []
     for culprit in data.culprits:
         direct = {wait.rank for wait in data.waits if set(culprit.ranks) & set(wait.waits_for)} - set(culprit.ranks)
-        frames, ranks = shared_stack(stacks, direct or set(culprit.victims))
+        frames, ranks = _shared_stack(stacks, direct or set(culprit.victims))
         rows = [(frame.name, frame.place) for frame in [f for f in frames if f.own] or frames]
-        title = f"Stack of {few_or_number(ranks)}, waiting, innermost frame first"
-        tables += [table(title, "function | source line", rows, ROWS)] if rows else []
+        title = f"Stack of {_few_or_number(ranks)}, waiting, innermost frame first"
+        tables += [table(title, "function | source line", rows, _ROWS)] if rows else []
     return tables
 
 
-def few_or_number(ranks: Sequence[int]) -> str:
+def _few_or_number(ranks: Sequence[int]) -> str:
     """Return the names of ranks or, if they would fill the line, their number and the first of them."""
     names = rank_names(ranks)
-    return names if len(names) <= LONGEST_NAMES else f"{quantity(len(ranks), 'rank')}, such as {rank_names(ranks[:1])}"
+    return names if len(names) <= _LONGEST_NAMES else f"{quantity(len(ranks), 'rank')}, such as {rank_names(ranks[:1])}"
 
 
-def shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], list[int]]:
+def _shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], list[int]]:
     """Return (frames, ranks that have them) of the stack that most of `ranks` have, innermost frame first.
 
     Each frame is a row of `stacks`. Of stacks with equally many ranks, the first one counts.
@@ -129,12 +129,12 @@ def shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], li
     return (frames, shared) if shared else ([], [])
 
 
-def class_name(culprit: Culprit) -> str:
+def _class_name(culprit: Culprit) -> str:
     """Return the class of a culprit (the kind of its problem) in words, such as `host stuck`."""
     return str(culprit.kind).replace("_", " ")
 
 
-def user_line(frames: Sequence[Frame]) -> str:
+def _user_line(frames: Sequence[Frame]) -> str:
     """Return the innermost frame of the user's code as `train.py:41 step`; `not recorded` if there are no frames."""
     frame = user_frame(list(frames))
     return f"{source_line(frame.filename, frame.line)} {frame.name}" if frame else "not recorded"
@@ -149,7 +149,7 @@ def operations(frame: "pd.DataFrame") -> Table:
     together = views.folded(frame, "columns") if len(frame) else frame
     heads = " | ".join(["seq>", "", *map(ranks_label, together.columns), "source lines"])
     rows = (side_by_side(seq, row) for seq, row in zip(together.index, together.to_numpy().tolist(), strict=True))
-    return table("Operations around the first difference between ranks", heads, rows, ROWS)
+    return table("Operations around the first difference between ranks", heads, rows, _ROWS)
 
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
@@ -169,4 +169,4 @@ def current_positions(places: "pd.DataFrame") -> Table:
     `places` is the result of `hangs.views.locations`, with a row for each set of ranks that were doing the same.
     """
     rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
-    return table("What each rank is doing", "ranks | activity", rows, ROWS)
+    return table("What each rank is doing", "ranks | activity", rows, _ROWS)

@@ -10,9 +10,9 @@ from workbench.present.tables.memory import memory_tables
 from workbench.present.tables.steps import steps_tables
 from workbench.present.tables.trace import trace_tables
 
-CHAIN = "Chain of events"
+_CHAIN = "Chain of events"
 """The title of the table of events."""
-TABLES_BEHIND = 3
+_TABLES_BEHIND = 3
 """The number of tables that are shown of each analyzer that the chain names; the analyzer's own view has the others."""
 
 
@@ -23,16 +23,16 @@ def incident_tables(data: IncidentData) -> list[Table]:
     table of each analyzer.
     """
     events = data.chain if len(data.chain) > 1 else ()
-    chain = table(CHAIN, "# | event", ((i, link.text) for i, link in enumerate(events, 1)))
+    chain = table(_CHAIN, "# | event", ((i, link.text) for i, link in enumerate(events, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
-    rooms = dict(room_tables(data))
+    rooms = dict(_room_tables(data))
     # Nothing went wrong, so no room explains anything: each shows its first table as an overview.
     if not named:
         return [chain, *(table for tables in rooms.values() for table in tables[:1])]
-    return [chain, *(table for room, tables in rooms.items() if room in named for table in tables[:TABLES_BEHIND])]
+    return [chain, *(table for room, tables in rooms.items() if room in named for table in tables[:_TABLES_BEHIND])]
 
 
-def room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
+def _room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
     """Yield (name of the analyzer, its tables) for each analyzer that has data."""
     if data.memory:
         yield "memory", memory_tables(data.memory)

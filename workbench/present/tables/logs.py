@@ -13,17 +13,17 @@ from workbench.present.table import Table, table
 from workbench.present.tables.device_memory import device_memory
 from workbench.present.tables.run import shared_folder
 
-EVENTS, RANKS = 20, 40
-QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
+_EVENTS, _RANKS = 20, 40
+_QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
 """The kinds of events that the tables leave out, because they say little on their own; the JSON document has them."""
 
 
 def logs_tables(data: LogsData) -> list[Table]:
     """Return the tables of a report on text logs: events, ranks and files."""
-    return [event_table(data), *device_tables(data), ranks(data), files(data)]
+    return [event_table(data), *_device_tables(data), ranks(data), files(data)]
 
 
-def device_tables(data: LogsData) -> list[Table]:
+def _device_tables(data: LogsData) -> list[Table]:
     """Return a list with the memory table of one device: the device with the most memory outside the allocator.
 
     The numbers come from out-of-memory messages in the logs. If no log has such a message, the list is empty.
@@ -35,18 +35,18 @@ def device_tables(data: LogsData) -> list[Table]:
     return [device_memory(fullest.parts, f"{rank}, when {size(fullest.requested_bytes)} were requested")]
 
 
-def event_table(data: LogsData, limit: int = EVENTS) -> Table:
+def event_table(data: LogsData, limit: int = _EVENTS) -> Table:
     """Return a table of the first `limit` events in the logs, in the order in which they occur."""
     heads = "rank> | time | event | after step> | message | source line | log | times>"
-    return table("Events in the logs", heads, map(event_cells, shown_events(data)), limit)
+    return table("Events in the logs", heads, map(_event_cells, shown_events(data)), limit)
 
 
 def shown_events(data: LogsData) -> list[views.EventRow]:
-    """Return the events of the logs as rows, without the kinds in `QUIET`."""
-    return [row for row in views.events(data) if row.kind not in QUIET]
+    """Return the events of the logs as rows, without the kinds in `_QUIET`."""
+    return [row for row in views.events(data) if row.kind not in _QUIET]
 
 
-def event_cells(row: views.EventRow) -> tuple[object, ...]:
+def _event_cells(row: views.EventRow) -> tuple[object, ...]:
     """Return the cells of an event's row; if a value is missing, its cell is empty."""
     rank, step = ("" if value is None else value for value in (row.rank, row.step))
     return (rank, row.time, row.kind.replace("_", " "), step, row.message, row.source, row.log, row.count)
@@ -68,7 +68,7 @@ def first_to_show(rows: Sequence[views.EventRow], findings: Sequence[Finding], c
 def ranks(data: LogsData) -> Table:
     """Return a table with a row for each rank in the logs: its last logged step and its last line."""
     rows = ((r.rank, "" if r.last_step is None else r.last_step, r.last_line.strip()) for r in data.ranks)
-    return table("Ranks in the logs", "rank> | last step> | last line", rows, RANKS)
+    return table("Ranks in the logs", "rank> | last step> | last line", rows, _RANKS)
 
 
 def files(data: LogsData) -> Table:

@@ -10,7 +10,7 @@ from workbench.present.table import Table, table
 from workbench.present.tables.device_memory import device_memory
 from workbench.present.tables.memory_breakdown import requested_tables
 
-DETAILED_DEVICES = 2
+_DETAILED_DEVICES = 2
 """The number of devices whose categories are listed: the one that failed, and one to compare it with."""
 
 
@@ -24,16 +24,16 @@ def memory_tables(data: MemoryData) -> list[Table]:
     # Only the last snapshot of each rank is detailed: earlier ones are listed, but describe an earlier moment.
     devices, fullest = data.devices, worst_first(latest(data.devices))
     return [
-        device_list(devices),
-        *(held for d in fullest[:DETAILED_DEVICES] for held in category_tables(d, device_suffix(d, devices))),
+        _device_list(devices),
+        *(held for d in fullest[:_DETAILED_DEVICES] for held in category_tables(d, device_suffix(d, devices))),
         *(largest_stacks(d, device_suffix(d, devices)) for d in fullest[:1]),
         *(device_memory(d.account, device_suffix(d, devices)) for d in fullest[:1]),
     ]
 
 
-def device_list(devices: Sequence[Device]) -> Table:
+def _device_list(devices: Sequence[Device]) -> Table:
     """Return a table with a row for each device of each snapshot."""
-    unnamed = ranks_unknown(devices)
+    unnamed = _ranks_unknown(devices)
     rows = (
         (
             PurePath(d.path).name if unnamed else d.rank,
@@ -45,7 +45,7 @@ def device_list(devices: Sequence[Device]) -> Table:
             size(d.end_allocated_bytes),
             # On a CPU the segments are computed, so nothing was really reserved.
             "" if d.fragmentation.made_up_segments else size(d.reserved_bytes),
-            replay_words(d),
+            _replay_words(d),
         )
         for d in devices
     )
@@ -55,14 +55,14 @@ def device_list(devices: Sequence[Device]) -> Table:
     return table("Memory by rank and device", heads, rows)
 
 
-def replay_words(device: Device) -> str:
+def _replay_words(device: Device) -> str:
     """Return how well the allocation history of a device fits the state that its snapshot lists."""
     if not device.consistent:
         return "does not match the final state"
     return "exceeds the segments" if device.exceeds_segments else "exact"
 
 
-def ranks_unknown(devices: Sequence[Device]) -> bool:
+def _ranks_unknown(devices: Sequence[Device]) -> bool:
     """Return whether several snapshots have no rank number; then tables name devices by their files."""
     return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
 
@@ -71,7 +71,7 @@ def device_suffix(device: Device, devices: Sequence[Device]) -> str:
     """Return the end of a table's title that names the device, such as `, rank 1`; empty if no name is needed."""
     if device.rank is not None:
         return f", rank {device.rank}"
-    return f", {PurePath(device.path).name}" if ranks_unknown(devices) else ""
+    return f", {PurePath(device.path).name}" if _ranks_unknown(devices) else ""
 
 
 def worst_first(devices: Sequence[Device]) -> list[Device]:
@@ -82,15 +82,15 @@ def worst_first(devices: Sequence[Device]) -> list[Device]:
 def category_tables(device: Device, suffix: str) -> Iterator[Table]:
     """Yield tables of memory by category: at the failed allocation (unless it was the peak), and at the peak."""
     if device.oom and device.oom.index != device.peak_index:
-        at = entry_name(device.oom.index)
+        at = _entry_name(device.oom.index)
         yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")
     if MissingEvidence.HISTORY in device.missing:
         yield categories(device.categories, f"Memory by category when the snapshot was taken{suffix}")
     else:
-        yield categories(device.categories, f"Memory by category at the peak{suffix}, {entry_name(device.peak_index)}")
+        yield categories(device.categories, f"Memory by category at the peak{suffix}, {_entry_name(device.peak_index)}")
 
 
-def entry_name(entry: int) -> str:
+def _entry_name(entry: int) -> str:
     """Return an instant of a snapshot's trace in words, such as `after entry 5`; -1 is `before the first entry`."""
     return f"after entry {entry}" if entry >= 0 else "before the first entry"
 

@@ -21,7 +21,7 @@ def what_if(answers: Sequence[WhatIf]) -> list[Table]:
         return []
     fullest = max(answers, key=lambda answer: answer.new_peak_bytes)
     return [
-        new_peaks(answers, ", ".join(f"{change.name}={change.value}" for change in fullest.changes)),
+        _new_peaks(answers, ", ".join(f"{change.name}={change.value}" for change in fullest.changes)),
         new_categories(fullest),
         table(
             "Models behind the estimates",
@@ -31,7 +31,7 @@ def what_if(answers: Sequence[WhatIf]) -> list[Table]:
     ]
 
 
-def new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
+def _new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
     """Return a table of each device's current peak and its estimated peak with `settings`, highest estimate first."""
     rows = (
         (

@@ -12,14 +12,14 @@ from analyzers.words import UNKNOWN, figures, relative
 from workbench.present.table import Table, table
 
 STEPS = 12
-MOST_COLUMNS = 4
+_MOST_COLUMNS = 4
 """The most runs that a table by step shows as columns; with more runs, it has a row per run.
 
 A terminal has no space for more columns of names.
 """
-MOST_STEPS = 6
+_MOST_STEPS = 6
 """The number of steps in a table that has a row per run."""
-MOST_RUNS = 40
+_MOST_RUNS = 40
 """The number of runs in a table that has a row per run."""
 
 
@@ -35,7 +35,7 @@ def agreement(data: ParityData) -> Table:
         f"Largest relative differences from the first run (allowed: {relative(data.tolerance)})",
         "run | ranks> | loss> | gradient norm> | tensors> | first step beyond>",
         (cells(run, is_first=run is data.runs[0]) for run in data.runs),
-        MOST_RUNS,
+        _MOST_RUNS,
     )
 
 
@@ -74,7 +74,7 @@ def first_values(data: ParityData) -> Table:
             for run in data.runs
             if (v := run.first)
         ),
-        MOST_RUNS,
+        _MOST_RUNS,
     )
 
 
@@ -83,7 +83,7 @@ def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
     differences = difference_table(data, curve)
     texts = differences.map(lambda share: "" if math.isnan(share) else relative(share))
     title = f"Relative difference of the {CURVES[curve]} by step (allowed: {relative(data.tolerance)})"
-    lines = differences if len(differences.columns) <= MOST_COLUMNS else differences.T
+    lines = differences if len(differences.columns) <= _MOST_COLUMNS else differences.T
     verdicts = [allowed(shares, data.tolerance) for shares in lines.to_numpy(float).tolist()]
     return by_step(title, texts, limit, verdicts)
 
@@ -104,15 +104,15 @@ def steps_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 def by_step(title: str, texts: pd.DataFrame, limit: int, verdicts: Sequence[str] = ()) -> Table:
     """Return a table of `texts`, which has a row per step and a column per run.
 
-    If there are more than `MOST_COLUMNS` runs, the result has a row per run, and a column for each of the first steps.
+    If there are more than `_MOST_COLUMNS` runs, the result has a row per run, and a column for each of the first steps.
     `verdicts` are the texts of a last column, one for each row of the result.
     """
     first, rows = "step>", texts
-    if len(texts.columns) > MOST_COLUMNS:
-        first, rows = "run", texts.iloc[:MOST_STEPS].T
-        title += f" (first {MOST_STEPS} of {len(texts)} steps)" if len(texts) > MOST_STEPS else ""
+    if len(texts.columns) > _MOST_COLUMNS:
+        first, rows = "run", texts.iloc[:_MOST_STEPS].T
+        title += f" (first {_MOST_STEPS} of {len(texts)} steps)" if len(texts) > _MOST_STEPS else ""
     # A `|` in the name of a run would divide its head in two.
     heads = [first, *(f"{str(name).replace('|', '/')}>" for name in rows), *(["allowed"] if verdicts else [])]
     cells = rows.itertuples(name=None)
     lines = [(*row, verdict) for row, verdict in zip(cells, verdicts, strict=True)] if verdicts else cells
-    return table(title, " | ".join(heads), lines, limit if first == "step>" else max(limit, MOST_RUNS))
+    return table(title, " | ".join(heads), lines, limit if first == "step>" else max(limit, _MOST_RUNS))

@@ -4,7 +4,7 @@ from analyzers.words import duration, percent, share, size
 from workbench.present.table import Table, table
 from workbench.trainer_answers import PlanData, PlannedSettings
 
-MESH = ("replicate", "shard", "context", "tensor", "pipeline")
+_MESH = ("replicate", "shard", "context", "tensor", "pipeline")
 
 
 def plan_tables(data: PlanData) -> list[Table]:
@@ -16,7 +16,7 @@ def plan_tables(data: PlanData) -> list[Table]:
     rows = [row(str(one.rank or number), one, data.limit_bytes) for number, one in enumerate(data.plans, 1)]
     equal = f"; equal ranks are within {percent(data.speed_margin)}" if data.speed_margin else ""
     larger = [row("", data.next_larger, data.limit_bytes)] if data.next_larger else []
-    lines = [(line,) for line in toml_lines(data.plans[0])] if data.plans else []
+    lines = [(line,) for line in _toml_lines(data.plans[0])] if data.plans else []
     return [
         table(f"Settings that fit, by the estimated speed on {data.device}{equal}", heads, rows),
         table("The next larger batch of the first", heads, larger),
@@ -27,7 +27,7 @@ def plan_tables(data: PlanData) -> list[Table]:
 def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]:
     """Return the cells of the table row for one choice of settings; `limit` is the memory of the device in bytes."""
     settings = planned.settings
-    degrees = ((name, settings[f"parallelism.{prefix(name)}_degree"]) for name in MESH)
+    degrees = ((name, settings[f"parallelism.{prefix(name)}_degree"]) for name in _MESH)
     mesh = " x ".join(f"{name} {degree}" for name, degree in degrees if degree != 1) or "one rank"
     mode = settings["activation_checkpoint.mode"]
     option = settings.get("activation_checkpoint.selective_ac_option", "")
@@ -45,7 +45,7 @@ def prefix(name: str) -> str:
     return f"data_parallel_{name}" if name in ("replicate", "shard") else f"{name}_parallel"
 
 
-def toml_lines(planned: PlannedSettings) -> list[str]:
+def _toml_lines(planned: PlannedSettings) -> list[str]:
     """Return the settings as lines of a TOML file."""
     lines: list[str] = []
     for key, value in planned.settings.items():

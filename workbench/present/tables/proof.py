@@ -15,7 +15,7 @@ def proof_tables(data: ProofData) -> list[Table]:
         measured = data.rerun.peak_bytes
         rows.append(
             (
-                phrase(data.applied.changes),
+                _phrase(data.applied.changes),
                 size(data.applied.predicted_bytes),
                 margin,
                 "not recorded" if measured is None else size(measured),
@@ -25,7 +25,7 @@ def proof_tables(data: ProofData) -> list[Table]:
         )
     compared = (
         (
-            phrase(one.changes),
+            _phrase(one.changes),
             size(one.predicted_bytes),
             share(one.predicted_bytes, data.room_bytes),
             "yes" if one.fits else "no",
@@ -62,6 +62,6 @@ def rerun_tables(data: RerunData) -> list[Table]:
     return [table(f"Tensors that jumped first, in step {jumps.step}", columns, rows)]
 
 
-def phrase(change: Settings) -> str:
+def _phrase(change: Settings) -> str:
     """Return changed settings as a phrase such as `mode full, local_batch_size 4`; the section names are left out."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in change.items())

@@ -24,7 +24,7 @@ def rank_list(report: Report[object]) -> Table:
     steps = {rank.rank: rank for rank in rooms.steps.ranks} if rooms.steps else {}
     peaks = peak_bytes(rooms)
     waits = {wait.rank: wait.waits_for for wait in rooms.hang.waits} if rooms.hang else {}
-    named = findings_by_rank(report.findings)
+    named = _findings_by_rank(report.findings)
     # A rank may appear only in a finding, as one that left no file at all does.
     known = {file.rank for file in report.inputs if file.rank is not None} | {*steps, *peaks, *waits, *named}
     rows = (
@@ -51,7 +51,7 @@ def peak_bytes(rooms: RoomData) -> dict[int, int]:
     return peaks
 
 
-def findings_by_rank(findings: Sequence[Finding]) -> dict[int, list[tuple[int, str]]]:
+def _findings_by_rank(findings: Sequence[Finding]) -> dict[int, list[tuple[int, str]]]:
     """Return {rank: [(index in `findings`, severity sign and id)]} of the findings that name the rank."""
     named: dict[int, list[tuple[int, str]]] = {}
     for position, finding in enumerate(findings):
@@ -73,14 +73,14 @@ def file_list(runs: Sequence[Run]) -> Table:
             rank_ranges(file.rank for file in files if file.rank is not None),
             len(files),
             size(sum(file.bytes for file in files)),
-            path_in_run(files[0], runs),
+            _path_in_run(files[0], runs),
         )
         for (kind, step, at_exit), files in sorted(groups.items())
     )
     return table("Files", "kind | step> | ranks | files> | size> | first file", rows, FILES_AT_MOST)
 
 
-def path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
+def _path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
     """Return the path of a file relative to its run; if there are several runs, relative to their common folder."""
     roots = [run.root for run in runs]
     folder = roots[0] if len(roots) == 1 else shared_folder([root.parent for root in roots])

@@ -9,7 +9,7 @@ from workbench.present.table import Table, table
 if TYPE_CHECKING:
     import pandas as pd
 
-BLOCKS, CHANGES, STACKS = 500, 200, 50
+BLOCKS, _CHANGES, STACKS = 500, 200, 50
 NO_STACK = "no stack recorded"
 
 
@@ -61,7 +61,7 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
     return table("Matching blocks", heads, rows, limit)
 
 
-def live_categories(frame: "pd.DataFrame") -> Table:
+def _live_categories(frame: "pd.DataFrame") -> Table:
     """Return a table of live bytes by category after one trace entry, largest first.
 
     `frame` is the result of `memory.views.categories`.
@@ -90,7 +90,7 @@ def module_changes(diff: Diff) -> Table:
         for c in diff.modules
         if c.state != "same"
     )
-    return table("", "change> | before> | now> | blocks> | state | module", rows, CHANGES)
+    return table("", "change> | before> | now> | blocks> | state | module", rows, _CHANGES)
 
 
 def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:

@@ -6,7 +6,7 @@ from analyzers.steps.model import Change, Event, Goodput, RankSteps, StepsData, 
 from analyzers.words import duration, duration_ns, share
 from workbench.present.table import Table, table
 
-BAR, BROKEN_BAR = "|", "¦"
+_BAR, _BROKEN_BAR = "|", "¦"
 """The separator of heads in `table`, and its replacement in names of phases, because these come from a file."""
 PHASES = 6
 
@@ -17,9 +17,9 @@ def steps_tables(data: StepsData) -> list[Table]:
         stragglers(data.stragglers),
         medians(data.ranks),
         wall_time(data.goodput),
-        level_changes(data.changes),
-        untypical_steps(data.tagged),
-        loss_events(data.events),
+        _level_changes(data.changes),
+        _untypical_steps(data.tagged),
+        _loss_events(data.events),
     ]
 
 
@@ -37,12 +37,12 @@ def medians(ranks: Sequence[RankSteps]) -> Table:
     # Sorted by name first, so that phases of equal length keep their order from run to run.
     names = sorted({phase for r in ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
-    rows = ((r.rank, r.steps, duration(r.median_step_s), *(phase_time(r, name) for name in shown)) for r in ranks)
-    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n.replace(BAR, BROKEN_BAR)}>" for n in shown)])
+    rows = ((r.rank, r.steps, duration(r.median_step_s), *(_phase_time(r, name) for name in shown)) for r in ranks)
+    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n.replace(_BAR, _BROKEN_BAR)}>" for n in shown)])
     return table("Median step time by rank", heads, rows)
 
 
-def phase_time(rank: RankSteps, name: str) -> str:
+def _phase_time(rank: RankSteps, name: str) -> str:
     """Return a phase's median time on a rank as text; empty if the rank never entered the phase."""
     return duration(rank.phases[name]) if name in rank.phases else ""
 
@@ -55,14 +55,14 @@ def wall_time(goodput: Goodput | None) -> Table:
     return table("Wall time by activity", "activity | time> | share>", rows)
 
 
-def level_changes(changes: Sequence[Change]) -> Table:
+def _level_changes(changes: Sequence[Change]) -> Table:
     """Return a table of lasting changes of the step time: the first step, and the phase that changed most."""
-    rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in changes)
+    rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, _most_changed(c)) for c in changes)
     heads = "from step> | before> | after> | kind | phase that changed most"
     return table("Changes of the step time", heads, rows)
 
 
-def most_changed(change: Change) -> str:
+def _most_changed(change: Change) -> str:
     """Return the phase that changed most and its change, such as `bwd +12 ms`; `not recorded` without phases."""
     if not change.phases:
         return "not recorded"
@@ -70,7 +70,7 @@ def most_changed(change: Change) -> str:
     return f"{name} {'+' if change.phases[name] >= 0 else '-'}{duration(abs(change.phases[name]))}"
 
 
-def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
+def _untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
     """Return a table of the steps that are left out of the medians, grouped by tag.
 
     A tag names the extra work in such steps, such as compiling or saving a checkpoint.
@@ -79,14 +79,14 @@ def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
     return table("Steps left out of the medians", "tag | steps> | median step>", rows)
 
 
-def loss_events(events: Sequence[Event]) -> Table:
+def _loss_events(events: Sequence[Event]) -> Table:
     """Return a table of events in the loss and the gradient norm, such as spikes."""
     rows = (
         (
             e.step,
             e.kind.replace("_", " "),
-            loss_value(e.before),
-            loss_value(e.value),
+            _loss_value(e.before),
+            _loss_value(e.value),
             "" if e.until is None else e.until,
         )
         for e in events
@@ -94,6 +94,6 @@ def loss_events(events: Sequence[Event]) -> Table:
     return table("Loss and gradient norm", "step> | event | before> | value> | recovered at step>", rows)
 
 
-def loss_value(value: float | None) -> str:
+def _loss_value(value: float | None) -> str:
     """Return a loss or a gradient norm as text with four significant digits; empty for None."""
     return "" if value is None else f"{value:.4g}"

@@ -7,7 +7,7 @@ from analyzers.tokens.model import Position, TokensData, TokenStatistics
 from analyzers.words import share
 from workbench.present.table import Table, table
 
-TEXT_AT_MOST = 60
+_TEXT_AT_MOST = 60
 SPANS = 40
 
 
@@ -18,18 +18,18 @@ def token_tables(data: TokensData) -> list[Table]:
     labels.
     """
     if data.statistics is None:
-        return [plain_tokens(data)]
-    return [*statistics_tables(data.statistics, data), spans_table(data.rows)]
+        return [_plain_tokens(data)]
+    return [*_statistics_tables(data.statistics, data), _spans_table(data.rows)]
 
 
-def plain_tokens(data: TokensData) -> Table:
+def _plain_tokens(data: TokensData) -> Table:
     """Return a table of the tokens that the model reads, each with its label, which the model must predict."""
     rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
     heads = "sequence> | position> | token> | token text | label> | label text"
     return table("Tokens and labels", heads, rows, 64)
 
 
-def statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table]:
+def _statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table]:
     """Return the tables of the numbers about all rows of a data set."""
     facts = [
         ("rows", f"{numbers.rows:,} ({', '.join(f'{form}: {count:,}' for form, count in numbers.forms.items())})"),
@@ -73,10 +73,10 @@ def statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table]
     ]
 
 
-def spans_table(rows: list[Position]) -> Table:
+def _spans_table(rows: list[Position]) -> Table:
     """Return a table of spans: neighbouring tokens with the same role that are all trained or all ignored."""
     heads = "row> | tokens | role | label | text"
-    return table("Spans", heads, (span_cells(span) for span in spans(rows)), SPANS)
+    return table("Spans", heads, (_span_cells(span) for span in spans(rows)), SPANS)
 
 
 def spans(rows: list[Position]) -> Iterator[list[Position]]:
@@ -85,14 +85,14 @@ def spans(rows: list[Position]) -> Iterator[list[Position]]:
         yield list(span)
 
 
-def span_cells(span: list[Position]) -> tuple[object, ...]:
+def _span_cells(span: list[Position]) -> tuple[object, ...]:
     """Return the cells of the table row for a span."""
     first, last = span[0], span[-1]
     where = str(first.position) if first is last else f"{first.position}-{last.position}"
-    return first.sequence, where, first.role, "trained" if first.trained else "ignored", shortened(span_text(span))
+    return first.sequence, where, first.role, "trained" if first.trained else "ignored", shortened(_span_text(span))
 
 
-def span_text(span: list[Position]) -> str:
+def _span_text(span: list[Position]) -> str:
     """Return the text of a span's tokens with visible line ends."""
     return visible("".join(position.text for position in span))
 
@@ -104,5 +104,5 @@ def visible(text: str) -> str:
 
 def shortened(text: str) -> str:
     """Return a text; if it is long, its middle is left out, because mistakes in masks are at the ends of a span."""
-    half = TEXT_AT_MOST // 2
-    return text if len(text) <= TEXT_AT_MOST else f"{text[:half]} \u2026 {text[-half:]}"
+    half = _TEXT_AT_MOST // 2
+    return text if len(text) <= _TEXT_AT_MOST else f"{text[:half]} \u2026 {text[-half:]}"

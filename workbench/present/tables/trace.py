@@ -18,7 +18,7 @@ from workbench.present.tables.trace_rank import NO_GROUP, detail_tables
 if TYPE_CHECKING:
     import pandas as pd
 
-EVENTS, PEERS = 12, 16
+_EVENTS, _PEERS = 12, 16
 
 
 def trace_tables(data: TraceData) -> list[Table]:
@@ -26,12 +26,12 @@ def trace_tables(data: TraceData) -> list[Table]:
     return [
         time_by_rank(data.ranks),
         opportunities(data.opportunities),
-        idle_causes([r for r in data.ranks if r.device is not None]),
+        _idle_causes([r for r in data.ranks if r.device is not None]),
         what_if(data.what_ifs, data.stages_unknown),
         *waiting_tables(data),
         bytes_sent(data.ranks),
-        clock_offsets([c for c in data.clocks if not c.same_host]),
-        floating_point_work([r for r in data.ranks if r.flops]),
+        _clock_offsets([c for c in data.clocks if not c.same_host]),
+        _floating_point_work([r for r in data.ranks if r.flops]),
         critical_path(data.critical),
         problems(data.ranks),
         *(section for rank in data.ranks[:1] for section in rank_tables(rank)),
@@ -48,14 +48,14 @@ def longest_events(blocks: "pd.DataFrame") -> Table:
 
     Neighbouring short events share a row.
     """
-    most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
+    most = blocks.nlargest(_EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
     rows = (
         (shortened(name), lane, kind or "host", count, duration_ns(start), duration_ns(busy))
         for name, lane, kind, count, start, busy in zip(*columns, strict=True)
     )
     heads = "longest event | stream or thread | kind | events> | start> | duration>"
-    return table("Longest events in view", heads, rows, EVENTS)
+    return table("Longest events in view", heads, rows, _EVENTS)
 
 
 def latest_arrivals(late: "pd.DataFrame") -> Table:
@@ -63,13 +63,13 @@ def latest_arrivals(late: "pd.DataFrame") -> Table:
 
     `late` is the result of `traces.views.lateness`.
     """
-    last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
+    last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(_EVENTS, "late_ns", keep="first")
     columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
     rows = (
         (f"#{which}", name, rank, duration_ns(late_ns), duration_ns(start))
         for which, name, rank, late_ns, start in zip(*columns, strict=True)
     )
-    return table("Latest arrivals", "collective | name | last rank> | late by> | arrived at>", rows, EVENTS)
+    return table("Latest arrivals", "collective | name | last rank> | late by> | arrived at>", rows, _EVENTS)
 
 
 def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
@@ -133,14 +133,14 @@ def step_numbers(account: RankTrace) -> str:
 def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
     """Return a table of the bytes that each rank sends to each other rank by all-to-all collectives.
 
-    The table covers only the process group that sends the most bytes, and has at most `PEERS` columns.
+    The table covers only the process group that sends the most bytes, and has at most `_PEERS` columns.
     """
     # One matrix only: jobs have a group for each mesh axis, and the busiest is the one that costs time.
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
-    members = len(most.sent_bytes[:PEERS]) if most else 0
-    peers = most.ranks[:PEERS] if most and most.ranks else [f"member {i}" for i in range(members)]
+    members = len(most.sent_bytes[:_PEERS]) if most else 0
+    peers = most.ranks[:_PEERS] if most and most.ranks else [f"member {i}" for i in range(members)]
     rows = (
-        (r.rank, e.count, *(size(sent) for sent in e.sent_bytes[:PEERS]))
+        (r.rank, e.count, *(size(sent) for sent in e.sent_bytes[:_PEERS]))
         for r in ranks
         for e in r.exchanges
         if most and (e.group, e.ranks) == (most.group, most.ranks)
@@ -149,7 +149,7 @@ def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
     return table(f"Bytes sent by all-to-all in group {most.group_desc or most.group if most else ''}", heads, rows)
 
 
-def idle_causes(ranks: Sequence[RankTrace]) -> Table:
+def _idle_causes(ranks: Sequence[RankTrace]) -> Table:
     """Return a table of the causes of the device's idle time, by rank."""
     causes = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
     rows = (
@@ -166,7 +166,7 @@ def idle_causes(ranks: Sequence[RankTrace]) -> Table:
     return table("Why the device does not compute", f"rank> | device> | step numbers> | {causes}", rows)
 
 
-def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
+def _floating_point_work(ranks: Sequence[RankTrace]) -> Table:
     """Return a table of each rank's floating-point operations per second, compared with the peak of its device.
 
     Only operators with recorded shapes count.
@@ -197,7 +197,7 @@ def problems(ranks: Sequence[RankTrace]) -> Table:
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 
 
-CHANGES = {
+_CHANGES = {
     Change.RANK_AS_OTHERS: "rank {rank} works no longer than the others",
     Change.WITHOUT_PHASE: "{name} takes no time on any rank",
     Change.COLLECTIVE_TWICE_AS_FAST: "{name} transfers in half the time",
@@ -213,7 +213,7 @@ def what_if(answers: Iterable[WhatIf], stages_unknown: str = "") -> Table:
     """
     rows: list[tuple[object, ...]] = [
         (
-            CHANGES[answer.change].format(
+            _CHANGES[answer.change].format(
                 rank=answer.rank, name=answer.name, stage=answer.stage, ranks=rank_names(answer.ranks)
             ),
             duration_ns(answer.saved_ns // answer.steps),
@@ -224,7 +224,7 @@ def what_if(answers: Iterable[WhatIf], stages_unknown: str = "") -> Table:
     ]
     if stages_unknown:
         rows.append((f"a pipeline stage computes as fast as the others: unknown, {stages_unknown}", None, None, None))
-    return table("What if (the ranks played again)", "if | saves a step> | of> | share>", rows, EVENTS)
+    return table("What if (the ranks played again)", "if | saves a step> | of> | share>", rows, _EVENTS)
 
 
 def waiting_tables(data: TraceData, collectives: int = 5) -> list[Table]:
@@ -234,9 +234,9 @@ def waiting_tables(data: TraceData, collectives: int = 5) -> list[Table]:
     """
     return [
         waiting(data.waits),
-        waiting_by_axis([a for a in data.axes if a.groups > 1]),
-        waiting_by_group(data.groups),
-        longest_waits(data.meetings, collectives),
+        _waiting_by_axis([a for a in data.axes if a.groups > 1]),
+        _waiting_by_group(data.groups),
+        _longest_waits(data.meetings, collectives),
     ]
 
 
@@ -274,7 +274,7 @@ def waiting(waits: Iterable[RankWaits]) -> Table:
     return table("Waiting in collectives by rank", heads, rows)
 
 
-def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
+def _waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
     """Return a table of the waiting time in collectives along each axis of the mesh.
 
     The process groups with the same description form an axis.
@@ -296,7 +296,7 @@ def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
     return table("Waiting by mesh axis", heads, rows, 8)
 
 
-def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
+def _waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
     """Return a table of the waiting time in each process group, and of the rank that caused most of it."""
     rows = (
         (
@@ -315,7 +315,7 @@ def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
     return table("Waiting by process group", heads, rows, 5)
 
 
-def longest_waits(meetings: Iterable[CollectiveWait], limit: int) -> Table:
+def _longest_waits(meetings: Iterable[CollectiveWait], limit: int) -> Table:
     """Return a table of the collectives in which ranks waited longest, at most `limit` of them."""
     heads = "collective | group | step> | last rank> | late by> | total waiting> | transfer>"
     rows = (
@@ -334,7 +334,7 @@ def longest_waits(meetings: Iterable[CollectiveWait], limit: int) -> Table:
     return table("Collectives with the most waiting", heads, rows, limit)
 
 
-def clock_offsets(clocks: Iterable[Clock]) -> Table:
+def _clock_offsets(clocks: Iterable[Clock]) -> Table:
     """Return a table of the clock offsets between ranks on different hosts.
 
     The offsets are estimated from the times at which collectives end on each rank.

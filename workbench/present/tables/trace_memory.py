@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     )
     from analyzers.traces.model import RankTrace
 
-ROWS = 8
+_ROWS = 8
 
 
 def memory_tables(rank: "RankTrace") -> list[Table]:
     """Return the tables of the memory of each traced device; empty if allocations were not recorded."""
-    return [devices(rank), *(section for memory in rank.device_memory for section in device_tables(rank, memory))]
+    return [devices(rank), *(section for memory in rank.device_memory for section in _device_tables(rank, memory))]
 
 
 def devices(rank: "RankTrace") -> Table:
@@ -48,7 +48,7 @@ def devices(rank: "RankTrace") -> Table:
     return table(f"Memory during the recording{rank_suffix(rank)}", heads, rows)
 
 
-def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
+def _device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
     """Return the memory tables of one device."""
     suffix = f", {device_name(memory)}{rank_suffix(rank)}"
     return [
@@ -58,7 +58,7 @@ def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
         totals(f"Memory by phase{suffix}", memory.phases),
         steps(f"Memory by step{suffix}", memory.steps),
         largest(f"Largest allocations{suffix}", memory.largest),
-        never_freed(f"Memory never freed during the recording{suffix}", memory.unfreed),
+        _never_freed(f"Memory never freed during the recording{suffix}", memory.unfreed),
     ]
 
 
@@ -79,7 +79,7 @@ def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
         for item in items
     )
     heads = "name | allocations> | allocated> | net> | own allocated> | own net>"
-    return table(title, heads, rows, ROWS)
+    return table(title, heads, rows, _ROWS)
 
 
 def steps(title: str, items: "Iterable[StepMemory]") -> Table:
@@ -98,7 +98,7 @@ def steps(title: str, items: "Iterable[StepMemory]") -> Table:
         for step in items
     )
     heads = "step> | at the start> | peak> | peak reserved> | at the end> | growth> | allocations> | allocated>"
-    return table(title, heads, rows, ROWS)
+    return table(title, heads, rows, _ROWS)
 
 
 def largest(title: str, items: "Iterable[Allocation]") -> Table:
@@ -115,16 +115,16 @@ def largest(title: str, items: "Iterable[Allocation]") -> Table:
         )
         for allocation in items
     )
-    return table(title, "size> | step> | phase | operator | module | function | lifetime>", rows, ROWS)
+    return table(title, "size> | step> | phase | operator | module | function | lifetime>", rows, _ROWS)
 
 
-def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
+def _never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
     """Return a table of the source lines that allocated memory which was not freed before the recording ended."""
     rows = (
         (size(k.bytes), k.count, user_function(k.operator), user_function(k.module), user_function(k.line))
         for k in items
     )
-    return table(title, "size> | allocations> | operator | module | function", rows, ROWS)
+    return table(title, "size> | allocations> | operator | module | function", rows, _ROWS)
 
 
 def device_name(memory: "DeviceMemory") -> str:

@@ -10,15 +10,15 @@ from workbench.present.table import Table, table
 if TYPE_CHECKING:
     from analyzers.traces.model import Cost, RankTrace
 
-ROWS = 8
+_ROWS = 8
 NO_GROUP = "not recorded"
 
 
 def detail_tables(rank: "RankTrace") -> list[Table]:
     """Return all tables of one rank except memory tables; in each table, the items with the most time come first."""
     builders = (
-        phases, kernels, occupancy, operators, launched_kernels, input_shapes, modules, user_functions, annotations,
-        streams, collectives, launches, queues, blocking_calls, copies, copy_sizes, graphs, sequences, compiled_code,
+        phases, kernels, occupancy, operators, _launched_kernels, _input_shapes, modules, _user_functions, annotations,
+        streams, collectives, launches, queues, _blocking_calls, copies, copy_sizes, graphs, sequences, compiled_code,
         counters,
     )  # fmt: skip
     return [build(rank) for build in builders]
@@ -43,7 +43,7 @@ def phases(rank: "RankTrace") -> Table:
         )
         for p in rank.phases
     )
-    return table(f"Work by phase that launched it{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"Work by phase that launched it{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def kernels(rank: "RankTrace") -> Table:
@@ -65,7 +65,7 @@ def kernels(rank: "RankTrace") -> Table:
         for k in rank.kernels
     )
     title = "Kernels by total time" if rank.device is not None else "Operators by total time"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"{title}{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def occupancy(rank: "RankTrace") -> Table:
@@ -83,7 +83,7 @@ def occupancy(rank: "RankTrace") -> Table:
         if k.occupancy is not None or k.limited_by
     )
     heads = "name | share> | occupancy> | warps per SM> | blocks per SM> | limited by"
-    return table(f"Occupancy of the longest kernels{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"Occupancy of the longest kernels{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def operators(rank: "RankTrace") -> Table:
@@ -101,19 +101,19 @@ def operators(rank: "RankTrace") -> Table:
         if o.device_ns
     )
     heads = "name | count> | own host time> | device> | rate> | bound by"
-    return table(f"Operators{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"Operators{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
-def launched_kernels(rank: "RankTrace") -> Table:
+def _launched_kernels(rank: "RankTrace") -> Table:
     """Return a table of the kernels that each operator launches."""
     rows = (
         (shortened(pair.operator, SHORT), kernel_name(pair.kernel, MEDIUM), pair.count, duration_ns(pair.total_ns))
         for pair in rank.launched
     )
-    return table(f"Kernels by operator{rank_suffix(rank)}", "operator | kernel | count> | total>", rows, ROWS)
+    return table(f"Kernels by operator{rank_suffix(rank)}", "operator | kernel | count> | total>", rows, _ROWS)
 
 
-def input_shapes(rank: "RankTrace") -> Table:
+def _input_shapes(rank: "RankTrace") -> Table:
     """Return a table of operator time by input shapes, if the profiler recorded shapes."""
     rows = (
         (
@@ -128,16 +128,16 @@ def input_shapes(rank: "RankTrace") -> Table:
         for shape in rank.shapes
     )
     heads = "name | inputs | count> | total> | rate> | bound by"
-    return table(f"Operators by input shapes{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"Operators by input shapes{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def modules(rank: "RankTrace") -> Table:
     """Return a table of the time of each module of the model, including the modules that it calls."""
     rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
-    return table(f"Modules{rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, ROWS)
+    return table(f"Modules{rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, _ROWS)
 
 
-def user_functions(rank: "RankTrace") -> Table:
+def _user_functions(rank: "RankTrace") -> Table:
     """Return a table of the time of the user's own functions."""
     return costs(rank, rank.lines, "Functions in user code")
 
@@ -161,7 +161,7 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
         for item in items
     )
     heads = "name | count> | host> | own host time> | device> | kernels>"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"{title}{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def streams(rank: "RankTrace") -> Table:
@@ -180,7 +180,7 @@ def streams(rank: "RankTrace") -> Table:
     )
     heads = "name | events> | busy> | compute> | communication> | memory> | idle>"
     title = "Streams" if rank.device is not None else "Threads"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"{title}{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def collectives(rank: "RankTrace") -> Table:
@@ -231,15 +231,15 @@ def queues(rank: "RankTrace") -> Table:
     """
     rows = ((q.name, q.count, figures(q.mean), q.max, duration_ns(q.full_ns)) for q in rank.queues)
     heads = "name | launches> | mean length> | longest> | time above 1000>"
-    return table(f"Launch queues{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"Launch queues{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
-def blocking_calls(rank: "RankTrace") -> Table:
+def _blocking_calls(rank: "RankTrace") -> Table:
     """Return a table of the calls in which the host waits for the device."""
     rows = (
         (call.name, call.count, duration_ns(call.total_ns), duration_ns(call.max_ns)) for call in rank.synchronisations
     )
-    return table(f"Calls that block the host{rank_suffix(rank)}", "name | count> | total> | longest>", rows, ROWS)
+    return table(f"Calls that block the host{rank_suffix(rank)}", "name | count> | total> | longest>", rows, _ROWS)
 
 
 def copies(rank: "RankTrace") -> Table:
@@ -313,7 +313,7 @@ def compiled_code(rank: "RankTrace") -> Table:
         )
         for f in (rank.compiled.frames if rank.compiled else [])
     )
-    return table(f"Compiled code{rank_suffix(rank)}", heads, rows, ROWS)
+    return table(f"Compiled code{rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def counters(rank: "RankTrace") -> Table:

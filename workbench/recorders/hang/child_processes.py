@@ -8,15 +8,15 @@ from pathlib import Path
 
 from workbench.recorders.hang.rank_process import RankProcess, children_of
 
-MOST_CHILDREN = 8
-STACKS_TIMEOUT_S = 1.0
-COMMAND_LENGTH = 200
+_MOST_CHILDREN = 8
+_STACKS_TIMEOUT_S = 1.0
+_COMMAND_LENGTH = 200
 
 
 def describe_children(worker: RankProcess) -> bytes:
     """Return a text about the child processes of rank `worker`, with the stacks of forked ones; empty without any."""
     rank = worker.process
-    return b"" if rank is None else b"".join(describe(worker, pid) for pid in children_of(rank)[:MOST_CHILDREN])
+    return b"" if rank is None else b"".join(describe(worker, pid) for pid in children_of(rank)[:_MOST_CHILDREN])
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
@@ -26,14 +26,14 @@ def describe(worker: RankProcess, pid: int) -> bytes:
     """
     stacks = b""
     with contextlib.suppress(OSError):
-        stacks = worker.signal_stacks(STACKS_TIMEOUT_S, pid)
-    return f"Process {pid}: {command_line(pid)}\n".encode() + stacks + b"\n"
+        stacks = worker.signal_stacks(_STACKS_TIMEOUT_S, pid)
+    return f"Process {pid}: {_command_line(pid)}\n".encode() + stacks + b"\n"
 
 
-def command_line(pid: int) -> str:
+def _command_line(pid: int) -> str:
     """Return the command line of a process as a single line, cut if it is long; empty if the process has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return " ".join(word.decode(errors="replace") for word in words if word).replace("\n", " ")[:COMMAND_LENGTH]
+    return " ".join(word.decode(errors="replace") for word in words if word).replace("\n", " ")[:_COMMAND_LENGTH]

@@ -25,19 +25,19 @@ from workbench.recorders.hang.rank_process import RankProcess, is_running, read_
 from workbench.recorders.own_files import note, remove_file
 
 POLL_S = 0.2
-STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
-STALLED_AFTER_SLOW = 0.6  # after a stall that ended by itself, so that slow steps do not use up the sets
-STALLED_AFTER_START = 0.8  # while a rank has not registered: it may only start more slowly than the others
-SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
-SECOND_ROUND_AT_MOST_S = 10.0
-SECOND_ROUND_BY_HAND_S = 3.0  # a person waits for the answer
-SECOND_ROUND_ENDING_S = 1.0  # ranks that fail, or got SIGTERM, wait for both rounds before they end
-QUIET_S = 0.6  # a rank whose heartbeat stood for this long waits for another rank
-SETTLE_S = 3.0  # how long the other ranks get to reach that state
-MAX_SETS = 8  # each set interrupts the ranks: a job that stalls again and again must still train
-HEALTH_S = 20.0  # how long the end of the collector waits for what the node says
-BY_HAND = "by hand"
-SOCKET_FOLDER, SOCKET_NAME = "wb_", "rank"
+_STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
+_STALLED_AFTER_SLOW = 0.6  # after a stall that ended by itself, so that slow steps do not use up the sets
+_STALLED_AFTER_START = 0.8  # while a rank has not registered: it may only start more slowly than the others
+_SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
+_SECOND_ROUND_AT_MOST_S = 10.0
+_SECOND_ROUND_BY_HAND_S = 3.0  # a person waits for the answer
+_SECOND_ROUND_ENDING_S = 1.0  # ranks that fail, or got SIGTERM, wait for both rounds before they end
+_QUIET_S = 0.6  # a rank whose heartbeat stood for this long waits for another rank
+_SETTLE_S = 3.0  # how long the other ranks get to reach that state
+_MAX_SETS = 8  # each set interrupts the ranks: a job that stalls again and again must still train
+_HEALTH_S = 20.0  # how long the end of the collector waits for what the node says
+_BY_HAND = "by hand"
+_SOCKET_FOLDER, _SOCKET_NAME = "wb_", "rank"
 """How `FlightRecorder` names the Unix socket of a rank, and how its folder's name begins."""
 
 
@@ -61,13 +61,13 @@ class Cause:
     def second_round_after_s(self) -> float:
         """Seconds between the two rounds of dumps: a slow rank advances between them, a stuck rank does not."""
         if self.reason == "stalled":
-            return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
-        return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
+            return min(_SECOND_ROUND_AFTER * self.timeout_s, _SECOND_ROUND_AT_MOST_S)
+        return _SECOND_ROUND_BY_HAND_S if self.job_continues else _SECOND_ROUND_ENDING_S
 
     @property
     def job_continues(self) -> bool:
         """Whether the job may continue after the dumps; then taking dumps must not disturb the job."""
-        return self.reason == "stalled" or self.detail == BY_HAND
+        return self.reason == "stalled" or self.detail == _BY_HAND
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Collector:
         self._reported_dead: set[int] = set()
         self._last_dump_ns = 0
         self._sets = 0
-        self._stall_share = STALLED_AFTER
+        self._stall_share = _STALLED_AFTER
         self._health: threading.Thread | None = None
 
     def run(self) -> None:
@@ -109,11 +109,11 @@ class Collector:
             if cause := self._cause():
                 self._collect_if_possible(cause)
             self._answer_requests()
-            if self._job_ended() or is_deleted(self.dumps):
+            if self._job_ended() or _is_deleted(self.dumps):
                 break
             time.sleep(POLL_S)
         if self._health:
-            self._health.join(HEALTH_S)
+            self._health.join(_HEALTH_S)
         for worker in self.workers:
             if worker.side_file:
                 remove_socket(Path(worker.side_file["server"]))
@@ -136,20 +136,20 @@ class Collector:
         """
         if not cause.job_continues:
             self._settle()
-        set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
+        set_folder, asked_ns = _claim_set(self.dumps), time.time_ns()
         # Where files are sent to another node, their sender reads it, so that other nodes' ranks are dumped as well.
         claim = {"reason": cause.reason, "detail": cause.detail, "asked_ns": asked_ns, "elsewhere": cause.elsewhere}
         write_json(set_folder / ".claimed", claim)
         rounds = [take_round(self.workers, set_folder, 1, send_signals=not cause.job_continues)]
-        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
+        write_json(set_folder / "collection.json", _collection_document(cause, asked_ns, rounds, self.plan.attempt))
         self._health = save_in_background(self.plan.folder, set_folder, self._started_s())
         time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
         rounds.append(take_round(self.workers, set_folder / "round_2", 2))
-        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
+        write_json(set_folder / "collection.json", _collection_document(cause, asked_ns, rounds, self.plan.attempt))
         self._last_dump_ns = asked_ns  # what has moved since the first round may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():
-            self._stall_share = STALLED_AFTER_SLOW
+            self._stall_share = _STALLED_AFTER_SLOW
         return set_folder
 
     def _started_s(self) -> float:
@@ -167,7 +167,7 @@ class Collector:
     def _cause(self) -> Cause | None:
         if died := self._dead_rank():
             return died
-        if self._sets >= MAX_SETS:
+        if self._sets >= _MAX_SETS:
             return None
         return self._request() or self._stalled_rank()
 
@@ -206,7 +206,7 @@ class Collector:
     def _stalled_rank(self) -> Cause | None:
         now, share = time.time_ns(), self._stall_share
         if any(worker.side_file is None for worker in self.workers):
-            share = max(share, STALLED_AFTER_START)
+            share = max(share, _STALLED_AFTER_START)
         for worker in self.workers:
             beat = worker.heartbeat
             if beat is None or worker.ended_cleanly or worker.has_exited:
@@ -234,10 +234,10 @@ class Collector:
         Each rank has then reached the collective in which it waits for the rank that failed or died. So the dumps show
         this collective.
         """
-        deadline = time.time_ns() + int(SETTLE_S * 1e9)
+        deadline = time.time_ns() + int(_SETTLE_S * 1e9)
         while time.time_ns() < deadline:
             beats = [w.heartbeat for w in self.workers if not w.has_exited and not w.ended_cleanly]
-            if all(beat is None or time.time_ns() - beat.time_ns > QUIET_S * 1e9 for beat in beats):
+            if all(beat is None or time.time_ns() - beat.time_ns > _QUIET_S * 1e9 for beat in beats):
                 return
             time.sleep(POLL_S)
 
@@ -256,14 +256,14 @@ class Collector:
 
         A rank that has requested dumps waits until its request file is deleted.
         """
-        if not self._any_moved() or self._sets >= MAX_SETS:
+        if not self._any_moved() or self._sets >= _MAX_SETS:
             for path in self._requests():
                 remove_file(path)
 
 
 def remove_socket(path: Path) -> None:
     """Remove the Unix socket of a rank and its folder, if these are what `FlightRecorder` makes, and nothing else."""
-    if path.name != SOCKET_NAME or not path.parent.name.startswith(SOCKET_FOLDER):
+    if path.name != _SOCKET_NAME or not path.parent.name.startswith(_SOCKET_FOLDER):
         return
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(path.lstat().st_mode) and path.lstat().st_uid == os.geteuid():
@@ -271,7 +271,7 @@ def remove_socket(path: Path) -> None:
             path.parent.rmdir()
 
 
-def is_deleted(folder: Path) -> bool:
+def _is_deleted(folder: Path) -> bool:
     """Return whether a folder no longer exists; False if this is unknown because a shared disk does not answer."""
     try:
         folder.stat()
@@ -282,7 +282,7 @@ def is_deleted(folder: Path) -> bool:
     return False
 
 
-def collection_document(
+def _collection_document(
     cause: Cause, asked_ns: int, rounds: list[dict[str, object]], attempt: int
 ) -> dict[str, object]:
     """Return the content of `collection.json`, which describes a set of dumps (one or two rounds).
@@ -302,7 +302,7 @@ def collection_document(
     }
 
 
-def claim_set(dumps: Path) -> Path:
+def _claim_set(dumps: Path) -> Path:
     """Create and return the folder for the next set of dumps: the folder `dumps` itself, then dumps/set_2, set_3, ...
 
     Collectors that run at the same time get different folders.
@@ -319,7 +319,7 @@ def claim_set(dumps: Path) -> Path:
             return set_folder
 
 
-def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
+def _ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
     """Return (ranks of the run whose process provably runs on this host, ascending; number of restarts).
 
     Both are read from the files `groups_R.json`, which each rank R has written.
@@ -336,10 +336,10 @@ def once(folder: Path) -> Path | None:
 
     Return the folder of the dumps; None if no rank of the run is on this host.
     """
-    ranks, attempt = ranks_on_this_host(folder)
+    ranks, attempt = _ranks_on_this_host(folder)
     if not ranks:
         return None
-    return Collector(Plan(folder, ranks, attempt, 0.0, 0.0)).collect(Cause("asked", BY_HAND))
+    return Collector(Plan(folder, ranks, attempt, 0.0, 0.0)).collect(Cause("asked", _BY_HAND))
 
 
 def main() -> None:

@@ -18,11 +18,11 @@ from workbench.recorders.files import write_bytes
 from workbench.recorders.hang.child_processes import describe_children
 from workbench.recorders.hang.rank_process import RankProcess
 
-PICKLE_TIMEOUT_S = 2.5
-PICKLE_RETRY_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
-JSON_TIMEOUT_S = 4.0
-STACKS_TIMEOUT_S = 2.0
-PY_SPY_TIMEOUT_S = 5.0
+_PICKLE_TIMEOUT_S = 2.5
+_PICKLE_RETRY_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
+_JSON_TIMEOUT_S = 4.0
+_STACKS_TIMEOUT_S = 2.0
+_PY_SPY_TIMEOUT_S = 5.0
 Answer = dict[str, Any]
 
 
@@ -39,13 +39,13 @@ def take_round(
         # Known from the first round of this set; in a new set the rank may have released the GIL.
         worker.holds_gil = worker.holds_gil and number > 1
     answers: dict[int, Answer] = {worker.rank: unanswered(worker) for worker in workers}
-    questions = [send_recv_counts, flight_recorder_dump, stacks_by_http, stacks_by_py_spy]
-    for question in [*questions, *([stacks_by_signal, stacks_of_children] if send_signals else [])]:
-        ask_all(question, workers, answers, folder)
+    questions = [_send_recv_counts, _flight_recorder_dump, _stacks_by_http, _stacks_by_py_spy]
+    for question in [*questions, *([_stacks_by_signal, _stacks_of_children] if send_signals else [])]:
+        _ask_all(question, workers, answers, folder)
     return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
 
 
-def ask_all(
+def _ask_all(
     question: Callable[[RankProcess, Answer, Path], None],
     workers: Sequence[RankProcess],
     answers: dict[int, Answer],
@@ -82,7 +82,7 @@ def unanswered(worker: RankProcess) -> Answer:
     }
 
 
-def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
+def _send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
     """Write the counts of sends and receives of the rank `worker` to `folder`.
 
     They are read from a file that the rank has written, so this works even if the rank no longer responds.
@@ -91,7 +91,7 @@ def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
-def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
+def _flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
     """Write the Flight Recorder dump of the rank `worker` to `folder`, and record the outcome in `answer`.
 
     First a pickle with stack frames is requested. If this fails, JSON without stack frames is requested: it does not
@@ -101,10 +101,10 @@ def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> N
     if answer["status"] != "timeout" or answer["process"] == "stopped":
         return
     answer["asked_ns"] = time.time_ns()
-    patience = PICKLE_RETRY_S if worker.holds_gil else PICKLE_TIMEOUT_S
+    patience = _PICKLE_RETRY_S if worker.holds_gil else _PICKLE_TIMEOUT_S
     worker.holds_gil = not fetch(worker, answer, folder, "pickle", patience) and answer["status"] == "timeout"
     if answer["status"] != "ok":
-        fetch(worker, answer, folder, "json", JSON_TIMEOUT_S)
+        fetch(worker, answer, folder, "json", _JSON_TIMEOUT_S)
 
 
 def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
@@ -130,7 +130,7 @@ def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeo
     return True
 
 
-def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
+def _stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
     """Write the Python stacks of all threads of the rank `worker` to `folder`, and record this in `answer`.
 
     The stacks come from the HTTP server of the rank, which needs the rank's GIL.
@@ -138,19 +138,19 @@ def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
-        body = worker.ask("dump_traceback", STACKS_TIMEOUT_S)
+        body = worker.ask("dump_traceback", _STACKS_TIMEOUT_S)
     except OSError:
         return
     write_bytes(folder / f"stacks_{worker.rank}.txt", body)
     answer["stacks"] = "http"
 
 
-def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
+def _needs_stacks(worker: RankProcess, answer: Answer) -> bool:
     """Return whether a rank still runs and none of its stacks have been stored in this round."""
     return not answer["stacks"] and answer["status"] in ("ok", "timeout") and not worker.has_exited
 
 
-def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
+def _stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
     """Write the Python stacks of a rank, as py-spy reads them from outside the process, to `folder`.
 
     This works even for a rank that is stopped or holds the GIL, but py-spy must be installed. Nothing is done if
@@ -158,27 +158,27 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
     """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     pid = worker.process
-    if not needs_stacks(worker, answer) or pid is None or not tool:
+    if not _needs_stacks(worker, answer) or pid is None or not tool:
         return
     # By default py-spy pauses the process while it reads, which would delay a rank that is only slow.
     command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=PY_SPY_TIMEOUT_S, check=True)
+        done = subprocess.run(command, capture_output=True, timeout=_PY_SPY_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return
     write_bytes(folder / f"stacks_{worker.rank}.txt", done.stdout)
     answer["stacks"] = "py-spy"
 
 
-def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
+def _stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
     """Request the Python stacks of a rank with a signal, and write them to `folder`.
 
     Nothing is done if `answer` says that there are stacks already.
     """
-    if not needs_stacks(worker, answer):
+    if not _needs_stacks(worker, answer):
         return
     try:
-        body = worker.signal_stacks(STACKS_TIMEOUT_S)
+        body = worker.signal_stacks(_STACKS_TIMEOUT_S)
     except OSError:
         return
     if body:
@@ -186,7 +186,7 @@ def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
         answer["stacks"] = "signal"
 
 
-def stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
+def _stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
     """Write the command lines and stacks of the rank's child processes, such as data-loader workers, to `folder`."""
     if content := describe_children(worker):
         write_bytes(folder / f"children_{worker.rank}.txt", content)

@@ -37,13 +37,13 @@ from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 from workbench.recorders.own_files import OwnFile, high_descriptor, make_folder, remove_file, save_bytes, save_json
 from workbench.recorders.quiet import torch_warnings_hidden
 
-COLLECTOR_TIMEOUT_S = 15.0
-SPARE_DESCRIPTORS = 4
+_COLLECTOR_TIMEOUT_S = 15.0
+_SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 world: Any = dist.distributed_c10d._world  # noqa: SLF001
 sequence_number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
 logger = logging.getLogger(__name__)
-ORPHAN = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
+_ORPHAN = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
 """A program that starts the command in its arguments as a process whose parent has ended."""
 CHECKPOINT_GROUP = "checkpoint"
 """The description of a process group that saves checkpoints on a thread of its own, beside the training."""
@@ -55,7 +55,7 @@ def dump_ring() -> bytes:
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
 
 
-def process_groups() -> dict[str, dict[str, object]]:
+def _process_groups() -> dict[str, dict[str, object]]:
     """Return every process group of this rank, as {name: {"desc": description, "ranks": global ranks}}.
 
     They are read from torch.distributed, because the list of groups in a Flight Recorder dump is wrong on gloo.
@@ -74,7 +74,7 @@ class Response(Protocol):
     def set_status(self, status: int) -> None: ...
 
 
-def answer_trace(_request: object, response: Response) -> None:
+def _answer_trace(_request: object, response: Response) -> None:
     """Answer an HTTP request for the Flight Recorder dump with stack frames.
 
     This runs on the thread of PyTorch's worker server and needs the GIL.
@@ -138,14 +138,14 @@ class FlightRecorder:
         rank = self._rank_info.rank
         for name in (f"new_groups_{rank}.jsonl", f".p2p_{rank}.bin", ".collector.log"):
             remove_other(self._dumps / name)
-        self._spare = [high_descriptor(os.open(os.devnull, os.O_RDONLY)) for _ in range(SPARE_DESCRIPTORS)]
+        self._spare = [high_descriptor(os.open(os.devnull, os.O_RDONLY)) for _ in range(_SPARE_DESCRIPTORS)]
         self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{rank}.txt")
         self._thread_error = ThreadErrorFile(self._dumps / f"thread_{rank}.json", rank)
         importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
         with contextlib.suppress(RuntimeError):  # registered before, in this process
-            c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
+            c10d._register_handler("workbench_fr_trace", _answer_trace)  # noqa: SLF001
             # PyTorch frees the function after Python's end, which aborts the process if this was the last reference.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(answer_trace))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer_trace))
         self._start_server()
         self.refresh()
         self._termination_delay.install()
@@ -200,7 +200,7 @@ class FlightRecorder:
                 "backend": dist.get_backend(),
                 "server": f"{self._socket_home}/rank" if self._server is not None else "",
                 "written_ns": time.time_ns(),
-                "groups": process_groups(),
+                "groups": _process_groups(),
             },
         )
         self._written = state if is_written else None
@@ -253,7 +253,7 @@ class FlightRecorder:
         """
         if not save_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()}):
             return False
-        deadline = time.monotonic() + COLLECTOR_TIMEOUT_S
+        deadline = time.monotonic() + _COLLECTOR_TIMEOUT_S
         while self._request.exists():
             if time.monotonic() > deadline:
                 remove_file(self._request)
@@ -305,7 +305,7 @@ class FlightRecorder:
         # with a handler of SIGCHLD would be told of the process in between.
         is_orphan = signal.getsignal(signal.SIGCHLD) in (signal.SIG_DFL, signal.SIG_IGN)
         if is_orphan:
-            command = [sys.executable, "-I", "-S", "-c", ORPHAN, *command]
+            command = [sys.executable, "-I", "-S", "-c", _ORPHAN, *command]
         # With -P and our folder first, no module in the user's folder is imported in place of ours.
         root = str(Path(__file__).resolve().parents[3])
         search = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])

@@ -13,8 +13,8 @@ from pathlib import Path
 from workbench.recorders.files import read_regular
 from workbench.recorders.own_files import Backlog, OwnFile
 
-INTERVAL_S = 0.008
-BURST = 20
+_INTERVAL_S = 0.008
+_BURST = 20
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
 NO_GROUP = "process group destroyed"
@@ -46,7 +46,7 @@ class Heartbeat:
         self._pid = os.getpid()
         self._beats = 0
         self._waiting: deque[tuple[int, int, int, str]] = deque(maxlen=1)
-        self._backlog = Backlog(self._write, interval_s=INTERVAL_S, burst=BURST)
+        self._backlog = Backlog(self._write, interval_s=_INTERVAL_S, burst=_BURST)
 
     def beat(self, step: int, phase: str) -> None:
         """Write a heartbeat with the current step and phase (at most 32 bytes of UTF-8)."""

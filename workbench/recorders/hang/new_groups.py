@@ -18,13 +18,13 @@ import torch.distributed as dist
 from workbench.recorders.memory.snapshot import Frame
 from workbench.recorders.own_files import OwnFile, harmless, remove_file
 
-NAMING = "_process_group_name"
+_NAMING = "_process_group_name"
 """The function of PyTorch that names a new group.
 
 `new_group`, `new_subgroups` and device meshes call it once per group.
 """
-MAX_CALLS = 4096
-MAX_FRAMES = 24
+_MAX_CALLS = 4096
+_MAX_FRAMES = 24
 
 Name = Callable[[Sequence[int], bool], str]
 
@@ -44,20 +44,20 @@ class NewGroups:
 
         Do nothing if this version of PyTorch does not have the function.
         """
-        self._original = getattr(dist.distributed_c10d, NAMING, None)
+        self._original = getattr(dist.distributed_c10d, _NAMING, None)
         if self._original:
-            setattr(dist.distributed_c10d, NAMING, self._naming(self._original))
+            setattr(dist.distributed_c10d, _NAMING, self._naming(self._original))
 
     def remove(self) -> None:
         """Restore PyTorch's original function that names new groups."""
         if self._original:
-            setattr(dist.distributed_c10d, NAMING, self._original)
+            setattr(dist.distributed_c10d, _NAMING, self._original)
 
     def _naming(self, original: Name) -> Name:
         def name_group(ranks: Sequence[int], use_hashed_name: bool) -> str:
             name = original(ranks, use_hashed_name)
             # Groups with hashed names are made by their members alone.
-            if not use_hashed_name and self._calls < MAX_CALLS:
+            if not use_hashed_name and self._calls < _MAX_CALLS:
                 self._calls += 1
                 # `inspect` would read source files for each frame.
                 self._write(name, ranks, sys._getframe(1))  # noqa: SLF001
@@ -67,15 +67,15 @@ class NewGroups:
 
     @harmless
     def _write(self, name: str, ranks: Sequence[int], caller: FrameType) -> None:
-        line = {"name": name, "ranks": list(ranks), "time_ns": time.time_ns(), "frames": frames_above(caller)}
+        line = {"name": name, "ranks": list(ranks), "time_ns": time.time_ns(), "frames": _frames_above(caller)}
         self._file = self._file or OwnFile(self._path, append=True)
         self._file.append(json.dumps(line).encode() + b"\n")
 
 
-def frames_above(frame: FrameType | None) -> list[Frame]:
+def _frames_above(frame: FrameType | None) -> list[Frame]:
     """Return the call stack of `frame`, innermost frame first."""
     frames: list[Frame] = []
-    while frame and len(frames) < MAX_FRAMES:
+    while frame and len(frames) < _MAX_FRAMES:
         code = frame.f_code
         frames.append({"name": code.co_name, "filename": code.co_filename, "line": frame.f_lineno})
         frame = frame.f_back

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from workbench.recorders.files import write_bytes
 
-RAS_ADDRESS = "localhost:28028"
-RAS_VARIABLE = "NCCL_RAS_ADDR"
+_RAS_ADDRESS = "localhost:28028"
+_RAS_VARIABLE = "NCCL_RAS_ADDR"
 """The environment variable with the address at which NCCL's RAS threads (NCCL 2.24 and newer) answer clients."""
 RAS_TIMEOUT_S = 8.0
 SMI_TIMEOUT_S = 10.0
-OUTPUT_BYTES = 4 << 20
+_OUTPUT_BYTES = 4 << 20
 KERNEL_LOG = Path("/dev/kmsg")
-RECORD_BYTES, MOST_RECORDS, MOST_LINES = 8192, 100_000, 500
-BEFORE_START_S = 60.0
+RECORD_BYTES, _MOST_RECORDS, _MOST_LINES = 8192, 100_000, 500
+_BEFORE_START_S = 60.0
 
 
 def save_in_background(folder: Path, set_folder: Path, since_s: float) -> threading.Thread:
@@ -63,13 +63,13 @@ def ras_status() -> bytes:
     Raises:
         OSError: No such server listens here.
     """
-    host, _, port = os.environ.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")
+    host, _, port = os.environ.get(_RAS_VARIABLE, _RAS_ADDRESS).rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), RAS_TIMEOUT_S) as connection:
         connection.settimeout(RAS_TIMEOUT_S)
         connection.sendall(b"verbose status\n")
         content = b""
         with contextlib.suppress(TimeoutError):
-            while len(content) < OUTPUT_BYTES and (part := connection.recv(1 << 16)):
+            while len(content) < _OUTPUT_BYTES and (part := connection.recv(1 << 16)):
                 content += part
         return content
 
@@ -84,13 +84,13 @@ def gpu_errors(since_s: float) -> bytes:
     booted_s = time.time() - time.monotonic()
     lines = [
         f"[{time.asctime(time.localtime(booted_s + uptime_s))}] {message}\n"
-        for uptime_s, message in kernel_records(KERNEL_LOG)
-        if "NVRM" in message and booted_s + uptime_s >= since_s - BEFORE_START_S
+        for uptime_s, message in _kernel_records(KERNEL_LOG)
+        if "NVRM" in message and booted_s + uptime_s >= since_s - _BEFORE_START_S
     ]
-    return "".join(lines[-MOST_LINES:]).encode()
+    return "".join(lines[-_MOST_LINES:]).encode()
 
 
-def kernel_records(path: Path) -> Iterator[tuple[float, str]]:
+def _kernel_records(path: Path) -> Iterator[tuple[float, str]]:
     """Yield (seconds since boot, message) of each record in the kernel log, in the order in which they were written.
 
     Times need not ascend: each processor takes them from a clock of its own. `path` is the device file of the log,
@@ -98,7 +98,7 @@ def kernel_records(path: Path) -> Iterator[tuple[float, str]]:
     """
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        for _ in range(MOST_RECORDS):
+        for _ in range(_MOST_RECORDS):
             try:
                 record = os.read(log, RECORD_BYTES)
             except BrokenPipeError:  # the oldest records were overwritten meanwhile

@@ -17,7 +17,7 @@ from workbench.recorders import signals
 from workbench.recorders.memory.snapshot import Frame
 from workbench.recorders.own_files import OwnFile, high_descriptor, remove_file, save_json
 
-EXIT_FRAMES = "workbench_frames"
+_EXIT_FRAMES = "workbench_frames"
 _open_files: list[OwnFile] = []
 """The files to which faulthandler writes; it keeps only their descriptors, which another file could get."""
 
@@ -37,7 +37,7 @@ def remember_stack(error: BaseException) -> None:
     """
     calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
-    setattr(error, EXIT_FRAMES, frames)
+    setattr(error, _EXIT_FRAMES, frames)
 
 
 def error_frames(error: BaseException) -> list[Frame]:
@@ -45,7 +45,7 @@ def error_frames(error: BaseException) -> list[Frame]:
 
     If `remember_stack` has stored frames in the error, these are returned.
     """
-    if noted := getattr(error, EXIT_FRAMES, None):
+    if noted := getattr(error, _EXIT_FRAMES, None):
         return list(noted)
     frames = traceback.extract_tb(error.__traceback__)
     return [{"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0} for frame in reversed(frames)]
@@ -63,14 +63,14 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
         "step": step,
         "phase": phase,
         "error": type(error).__name__,
-        "message": message_of(error),
+        "message": _message_of(error),
         "out_of_memory": is_out_of_memory(error),
         "traceback": error_frames(error),
         "time_ns": time.time_ns(),
     }
 
 
-def message_of(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return the text of an exception, which is code of the script and may fail itself."""
     try:
         return str(error)

@@ -18,9 +18,9 @@ from typing import Any
 from workbench.recorders.files import read_json, read_regular
 from workbench.recorders.hang.heartbeat import DONE, Beat, read_beat
 
-LARGEST_PID = 1 << 22
+_LARGEST_PID = 1 << 22
 PROC_IS_THERE = Path("/proc/self/fd").exists()
-BLOCKED_STATES = {"T": "stopped", "t": "stopped", "D": "in the kernel"}
+_BLOCKED_STATES = {"T": "stopped", "t": "stopped", "D": "in the kernel"}
 
 
 LISTENS = "00010000"
@@ -63,10 +63,10 @@ def listens(pid: int, path: str) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     inodes = {row[6] for row in rows if len(row) == 8 and row[7] == path and row[3] == LISTENS}
-    return any(link in {f"socket:[{inode}]" for inode in inodes} for link in open_files(pid).values())
+    return any(link in {f"socket:[{inode}]" for inode in inodes} for link in _open_files(pid).values())
 
 
-def open_files(pid: int) -> dict[Path, str]:
+def _open_files(pid: int) -> dict[Path, str]:
     """Return {path in /proc: what it links to} of the open files of a process; empty if they cannot be read."""
     found: dict[Path, str] = {}
     with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ def open_files(pid: int) -> dict[Path, str]:
     return found
 
 
-def has_open(pid: int, path: Path) -> bool:
+def _has_open(pid: int, path: Path) -> bool:
     """Return whether process `pid` has the regular file at `path` open; a link at `path` does not count."""
     try:
         wanted = path.lstat()
@@ -84,14 +84,14 @@ def has_open(pid: int, path: Path) -> bool:
         return False
     if not stat.S_ISREG(wanted.st_mode):
         return False
-    for link in open_files(pid):
+    for link in _open_files(pid):
         with contextlib.suppress(OSError):
             if os.path.samestat(link.stat(), wanted):
                 return True
     return False
 
 
-def catches(pid: int, number: int) -> bool:
+def _catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for the signal `number`; without one, the signal may kill the process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -101,7 +101,7 @@ def catches(pid: int, number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def send_signal(pid: int, number: int, is_right: Callable[[int], bool]) -> bool:
+def _send_signal(pid: int, number: int, is_right: Callable[[int], bool]) -> bool:
     """Send a signal to a process if `is_right(pid)`, which is asked right before; return whether it was sent.
 
     The process is held by a descriptor meanwhile, so that no other process can get its id in between.
@@ -150,17 +150,17 @@ def read_side_file(folder: Path, rank: int) -> dict[str, Any] | None:
     kinds = {"rank": int, "pid": int, "attempt": int, "host": str, "server": str, "written_ns": int}
     if not isinstance(side, dict) or any(type(side.get(name)) is not kind for name, kind in kinds.items()):
         return None
-    return side if side["rank"] == rank and 0 < side["pid"] < LARGEST_PID else None
+    return side if side["rank"] == rank and 0 < side["pid"] < _LARGEST_PID else None
 
 
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
     if not Path("/proc/self").exists():
-        return accepts_signals(pid)
-    return process_state(pid) not in ("", "Z", "X")
+        return _accepts_signals(pid)
+    return _process_state(pid) not in ("", "Z", "X")
 
 
-def process_state(pid: int) -> str:
+def _process_state(pid: int) -> str:
     """Return Linux's letter for the state of a process, such as "S" for sleeping; empty if there is no such process."""
     try:
         # After the last parenthesis: the program's name is in parentheses, and may contain spaces and parentheses.
@@ -177,7 +177,7 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
-def accepts_signals(pid: int) -> bool:
+def _accepts_signals(pid: int) -> bool:
     """Return whether this process may send signals to the process `pid`."""
     try:
         os.kill(pid, 0)
@@ -236,7 +236,7 @@ class RankProcess:
 
         "in the kernel" usually means that the process waits for storage.
         """
-        return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
+        return _BLOCKED_STATES.get(_process_state(self.side_file["pid"])) if self.side_file else None
 
     @property
     def has_exited(self) -> bool:
@@ -272,7 +272,7 @@ class RankProcess:
             own_file = self._signal_file.lstat().st_uid == owner
         except OSError:
             return False
-        return own_file and os.geteuid() in (owner, 0) and has_open(pid, self._signal_file)
+        return own_file and os.geteuid() in (owner, 0) and _has_open(pid, self._signal_file)
 
     @property
     def stack_signal(self) -> int | None:
@@ -321,11 +321,11 @@ class RankProcess:
 
         def is_right(pid: int) -> bool:
             is_known = self._is_rank(pid) if child is None else self._is_ours(pid) and pid in children_of(rank)
-            return is_known and catches(pid, number)
+            return is_known and _catches(pid, number)
 
         # faulthandler appends to the file, which may have the stacks of earlier requests.
         before = self._signal_file.stat().st_size
-        if not send_signal(child or rank, number, is_right):
+        if not _send_signal(child or rank, number, is_right):
             return b""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -27,11 +27,11 @@ group); tag of the last call; name of the process group. A row about a collectiv
 fields. The first is then the number of the call, counting the rank's calls with a root in this group. The third is
 operation and root (a rank in the group), such as `gather root 2`.
 """
-MAX_ROWS = 1024
-INTERVAL_S = 0.002
-BURST = 50
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-ROOTS_KEPT = 64
+_MAX_ROWS = 1024
+_INTERVAL_S = 0.002
+_BURST = 50
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_ROOTS_KEPT = 64
 """The number of last calls with a root that are kept for each process group."""
 ANY = "recv_anysource"
 """The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
@@ -70,7 +70,7 @@ class SendRecvCounts:
     def __init__(self, path: Path) -> None:
         self._file = OwnFile(path)
         self._waiting: dict[int, bytes] = {}
-        self._backlog = Backlog(self._put_rows, interval_s=INTERVAL_S, burst=BURST)
+        self._backlog = Backlog(self._put_rows, interval_s=_INTERVAL_S, burst=_BURST)
         self._rows: dict[tuple[str, object], Row] = {}
         self._rooted: dict[str, list[int]] = {}
         self._used = 0
@@ -84,7 +84,7 @@ class SendRecvCounts:
 
     def install_roots(self) -> None:
         """Wrap the methods of collectives with a root, such as broadcast, so that the roots are recorded."""
-        for operation in ROOTED:
+        for operation in _ROOTED:
             self._wrap(operation, self._noting_root(operation))
 
     def remove(self) -> None:
@@ -148,11 +148,11 @@ class SendRecvCounts:
     def _note_root(self, group: str, operation: str, root: int) -> None:
         if group not in self._rooted:
             # Half of the rows stay free for sends and receives; a group has all its rows or none.
-            has_rows = self._used + ROOTS_KEPT <= MAX_ROWS // 2
-            self._rooted[group] = [self._reserve(ROOTS_KEPT) if has_rows else MAX_ROWS, 0]
+            has_rows = self._used + _ROOTS_KEPT <= _MAX_ROWS // 2
+            self._rooted[group] = [self._reserve(_ROOTS_KEPT) if has_rows else _MAX_ROWS, 0]
         block = self._rooted[group]
         block[1] += 1
-        index = block[0] + block[1] % ROOTS_KEPT
+        index = block[0] + block[1] % _ROOTS_KEPT
         self._write(index, block[1], f"{operation} root {root}".encode()[:40], 0, group.encode()[:64])
 
     def _reserve(self, rows: int) -> int:
@@ -161,7 +161,7 @@ class SendRecvCounts:
         return self._used - rows
 
     def _write(self, row: int, count: int, name: bytes, tag: int, group: bytes) -> None:
-        if row < MAX_ROWS:
+        if row < _MAX_ROWS:
             now_ns = time.time_ns()
             self._waiting[row] = ROW.pack(count, now_ns, name, tag, group)
             if now_ns >= self._backlog.earliest_ns:

@@ -10,7 +10,7 @@ from workbench.recorders.memory.library_functions import category_of_function
 from workbench.recorders.memory.snapshot import Frame
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, Note
 
-LOADING = ("data_wait", "h2d")
+_LOADING = ("data_wait", "h2d")
 FORWARD, BACKWARD = "fwd", "bwd"
 
 
@@ -95,7 +95,7 @@ class BlockCategories:
         A block that is allocated while data is loaded is an input. Otherwise the innermost function in `frames` with a
         known category decides; if there is none, the block is temporary.
         """
-        if self._phase in LOADING:
+        if self._phase in _LOADING:
             return INPUTS
         # Allocations with the same stack share one list, which is kept here so that its identity stays its own.
         known = self._of_stacks.get(id(frames))

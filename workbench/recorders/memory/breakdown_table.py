@@ -11,7 +11,7 @@ from workbench.recorders.memory.tensor_hooks import COMMUNICATION, TEMPORARY, UN
 Tensor = tuple[str, str, int]
 """A live tensor as (category, name, size in bytes)."""
 MIB = 1 << 20
-TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
+_TENSORS_PER_CATEGORY, _LARGEST_TENSORS = 3, 10
 
 
 class Peaks(NamedTuple):
@@ -34,12 +34,12 @@ def table(snapshot: Snapshot) -> str:
     peak, highest = find_peaks(snapshot)
     total = sum(size for _, _, size in peak)
     lines = [f"Memory by category at the peak of {total / MIB:.1f} MiB:"]
-    lines += [f"  {line}" for line in category_lines(peak)]
+    lines += [f"  {line}" for line in _category_lines(peak)]
     lines += ["High-water marks of what comes and goes:"]
     lines += [f"  {name:<34}{highest[name] / MIB:>10.1f} MiB" for name in (TEMPORARY, COMMUNICATION) if highest[name]]
     lines += ["Largest tensors:"]
-    lines += [f"  {name:<34}{size / MIB:>10.1f} MiB  {category}" for category, name, size in peak[:LARGEST_TENSORS]]
-    return "\n".join([*lines, *usage_lines(snapshot)])
+    lines += [f"  {name:<34}{size / MIB:>10.1f} MiB  {category}" for category, name, size in peak[:_LARGEST_TENSORS]]
+    return "\n".join([*lines, *_usage_lines(snapshot)])
 
 
 def find_peaks(snapshot: Snapshot) -> Peaks:
@@ -48,7 +48,7 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
     The snapshot's trace of allocations and frees is replayed twice: once to find the peak, and once up to the peak.
     """
     live_bytes: Counter[str] = Counter()
-    for category, _, size in dict(initial_tensors(snapshot)).values():
+    for category, _, size in dict(_initial_tensors(snapshot)).values():
         live_bytes[category] += size
     highest, peak_bytes, peak_position = Counter(live_bytes), live_bytes.total(), 0
     for position, (change, _) in enumerate(replay(snapshot), start=1):
@@ -57,7 +57,7 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
         if live_bytes.total() > peak_bytes:
             peak_bytes, peak_position = live_bytes.total(), position
     # A second replay takes less memory than a copy of the live blocks at every new peak.
-    live = dict(initial_tensors(snapshot))
+    live = dict(_initial_tensors(snapshot))
     for _, live in islice(replay(snapshot), peak_position):  # noqa: B007 - the last one is wanted
         pass
     return Peaks(sorted(live.values(), key=lambda tensor: -tensor[2]), highest)
@@ -69,7 +69,7 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
     The first dict has the bytes that the entry allocates; they are negative if it frees memory. The second dict is the
     state after the entry; the same object is updated and yielded each time.
     """
-    live = dict(initial_tensors(snapshot))
+    live = dict(_initial_tensors(snapshot))
     for entry in snapshot["device_traces"][0]:
         change: dict[str, int] = {}
         if entry["action"] == "alloc":
@@ -81,7 +81,7 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
         yield change, live
 
 
-def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
+def _initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
     """Yield (address, tensor) of each tensor that was allocated before the trace begins.
 
     The trace has no allocation of such a tensor, but either frees it, or the snapshot lists it as live.
@@ -91,16 +91,16 @@ def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
     for entry in snapshot["device_traces"][0]:
         address = entry.get("addr", 0)
         if entry["action"] == "free_completed" and address not in allocated:
-            yield address, (*category_and_label(older_blocks, address), entry["size"])
+            yield address, (*_category_and_label(older_blocks, address), entry["size"])
         if entry["action"] in ("alloc", "free_completed"):
             allocated.add(address)
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and block["address"] not in allocated:
-                yield block["address"], (*category_and_label(older_blocks, block["address"]), block["requested_size"])
+                yield block["address"], (*_category_and_label(older_blocks, block["address"]), block["requested_size"])
 
 
-def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
+def _category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
     """Return (category, label) of the block at `address`; ("unknown", "(no name)") if `older_blocks` lacks it.
 
     `older_blocks` is {address: [category, label]} of blocks that were allocated before the trace begins.
@@ -109,7 +109,7 @@ def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tupl
     return category, label
 
 
-def category_lines(peak: list[Tensor]) -> Iterator[str]:
+def _category_lines(peak: list[Tensor]) -> Iterator[str]:
     """Yield a line of text per category, largest first; `peak` has the tensors that are live at the peak."""
     sums: Counter[str] = Counter()
     names: dict[str, dict[str, None]] = {}
@@ -117,10 +117,10 @@ def category_lines(peak: list[Tensor]) -> Iterator[str]:
         sums[category] += size
         names.setdefault(category, {})[name] = None
     for category, size in sums.most_common():
-        yield f"{category:<20}{size / MIB:>10.1f} MiB  {', '.join(list(names[category])[:TENSORS_PER_CATEGORY])}"
+        yield f"{category:<20}{size / MIB:>10.1f} MiB  {', '.join(list(names[category])[:_TENSORS_PER_CATEGORY])}"
 
 
-def usage_lines(snapshot: Snapshot) -> Iterator[str]:
+def _usage_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yield lines of text: the memory that the device or process uses, and how much of it the snapshot explains."""
     details = snapshot["workbench"]
     tracked = sum(segment["allocated_size"] for segment in snapshot["segments"])

@@ -20,7 +20,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, activities, ex
 
 
 @contextmanager
-def garbage_collection_paused() -> Iterator[None]:
+def _garbage_collection_paused() -> Iterator[None]:
     """Return a context without garbage collections, which would scan a profiler session's many objects repeatedly."""
     collecting = gc.isenabled()
     gc.disable()
@@ -85,7 +85,7 @@ class CpuHistory:
             return True
         atexit.unregister(self.end)
         self._step_span.close()
-        with garbage_collection_paused():
+        with _garbage_collection_paused():
             stopped = self._stop(self._session)
             self._quiet.close()
             if stopped:

@@ -14,7 +14,7 @@ from workbench.recorders.memory.device_use import device_use
 from workbench.recorders.memory.limits import resident_bytes
 from workbench.recorders.own_files import save_bytes
 
-MAX_ENTRIES = 100_000
+_MAX_ENTRIES = 100_000
 
 
 def record_history() -> None:
@@ -22,7 +22,7 @@ def record_history() -> None:
 
     C++ stacks would cost several times as much.
     """
-    torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks="python")  # noqa: SLF001
+    torch.cuda.memory._record_memory_history(max_entries=_MAX_ENTRIES, stacks="python")  # noqa: SLF001
 
 
 def save(folder: Path, error: BaseException, *, finished_step: int) -> None:

@@ -11,8 +11,8 @@ from workbench.recorders.memory.profiler_events import Span
 from workbench.recorders.memory.snapshot import Details, Snapshot, TraceEntry, first_entry
 from workbench.recorders.memory.tensor_hooks import TEMPORARY, Note, TensorHooks
 
-MAX_ENTRIES = 100_000
-FREES = ("free_requested", "free_completed")
+_MAX_ENTRIES = 100_000
+_FREES = ("free_requested", "free_completed")
 
 
 class CudaHistory:
@@ -26,7 +26,7 @@ class CudaHistory:
         self.spans: list[Span] = []
         self._hooks, self._notes = hooks, list[Note]()
         self._older: dict[int, list[str]] = {}
-        torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES)  # noqa: SLF001
+        torch.cuda.memory._record_memory_history(max_entries=_MAX_ENTRIES)  # noqa: SLF001
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
@@ -38,7 +38,7 @@ class CudaHistory:
 
     def end(self) -> bool:
         """Store the notes of the step and return True; the device is not read until a snapshot is due."""
-        self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
+        self._notes = (self._notes + self._hooks.take_notes())[-_MAX_ENTRIES:]
         return True
 
     def snapshot(self) -> Snapshot:
@@ -71,21 +71,21 @@ def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str
     address at the time of the note.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
-    events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)
+    events: Iterator[TraceEntry | Note] = merge(trace, notes, key=_time_of)
     for event in events:
         if isinstance(event, Note):
             if not categories.apply(event):
                 older.setdefault(event.address, Block(event.address, 0, [], TEMPORARY, "")).apply_note(event)
         elif event["action"] == "alloc":
             blocks.append((event, categories.allocate(event["addr"], event["size"], event.get("frames", []))))
-        elif event["action"] in FREES:
+        elif event["action"] in _FREES:
             categories.live.pop(event["addr"], None)
     for entry, block in blocks:
         entry["category"], entry["user_metadata"] = block.category, block.label
     return {address: [block.category, block.label] for address, block in older.items()}
 
 
-def time_of(event: TraceEntry | Note) -> int:
+def _time_of(event: TraceEntry | Note) -> int:
     """Return the time of a trace entry or a note in nanoseconds, for sorting.
 
     Times of trace entries are whole microseconds. A note in the same microsecond describes a block that was just
@@ -93,4 +93,4 @@ def time_of(event: TraceEntry | Note) -> int:
     """
     if isinstance(event, Note):
         return event.time_ns
-    return int(event["time_us"]) * 1000 + 999 * (event["action"] in FREES)
+    return int(event["time_us"]) * 1000 + 999 * (event["action"] in _FREES)

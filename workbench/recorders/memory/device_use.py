@@ -8,8 +8,8 @@ from torch import distributed
 
 from workbench.recorders.memory.snapshot import Details
 
-PROCESSES_AT_MOST = 256
-NOT_AVAILABLE = (1 << 64) - 1
+_PROCESSES_AT_MOST = 256
+_NOT_AVAILABLE = (1 << 64) - 1
 """The number that NVML returns for the memory of a process if the driver does not report it."""
 
 
@@ -50,22 +50,22 @@ def process_bytes(uuid: str) -> int | None:
     """
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        processes = running_processes(nvml, uuid)
+        processes = _running_processes(nvml, uuid)
     except (OSError, AttributeError):
         return None
     own = [one for one in processes if one.pid == os.getpid()] or (processes if len(processes) == 1 else [])
-    known = [one.used_bytes for one in own if one.used_bytes != NOT_AVAILABLE]
+    known = [one.used_bytes for one in own if one.used_bytes != _NOT_AVAILABLE]
     return sum(known) if known else None
 
 
-def running_processes(nvml: ctypes.CDLL, uuid: str) -> list[RunningProcess]:
+def _running_processes(nvml: ctypes.CDLL, uuid: str) -> list[RunningProcess]:
     """Return the processes with a CUDA context on the GPU `uuid`; empty if NVML answers with an error.
 
     Raises:
         AttributeError: This version of NVML lacks a function.
     """
-    device, count = ctypes.c_void_p(), ctypes.c_uint(PROCESSES_AT_MOST)
-    found = (RunningProcess * PROCESSES_AT_MOST)()
+    device, count = ctypes.c_void_p(), ctypes.c_uint(_PROCESSES_AT_MOST)
+    found = (RunningProcess * _PROCESSES_AT_MOST)()
     # PyTorch omits the prefix with which NVML begins the UUID of a GPU.
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     if nvml.nvmlInit_v2():

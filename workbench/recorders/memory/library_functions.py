@@ -12,13 +12,13 @@ CATEGORIES = {
 }
 
 
-GATHER_SPAN = "FSDP::all_gather_copy_out"
-FSDP_SPANS = ("FSDP::all_gather", "FSDP::post_backward_reduce")
+_GATHER_SPAN = "FSDP::all_gather_copy_out"
+_FSDP_SPANS = ("FSDP::all_gather", "FSDP::post_backward_reduce")
 """The prefixes of the names of profiler spans that FSDP records around its collectives; the module's name follows.
 
 They show the category of an allocation even if its call stack has no Python frames.
 """
-COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
+_COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
 """The prefixes of the names of profiler operations that gloo, NCCL and c10d run."""
 
 
@@ -27,8 +27,8 @@ def category_of_function(filename: str, function: str) -> str | None:
 
     `filename` is empty if `function` is not a Python function, but the name of a profiler operation or span.
     """
-    if not filename and function.startswith(COLLECTIVE_PREFIXES):
+    if not filename and function.startswith(_COLLECTIVE_PREFIXES):
         return COMMUNICATION
-    if not filename and function.startswith(FSDP_SPANS):
-        return PARAMETERS if function.startswith(GATHER_SPAN) else COMMUNICATION
+    if not filename and function.startswith(_FSDP_SPANS):
+        return PARAMETERS if function.startswith(_GATHER_SPAN) else COMMUNICATION
     return CATEGORIES.get((filename.rpartition("/")[2], function))

@@ -13,7 +13,7 @@ from workbench.recorders.memory.profiler_events import Allocation, ProfilerSessi
 from workbench.recorders.memory.snapshot import Frame, Segment, SegmentBlock, TraceEntry, first_entry
 from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note
 
-SEGMENT_ALIGNMENT = 2 << 20
+_SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
@@ -91,7 +91,7 @@ class LiveBlocks(BlockCategories):
         Gloo's threads free these blocks, and the profiler does not see it. This method runs at the end of a step, when
         no collective is running.
         """
-        for block in [block for block in self.live.values() if any(map(is_collective_copy, block.frames))]:
+        for block in [block for block in self.live.values() if any(map(_is_collective_copy, block.frames))]:
             del self.live[block.address]
             self._log("free_completed", self._last_event_us() * 1000, block, [])
 
@@ -111,7 +111,7 @@ class LiveBlocks(BlockCategories):
                 self._log("free_completed", last_us * 1000, block, [])
 
 
-def is_collective_copy(frame: Frame) -> bool:
+def _is_collective_copy(frame: Frame) -> bool:
     """Return whether memory allocated in this frame is a copy of a tensor that a collective made for itself."""
     name: str = frame["name"]
     return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
@@ -123,11 +123,11 @@ def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
     The first entry has the category `unknown`, because PyTorch's viewer shows categories only if there is such an
     entry.
     """
-    entries = [trace_entry(event) for event in events]
+    entries = [_trace_entry(event) for event in events]
     return [first_entry(entries), *entries]
 
 
-def trace_entry(event: Event) -> TraceEntry:
+def _trace_entry(event: Event) -> TraceEntry:
     """Return an allocation or a free as an entry of a device's trace, in PyTorch's format."""
     entry: TraceEntry = {
         "action": event.action,
@@ -161,7 +161,7 @@ def segments(blocks: LiveBlocks) -> list[Segment]:
     everything |= {address: block.size for address, block in blocks.live.items()}
     live = sorted(blocks.live.values(), key=lambda block: block.address)
     made_up, position = [], 0
-    for start, stop in aligned_ranges(everything.items()):
+    for start, stop in _aligned_ranges(everything.items()):
         inside = []
         while position < len(live) and live[position].address < stop:
             inside.append(live[position])
@@ -170,14 +170,14 @@ def segments(blocks: LiveBlocks) -> list[Segment]:
     return made_up
 
 
-def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return address ranges (start, stop) that cover the spans, given as (address, size), in ascending order.
 
     Each span is extended to multiples of SEGMENT_ALIGNMENT (2 MiB); ranges that touch or overlap are merged. For
     example, in MiB: the spans (1, 1) and (3, 2) become the ranges 0-2 and 2-6; these touch, so the result is 0-6.
     """
     ranges: list[tuple[int, int]] = []
-    unit = SEGMENT_ALIGNMENT
+    unit = _SEGMENT_ALIGNMENT
     # -(-x // unit) rounds up.
     for start, stop in sorted((a // unit * unit, -(-(a + size) // unit) * unit) for a, size in spans):
         if ranges and start <= ranges[-1][1]:
@@ -194,11 +194,11 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
     position = start
     for block in inside:
         if block.address > position:
-            blocks.append(block_entry(position, block.address - position, "inactive", []))
-        blocks.append(block_entry(block.address, block.size, "active_allocated", block.frames))
+            blocks.append(_block_entry(position, block.address - position, "inactive", []))
+        blocks.append(_block_entry(block.address, block.size, "active_allocated", block.frames))
         position = block.address + block.size
     if position < stop:
-        blocks.append(block_entry(position, stop - position, "inactive", []))
+        blocks.append(_block_entry(position, stop - position, "inactive", []))
     return {
         "device": 0,
         "address": start,
@@ -215,7 +215,7 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
     }
 
 
-def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
+def _block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
     """Return a block of a segment in PyTorch's format; `state` is "active_allocated" (live) or "inactive" (free).
 
     `size` is in bytes. `frames` is the call stack of the allocation, innermost frame first (empty for a free block).

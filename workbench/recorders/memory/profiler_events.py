@@ -28,8 +28,8 @@ parts.
 """
 
 
-PY_CALL = _EventType.PyCall
-CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp))
+_PY_CALL = _EventType.PyCall
+_CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp))
 """The kinds of profiler event that are calls, and so become frames of a stack."""
 
 
@@ -89,7 +89,7 @@ class ProfilerSession:
 
     def _walk(self, roots: list[ProfilerEvent]) -> None:
         # Sessions have a hundred thousand events: comparing enums and calling functions for each would take a second.
-        allocation, operation, called = _EventType.Allocation.value, _EventType.TorchOp.value, CALLS
+        allocation, operation, called = _EventType.Allocation.value, _EventType.TorchOp.value, _CALLS
         pending: list[tuple[list[ProfilerEvent], Path]] = [(roots, None)]
         while pending:
             events, path = pending.pop()
@@ -172,7 +172,7 @@ class ProfilerSession:
         first. Outer functions need no such frame: the event of the call inside them has their current line.
         """
         fields, frames = event.extra_fields, []
-        locations = (fields.callsite, fields.caller) if innermost and event.tag == PY_CALL else (fields.caller,)
+        locations = (fields.callsite, fields.caller) if innermost and event.tag == _PY_CALL else (fields.caller,)
         for location in locations:
             with suppress(UnicodeDecodeError):  # a file name may dangle in torch 2.13
                 frames.append(self._frames.frame(location.function_name, location.file_name, location.line_number))

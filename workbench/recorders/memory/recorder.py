@@ -36,9 +36,9 @@ from workbench.recorders.memory.tensor_hooks import TensorHooks
 from workbench.recorders.own_files import note_failure, save_bytes
 from workbench.recorders.timing.profiler_traces import TracePlan
 
-ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
+_ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-MAX_MARKS = 100_000
+_MAX_MARKS = 100_000
 RECORDED = "_workbench_recorded"
 """The attribute of an error about which a snapshot was written."""
 
@@ -160,7 +160,7 @@ class MemoryRecorder:
         snapshot = self._snapshot(room_left)
         if not self._on_device:  # the CUDA allocator writes such an entry itself
             insert_failure(
-                snapshot["device_traces"][0], failure_entry(error, room_left, self._failed_ns or time.time_ns())
+                snapshot["device_traces"][0], _failure_entry(error, room_left, self._failed_ns or time.time_ns())
             )
         self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
 
@@ -245,7 +245,7 @@ class MemoryRecorder:
             self._mark("START", span.name, span.begin_ns)
             self._mark("END", span.name, span.end_ns)
         self._history.spans.clear()
-        self._marks = sorted(self._marks, key=lambda mark: int(mark["time_us"]))[-MAX_MARKS:]
+        self._marks = sorted(self._marks, key=lambda mark: int(mark["time_us"]))[-_MAX_MARKS:]
         return self._marks
 
     def _write(self, folder: Path, snapshot: Snapshot) -> None:
@@ -257,12 +257,12 @@ def on_cuda(model: nn.Module) -> bool:
     return any(tensor.is_cuda for tensor in chain(model.parameters(), model.buffers()))
 
 
-def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
+def _failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
     """Return the trace entry for a failed allocation: requested and available bytes, and the error's call stack.
 
     `room_left` has the memory limit and the bytes that are free under it. `time_ns` is the Unix time of the failure.
     """
-    match = ALLOCATION_SIZE.search(str(error))
+    match = _ALLOCATION_SIZE.search(str(error))
     return {
         "action": "oom",
         "device_free": room_left.free or 0,

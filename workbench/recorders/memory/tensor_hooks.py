@@ -23,8 +23,8 @@ ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
     "unknown",
 )
 PRIORITY = {PARAMETERS: 5, OPTIMIZER_STATE: 4, GRADIENTS: 3, INPUTS: 2, ACTIVATIONS: 1}
-WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
-MAX_NOTES = 1_000_000
+_WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
+_MAX_NOTES = 1_000_000
 
 
 class Removable(Protocol):
@@ -58,10 +58,10 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def without_wrappers(name: str) -> str:
     """Return the name of a parameter or module without the parts that wrappers such as torch.compile add."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
+def _add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
     """Register a hook that is called with the parameter when its gradient is accumulated; return the hook's handle."""
     return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]
 
@@ -73,7 +73,7 @@ class TensorHooks:
     stored; older notes are dropped and counted in `lost`.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = _MAX_NOTES) -> None:
         self.lost = 0
         self._model = model
         # Weak, as a script may replace parameters and optimizers: what it dropped must not live on here.
@@ -90,7 +90,7 @@ class TensorHooks:
         note_gradient = untraced(self._note_gradient)
         for parameter in model.parameters():
             if parameter.requires_grad:
-                self._handles.append(add_gradient_hook(parameter, note_gradient))
+                self._handles.append(_add_gradient_hook(parameter, note_gradient))
         for name, module in model.named_modules():
             self._hook(module, without_wrappers(name))
 

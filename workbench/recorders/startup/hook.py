@@ -19,8 +19,8 @@ from workbench.recorders.startup.settings import settings
 if TYPE_CHECKING:
     from workbench.recorders.startup.recording import Recording
 
-RECORDERS = str(Path(__file__).resolve().parents[1]) + os.sep
-TIMEOUT_POSITION = 2
+_RECORDERS = str(Path(__file__).resolve().parents[1]) + os.sep
+_TIMEOUT_POSITION = 2
 """The index of the timeout among the positional arguments of `init_process_group`."""
 
 
@@ -62,7 +62,7 @@ def hide_our_frames(error: BaseException) -> None:
 
 
 def _after_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(RECORDERS):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_RECORDERS):
         trace = trace.tb_next
     return trace
 
@@ -79,7 +79,7 @@ def patch_distributed(module: ModuleType) -> None:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         timeout_s = settings().timeout_s
-        if timeout_s and len(args) <= TIMEOUT_POSITION and kwargs.get("timeout") is None:
+        if timeout_s and len(args) <= _TIMEOUT_POSITION and kwargs.get("timeout") is None:
             kwargs["timeout"] = dt.timedelta(seconds=timeout_s)
         result = original(*args, **kwargs)
         safely(lambda: recording().attach())
@@ -106,7 +106,7 @@ def note_errors(recording: "Callable[[], Recording]") -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """Register the functions `before_step` and `after_step` as hooks on all optimizers, to measure training steps.
+    """Register the functions `before_step` and `_after_step` as hooks on all optimizers, to measure training steps.
 
     `module` is `torch.optim.optimizer`, which has just been imported. Nothing is done if the launcher has switched
     recording off.
@@ -114,10 +114,10 @@ def patch_optimizer(module: ModuleType) -> None:
     if not settings().record:
         return
     module.register_optimizer_step_pre_hook(before_step)
-    module.register_optimizer_step_post_hook(after_step)
+    module.register_optimizer_step_post_hook(_after_step)
 
 
-def patch_torchtitan() -> None:
+def _patch_torchtitan() -> None:
     """Prepare this process for torchtitan, just before torchtitan is imported; else do nothing.
 
     The launcher says whether the script is torchtitan.
@@ -133,6 +133,6 @@ def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
     safely(lambda: recording().before_step(optimizer))
 
 
-def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
+def _after_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step has ended (a hook of torch.optim)."""
     safely(lambda: recording().after_step(optimizer))

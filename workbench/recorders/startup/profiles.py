@@ -14,10 +14,10 @@ from workbench.recorders.signals import is_free, reset_in_children
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 
 SIGNAL = signal.SIGUSR1
-LEAD_STEPS = 3
+_LEAD_STEPS = 3
 """The number of steps from the signal to the step to profile, because ranks get the signal in different steps."""
-REQUEST = ".profile_step.json"
-REQUEST_AGE_S = 30.0
+_REQUEST = ".profile_step.json"
+_REQUEST_AGE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Profiles:
         The first rank that gets the signal chooses the step.
         """
         if self._recorder is None:
-            self._wanted = agreed_step(self._folder, self._step + LEAD_STEPS)
+            self._wanted = _agreed_step(self._folder, self._step + _LEAD_STEPS)
 
     def begin(self, step: int) -> bool:
         """Begin step `step`, and return whether it is traced."""
@@ -100,14 +100,14 @@ class Profiles:
         self._recorder, self._wanted = None, None
 
 
-def agreed_step(folder: Path, step: int) -> int:
+def _agreed_step(folder: Path, step: int) -> int:
     """Return the step to profile that another rank has recently chosen; if none has, choose `step` for all ranks.
 
     The choice is written to a file in `folder`, which all ranks read.
     """
-    path = folder / REQUEST
+    path = folder / _REQUEST
     chosen = read_json(path)
-    if chosen and time.time() - chosen["time_s"] < REQUEST_AGE_S and chosen["step"] > step - LEAD_STEPS:
+    if chosen and time.time() - chosen["time_s"] < _REQUEST_AGE_S and chosen["step"] > step - _LEAD_STEPS:
         return int(chosen["step"])
     save_json(path, {"step": step, "time_s": time.time()})
     return step

@@ -29,7 +29,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan
 from workbench.recorders.timing.step_log import StepRecorder
 
 BACKWARD = "bwd"
-OTHERS_STEPS = 100
+_OTHERS_STEPS = 100
 """The number of steps of other optimizers after which one of them counts the steps of the training.
 
 That happens if the optimizer that counted them makes no step meanwhile.
@@ -68,9 +68,9 @@ class Recording:
         first optimizer step, so recording starts there.
         """
         self._is_asked = True
-        if has_group():
+        if _has_group():
             self.attach()
-        elif self._steps is None and not self._idle and (uses_cuda() or not torch.cuda.is_available()):
+        elif self._steps is None and not self._idle and (_uses_cuda() or not torch.cuda.is_available()):
             self._start_alone()
 
     def attach(self) -> None:
@@ -98,7 +98,7 @@ class Recording:
             if steps is not None and self._in_step:
                 steps.begin_phase("optim")
                 self._open_phases += 1
-            if self._others_steps > OTHERS_STEPS or self._optimizer() is None:
+            if self._others_steps > _OTHERS_STEPS or self._optimizer() is None:
                 # A strong reference would keep the state of an optimizer in memory after the script has dropped it.
                 self._optimizer = weakref.ref(optimizer)
         except Exception as error:  # noqa: BLE001  # the job continues
@@ -180,7 +180,7 @@ class Recording:
             steps.close()
 
     def _start_if_possible(self) -> None:
-        if self._is_asked and has_group():
+        if self._is_asked and _has_group():
             self.attach()
         if self._steps is None and not self._idle:
             self._start_alone()
@@ -210,7 +210,7 @@ class Recording:
     def _start_steps(self) -> StepRecorder:
         require_descriptors()
         asked = self._settings
-        device = "cuda" if uses_cuda() else "cpu"
+        device = "cuda" if _uses_cuda() else "cpu"
         self._steps = StepRecorder(asked.folder, device=device, reset_peaks=False)
         traces = asked.folder / asked.traces
         schedule = (asked.profiler_warmup, asked.profiler_active)
@@ -297,13 +297,13 @@ class Recording:
         cuda_failure.save(self._settings.folder / "memory_snapshot", error, finished_step=max(0, self._number - 1))
 
 
-def uses_cuda() -> bool:
+def _uses_cuda() -> bool:
     """Return whether this process uses CUDA: it has a CUDA context, or its process group uses NCCL."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
-    return has_group() and "nccl" in dist.get_backend()
+    return _has_group() and "nccl" in dist.get_backend()
 
 
-def has_group() -> bool:
+def _has_group() -> bool:
     """Return whether this process has a default process group."""
     return dist.is_available() and dist.is_initialized()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-WATCHED = {
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_WATCHED = {
     "torch.distributed.distributed_c10d": "patch_distributed",
     "torch.optim.optimizer": "patch_optimizer",
 }
@@ -27,18 +27,18 @@ TORCHTITAN = "torchtitan"
 
 
 class Watcher:
-    """An import hook (meta path finder) that patches two modules of torch, those in `WATCHED`, after their import."""
+    """An import hook (meta path finder) that patches two modules of torch, those in `_WATCHED`, after their import."""
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, _target: object = None) -> "ModuleSpec | None":
-        """Return the module spec of a module in `WATCHED`, changed so that the module is patched after its import.
+        """Return the module spec of a module in `_WATCHED`, changed so that the module is patched after its import.
 
         Return None for any other module; Python then finds the module as usual.
         """
         if name == TORCHTITAN:
-            prepare_torchtitan()
-        if name not in WATCHED:
+            _prepare_torchtitan()
+        if name not in _WATCHED:
             return None
-        patch = WATCHED.pop(name)
+        patch = _WATCHED.pop(name)
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             setattr(spec.loader, "exec_module", executing(spec.loader.exec_module, patch))  # noqa: B010
@@ -70,7 +70,7 @@ def note(text: str) -> None:
         pass
 
 
-def prepare_torchtitan() -> None:
+def _prepare_torchtitan() -> None:
     """Prepare this process for torchtitan before torchtitan is imported and chooses its device; only once."""
     global TORCHTITAN  # noqa: PLW0603
     TORCHTITAN = ""
@@ -97,9 +97,9 @@ def hook() -> "ModuleType":
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(root)]
 
 
-def run_own_sitecustomize() -> None:
+def _run_own_sitecustomize() -> None:
     """Run the user's own module `sitecustomize`, which Python did not import because it found this module first."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
@@ -110,4 +110,4 @@ def run_own_sitecustomize() -> None:
 if __name__ == "sitecustomize":
     if os.environ.get("WORKBENCH_RECORD"):
         sys.meta_path.insert(0, Watcher())
-    run_own_sitecustomize()
+    _run_own_sitecustomize()

@@ -28,16 +28,16 @@ def prepare() -> None:
     if utils._get_available_device_type() is not None:  # noqa: SLF001
         return
     utils._get_available_device_type = lambda: "cpu"  # noqa: SLF001
-    for name, function in CPU_FUNCTIONS.items():
+    for name, function in _CPU_FUNCTIONS.items():
         setattr(torch.cpu, name, function)
-    sum_gradients()
-    profile_without_none()
+    _sum_gradients()
+    _profile_without_none()
     set_timeouts()
-    run_flex_attention_eagerly()
-    end_at_once()
+    _run_flex_attention_eagerly()
+    _end_at_once()
 
 
-def resident_memory(_device: object = None) -> dict[str, int]:
+def _resident_memory(_device: object = None) -> dict[str, int]:
     """Return the peak resident memory of this process, in place of an allocator's statistics."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"active_bytes.all.peak": peak, "reserved_bytes.all.peak": peak, "num_alloc_retries": 0, "num_ooms": 0}
@@ -52,14 +52,14 @@ def ignore(*_args: object, **_kwargs: object) -> None:
     """Accept any arguments and do nothing."""
 
 
-CPU_FUNCTIONS: dict[str, Any] = {
+_CPU_FUNCTIONS: dict[str, Any] = {
     "get_device_name": lambda _device=None: "CPU",
     "get_device_properties": properties,
     "current_device": lambda: 0,
     "set_device": ignore,
     "reset_peak_memory_stats": ignore,
     "empty_cache": ignore,
-    "memory_stats": resident_memory,
+    "memory_stats": _resident_memory,
     "memory": SimpleNamespace(
         _record_memory_history=ignore, _snapshot=lambda _device=None: {"segments": [], "device_traces": []}
     ),
@@ -71,7 +71,7 @@ DTensor would try to offset the CPU's random numbers, and fail.
 """
 
 
-def sum_gradients() -> None:
+def _sum_gradients() -> None:
     """Make FSDP sum gradients and divide them in a separate step, because gloo cannot scale while it sums."""
     set_factor = FSDPModule.set_gradient_divide_factor
 
@@ -83,7 +83,7 @@ def sum_gradients() -> None:
     FSDPModule.set_gradient_divide_factor = set_factor_and_sum  # type: ignore[method-assign,assignment]
 
 
-def profile_without_none() -> None:
+def _profile_without_none() -> None:
     """Remove None from the activities of the profiler; torchtitan up to 0.2 passes None for an unknown device."""
     start = torch.profiler.profile.__init__
 
@@ -102,7 +102,7 @@ def set_timeouts() -> None:
         dist.set_timeout = lambda timeout, group=None: private._set_pg_timeout(timeout, group)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def run_flex_attention_eagerly() -> None:
+def _run_flex_attention_eagerly() -> None:
     """Run FlexAttention without torch.compile, which has no backward pass of FlexAttention for the CPU."""
     with contextlib.suppress(ImportError):
         from torch.nn.attention import flex_attention
@@ -119,7 +119,7 @@ def run_flex_attention_eagerly() -> None:
         torch.compile = compile_others
 
 
-def end_at_once() -> None:
+def _end_at_once() -> None:
     """End the process immediately after a clean end of the training.
 
     A rank that used DTensor on gloo may abort after it has destroyed its process groups, and torchrun would report a

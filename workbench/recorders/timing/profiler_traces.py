@@ -21,9 +21,9 @@ from workbench.recorders.files import RankInfo
 from workbench.recorders.own_files import note_failure, remove_file
 from workbench.recorders.quiet import profiler_messages_hidden
 
-TRACE_END = 64
+_TRACE_END = 64
 """The bytes at the end of a trace that are read to see whether it is complete."""
-OLDEST_GENERATION = 2
+_OLDEST_GENERATION = 2
 """The generation number with which Python's garbage collector reports a full collection."""
 
 
@@ -38,7 +38,7 @@ def mark_garbage_collections() -> Iterator[None]:
     marks = ExitStack()
 
     def note(moment: str, info: dict[str, int]) -> None:
-        if info["generation"] == OLDEST_GENERATION:
+        if info["generation"] == _OLDEST_GENERATION:
             if moment == "start":
                 marks.enter_context(record_function("gc"))
             else:
@@ -58,17 +58,17 @@ def export(profiler: profile, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(draft))
-        require_whole(draft)
+        _require_whole(draft)
         draft.replace(path)
     except (OSError, RuntimeError) as error:
         note_failure(error)
         remove_file(draft)
 
 
-def require_whole(draft: Path) -> None:
+def _require_whole(draft: Path) -> None:
     """Raise OSError if a trace has no end; PyTorch writes it in C++, and does not say that the disk is full."""
     with draft.open("rb") as file:
-        file.seek(-min(TRACE_END, draft.stat().st_size), os.SEEK_END)
+        file.seek(-min(_TRACE_END, draft.stat().st_size), os.SEEK_END)
         if not file.read().rstrip().endswith(b"}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(draft))
 

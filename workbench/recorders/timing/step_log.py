@@ -29,18 +29,18 @@ from workbench.recorders.timing.device_clock import DeviceClock, Spans
 from workbench.recorders.timing.step_record import MemoryUse, StepRecord
 from workbench.recorders.timing.step_table import StepTable
 
-ENCODER = json.JSONEncoder(separators=(",", ":"))
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 BETWEEN = "between"
-RESIDUAL = "step"
-MEMORY_INTERVAL_NS = 5_000_000
-LINE_INTERVAL_S = 0.02
-LINE_BURST = 5
+_RESIDUAL = "step"
+_MEMORY_INTERVAL_NS = 5_000_000
+_LINE_INTERVAL_S = 0.02
+_LINE_BURST = 5
 """Steps that are shorter than 20 ms are written together, once there have been five of them in a row."""
 # `ru_maxrss` is in bytes on macOS and in KiB on Linux.
 PAGE = 1 if sys.platform == "darwin" else 1024
 
 
-def json_number(value: float | None) -> float | str | None:
+def _json_number(value: float | None) -> float | str | None:
     """Return a number as JSON can represent it: NaN and infinities become the strings "nan", "inf" and "-inf"."""
     return value if value is None or math.isfinite(value) else str(float(value))
 
@@ -109,10 +109,10 @@ class StepRecorder:
         self._file = OwnFile(folder_of_logs / f"rank_{rank_info.rank}.jsonl", append=True)
         # The log of a killed rank has all of its finished steps, unless they were very short.
         self._lines: deque[StepLine] = deque()
-        self._backlog = Backlog(self._write_lines, interval_s=LINE_INTERVAL_S, burst=LINE_BURST)
+        self._backlog = Backlog(self._write_lines, interval_s=_LINE_INTERVAL_S, burst=_LINE_BURST)
         self._device = DeviceClock(reset_peaks=reset_peaks) if device == "cuda" else None
         self._memory = ProcessMemory()
-        # The names of the open phases, outermost first; the first is `RESIDUAL` within a step.
+        # The names of the open phases, outermost first; the first is `_RESIDUAL` within a step.
         self._open: list[str] = []
         self._wall_mark = self._cpu_mark = 0
         self._waiting: list[tuple[StepLine, Spans]] = []
@@ -121,7 +121,7 @@ class StepRecorder:
         self._line = StepLine(0)
         self._thread, self._pid = threading.get_ident(), rank_info.pid
         gc.callbacks.append(self._time_garbage_collection)
-        self._file.append(ENCODER.encode(header(rank_info, device)).encode() + b"\n")
+        self._file.append(_ENCODER.encode(header(rank_info, device)).encode() + b"\n")
         self.heartbeat.beat(0, "init")
         automatic.give_way_to_steps(self)
 
@@ -151,8 +151,8 @@ class StepRecorder:
         """Begin a step, like `step` but without a context; call `end_step` afterwards."""
         self._line = line = StepLine(step)
         self.current_step = step
-        self._open = [RESIDUAL]
-        self.heartbeat.beat(step, RESIDUAL)
+        self._open = [_RESIDUAL]
+        self.heartbeat.beat(step, _RESIDUAL)
         line.start_ns, self._started = time_ns(), perf_counter_ns()
         return line
 
@@ -243,7 +243,7 @@ class StepRecorder:
     def _charge(self, wall: int, cpu: int) -> None:
         """Add the time since the last phase began or ended to the innermost open phase."""
         # A collection of garbage may come between two steps.
-        if self._open[0] is not RESIDUAL:
+        if self._open[0] is not _RESIDUAL:
             return
         name, line = self._open[-1], self._line
         line.phases[name] = line.phases.get(name, 0) + wall - self._wall_mark
@@ -257,7 +257,7 @@ class StepRecorder:
 
     def _write_step(self, line: StepLine) -> None:
         if self.timing:
-            self.timing.add(record_of(line))
+            self.timing.add(_record_of(line))
         self._lines.append(line)
         now_ns = time_ns()
         if now_ns >= self._backlog.earliest_ns:
@@ -267,7 +267,7 @@ class StepRecorder:
         lines = []
         while self._lines:
             try:
-                lines.append(ENCODER.encode(record_of(self._lines.popleft())) + "\n")
+                lines.append(_ENCODER.encode(_record_of(self._lines.popleft())) + "\n")
             except (TypeError, ValueError) as error:  # a loss that is no number
                 note_failure(error)
         if lines:
@@ -312,7 +312,7 @@ def header(rank_info: RankInfo, device: str) -> dict[str, object]:
     }
 
 
-def record_of(line: StepLine) -> StepRecord:
+def _record_of(line: StepLine) -> StepRecord:
     """Return the fields of a finished step for its line in the step log."""
     return {
         "step": line.step,
@@ -323,16 +323,16 @@ def record_of(line: StepLine) -> StepRecord:
         "device_ns": dict(line.device_ns),
         "residual_ns": line.dur_ns - sum(line.phases.values()),
         "tokens": line.tokens,
-        "loss": json_number(line.loss),
-        "local_loss": json_number(line.local_loss),
-        "grad_norm": json_number(line.grad_norm),
-        **(line.memory or NO_MEMORY),
+        "loss": _json_number(line.loss),
+        "local_loss": _json_number(line.local_loss),
+        "grad_norm": _json_number(line.grad_norm),
+        **(line.memory or _NO_MEMORY),
         "tags": line.tags,
         "seqs": dict(line.seqs),
     }
 
 
-NO_MEMORY: MemoryUse = {"memory_bytes": 0, "reserved_bytes": 0, "limit_bytes": None, "alloc_retries": 0}
+_NO_MEMORY: MemoryUse = {"memory_bytes": 0, "reserved_bytes": 0, "limit_bytes": None, "alloc_retries": 0}
 
 
 class ProcessMemory:
@@ -343,12 +343,12 @@ class ProcessMemory:
 
     def __init__(self) -> None:
         self._next_ns = 0
-        self._use = NO_MEMORY
+        self._use = _NO_MEMORY
 
     def read(self, now_ns: int) -> MemoryUse:
         """Return the peak so far and the limit; `now_ns` is a time of any clock."""
         if now_ns >= self._next_ns:
-            self._next_ns = now_ns + MEMORY_INTERVAL_NS
+            self._next_ns = now_ns + _MEMORY_INTERVAL_NS
             peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
             limit = None if still_free is None else peak + still_free
             self._use = {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from workbench.recorders.timing.step_record import StepRecord
 
-MAX_STEPS = 10_000
+_MAX_STEPS = 10_000
 """The number of steps that are kept; older ones are dropped, so that the memory of a long run does not grow."""
-SPECIAL_TAGS = frozenset(("first", "compile", "profile", "snapshot"))
+_SPECIAL_TAGS = frozenset(("first", "compile", "profile", "snapshot"))
 """The tags of steps that take longer than usual and are left out of the table."""
 OTHER, STEP = "other", "step"
 MS = 1e6
@@ -34,11 +34,11 @@ class StepTable:
     """Collects steps from the step log; `table` summarises the steps since its last call."""
 
     def __init__(self) -> None:
-        self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
+        self._steps: deque[StepRecord] = deque(maxlen=_MAX_STEPS)
 
     def add(self, line: StepRecord) -> None:
         """Add a finished line of the step log, unless a tag says that the step was slower than usual."""
-        if not SPECIAL_TAGS.intersection(line["tags"]):
+        if not _SPECIAL_TAGS.intersection(line["tags"]):
             self._steps.append(line)
 
     def table(self) -> str:
@@ -53,7 +53,7 @@ class StepTable:
         rows = list(self.rows())
         mean_step_ms = rows[-1].mean_ms
         lines = [f"Timing breakdown of {count} steps from {first} to {last}, in ms:", HEAD]
-        lines += [format_row(row, row.mean_ms / mean_step_ms if mean_step_ms else 0.0) for row in rows]
+        lines += [_format_row(row, row.mean_ms / mean_step_ms if mean_step_ms else 0.0) for row in rows]
         self._steps.clear()
         return "\n".join(lines)
 
@@ -61,26 +61,26 @@ class StepTable:
         """Yield a row per phase, longest mean first, then "other" (time outside all phases) and "step"."""
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
         yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
-        yield row_of(OTHER, [line["residual_ns"] for line in self._steps])
-        yield row_of(STEP, [line["dur_ns"] for line in self._steps])
+        yield _row_of(OTHER, [line["residual_ns"] for line in self._steps])
+        yield _row_of(STEP, [line["dur_ns"] for line in self._steps])
 
     def _row(self, name: str) -> Row:
         wall = [line["phases"].get(name, 0) for line in self._steps]
         cpu = [line["cpu_ns"].get(name, 0) for line in self._steps]
         device = [line["device_ns"].get(name, 0) for line in self._steps]
-        row = row_of(name, wall)
+        row = _row_of(name, wall)
         return row._replace(processor_ms=fmean(cpu) / MS, device_ms=fmean(device) / MS if any(device) else None)
 
 
 HEAD = f"  {'component':<12}{'median':>10}{'mean':>10}{'largest':>10}{'share':>8}{'processor':>11}{'device':>10}"
 
 
-def row_of(name: str, ns: list[int]) -> Row:
+def _row_of(name: str, ns: list[int]) -> Row:
     """Return a row with wall-clock times only; `ns` has the durations of phase `name`, one per step, in nanoseconds."""
     return Row(name, median(ns) / MS, fmean(ns) / MS, max(ns) / MS, None, None)
 
 
-def format_row(row: Row, share: float) -> str:
+def _format_row(row: Row, share: float) -> str:
     """Return a row as text; `share` is the phase's fraction of the mean step time."""
     times = "".join(f"{value:>10.3f}" for value in (row.median_ms, row.mean_ms, row.largest_ms))
     processor, device = ("-" if value is None else f"{value:.3f}" for value in (row.processor_ms, row.device_ms))

@@ -32,7 +32,7 @@ SPANS = {
     "profiler": "kineto_profiler_step_call",
     "snapshot": "memory_profiler_step_call",
 }
-TAGS = {"gc": "gc", "eval": "eval", "checkpoint": "checkpoint_save"}
+_TAGS = {"gc": "gc", "eval": "eval", "checkpoint": "checkpoint_save"}
 Record = dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class Writer:
         """
         self._steps += 1
         facts = {"step": line["step"], "relative_step": self._steps}
-        tags = [TAGS[tag] for tag in line["tags"] if tag in TAGS]
+        tags = [_TAGS[tag] for tag in line["tags"] if tag in _TAGS]
         now_ns = int(line["start_ns"])
         yield self._record("event", "step_start", now_ns, **facts)
         for name, ns in spans(line["phases"]).items():

@@ -27,9 +27,9 @@ from workbench.recorders.startup.settings import run_folder
 from workbench.recorders.values.operation_log import Operation, OperationLog, has_range, local_part, storage_of
 from workbench.recorders.values.origin import Range, losses, origin
 
-SCHEMA = "workbench.not_finite/1"
+_SCHEMA = "workbench.not_finite/1"
 PARAMETER, GRADIENT = "parameter", "gradient"
-INPUTS_SHOWN = 6
+_INPUTS_SHOWN = 6
 
 
 class FiniteCheck:
@@ -117,16 +117,16 @@ class FiniteCheck:
         `broken` has (name, tensor) pairs; `kind` says what they are, "parameter" or "gradient". The search also covers
         losses.
         """
-        with paused(self._log):
+        with _paused(self._log):
             operations = self._log.operations
-            ranges = values_of(operations)
+            ranges = _values_of(operations)
             writers = [
                 self._log.writers[place] for _, tensor in broken if (place := storage_of(tensor)) in self._log.writers
             ]
             first = origin(operations, ranges, [*losses(operations), *writers])
             content = {
-                "schema": SCHEMA, "rank": RankInfo.here().rank, "world_size": RankInfo.here().world_size,
-                "step": self.step, "seen_in": kind, "seen_names": [name for name, _ in broken][:INPUTS_SHOWN],
+                "schema": _SCHEMA, "rank": RankInfo.here().rank, "world_size": RankInfo.here().world_size,
+                "step": self.step, "seen_in": kind, "seen_names": [name for name, _ in broken][:_INPUTS_SHOWN],
                 "operations": len(operations), "largest_parameter": self._largest_parameter(),
                 "origin": None if first is None else described(operations, ranges, first),
             }  # fmt: skip
@@ -134,7 +134,7 @@ class FiniteCheck:
 
 
 @contextmanager
-def paused(log: OperationLog) -> Iterator[None]:
+def _paused(log: OperationLog) -> Iterator[None]:
     """Return a context in which `log` is paused; at the end of the context, logging continues."""
     log.end()
     try:
@@ -155,7 +155,7 @@ def not_finite(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     return [(name, tensor) for (name, tensor, _), fine in zip(parts, finite, strict=True) if not fine]
 
 
-def values_of(operations: Sequence[Operation]) -> list[Range]:
+def _values_of(operations: Sequence[Operation]) -> list[Range]:
     """Return the smallest and largest value of each operation's result, copied from the device in a single transfer."""
     rows = torch.stack([operation.range for operation in operations]).tolist()
     return [Range(low, high) for low, high in rows]
@@ -175,14 +175,14 @@ def described(operations: Sequence[Operation], ranges: Sequence[Range], number: 
         "inputs": [
             {
                 "name": operations[one].tensor or operations[one].name, "kind": operations[one].kind,
-                "largest": json_number(ranges[one].largest),
+                "largest": _json_number(ranges[one].largest),
             }
-            for one in operation.parents[:INPUTS_SHOWN]
+            for one in operation.parents[:_INPUTS_SHOWN]
         ],
     }  # fmt: skip
 
 
-def json_number(value: float) -> float | str:
+def _json_number(value: float) -> float | str:
     """Return a number as JSON can represent it: NaN and infinities become strings."""
     return value if math.isfinite(value) else str(value)
 

@@ -19,15 +19,15 @@ from torch.utils._pytree import tree_leaves
 
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 
-UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
+_UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
 """The operations that are not logged, because their result has no values yet or gets them from another rank.
 
 Such a tensor is logged, with the kind `input`, when another operation reads it.
 """
-NO_RANGE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-MOST_OPERATIONS = 200_000
+_NO_RANGE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_MOST_OPERATIONS = 200_000
 """The number of operations after which the log is cleared; without an optimizer step it would grow forever."""
-LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
+_LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
 Given = tuple[tuple[object, ...], dict[str, object] | None]
 """The positional and the keyword arguments of an operation."""
 BACKWARD, FORWARD, INPUT = "backward", "forward", "input"
@@ -98,16 +98,16 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _log(self, func: Any, given: Given, result: object) -> None:
         name = str(func).removesuffix(".default")
-        outputs = written_by(func, given, result)
-        if len(self.operations) >= MOST_OPERATIONS:
+        outputs = _written_by(func, given, result)
+        if len(self.operations) >= _MOST_OPERATIONS:
             self.clear([])
-        if name.startswith(UNWRITTEN):
+        if name.startswith(_UNWRITTEN):
             for tensor in outputs:
                 # The memory may be that of a freed tensor, whose writer must not count as the writer of this one.
                 self.writers.pop(storage_of(tensor), None)
             return
         parents = [self._writer(tensor) for tensor in tensors_in(given) if has_range(tensor)]
-        ranges = [range_of(tensor) for tensor in outputs if has_range(tensor)]
+        ranges = [_range_of(tensor) for tensor in outputs if has_range(tensor)]
         if not ranges:
             return
         kind, module, line = self._position()
@@ -128,9 +128,9 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         storage = storage_of(tensor)
         if storage not in self.writers:
-            name, module, line = self.names.get(storage, ""), self._running[-1], user_line()
+            name, module, line = self.names.get(storage, ""), self._running[-1], _user_line()
             self.operations.append(
-                Operation(INPUT, "", module, line, [], range_of(tensor), str(tensor.dtype), name, tensor.numel())
+                Operation(INPUT, "", module, line, [], _range_of(tensor), str(tensor.dtype), name, tensor.numel())
             )
             self.writers[storage] = len(self.operations) - 1
         return self.writers[storage]
@@ -144,7 +144,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
         if node is not None:
             return BACKWARD, *self._origins.get(node._sequence_nr(), ("", ""))  # noqa: SLF001
-        position = self._running[-1], user_line()
+        position = self._running[-1], _user_line()
         if torch.is_grad_enabled():
             # The counter has the number of the next operation; the one that just ran has the number before it.
             self._origins[torch._C._autograd._get_sequence_nr() - 1] = position  # noqa: SLF001
@@ -167,7 +167,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running.pop()
 
 
-def written_by(func: Any, given: Given, result: object) -> list[Tensor]:
+def _written_by(func: Any, given: Given, result: object) -> list[Tensor]:
     """Return the tensors that an operation wrote: arguments that it changes in place, or else its results.
 
     `func` is the operation, `given` its (arguments, keyword arguments), and `result` what it returned. A result that is
@@ -202,14 +202,14 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def has_range(tensor: Tensor) -> bool:
-    """Return whether `range_of` works for a tensor: the tensor is floating-point or complex, dense and not empty."""
+    """Return whether `_range_of` works for a tensor: the tensor is floating-point or complex, dense and not empty."""
     part = local_part(tensor)
     return (
-        part.dtype not in NO_RANGE and part.numel() > 0 and part.device.type != "meta" and part.layout is torch.strided
+        part.dtype not in _NO_RANGE and part.numel() > 0 and part.device.type != "meta" and part.layout is torch.strided
     )
 
 
-def range_of(tensor: Tensor) -> Tensor:
+def _range_of(tensor: Tensor) -> Tensor:
     """Return the smallest and largest value of a tensor, as float32 of shape (2,) on its device.
 
     Both are NaN if the tensor has a NaN. Real and imaginary parts of a complex value count as two values.
@@ -227,7 +227,7 @@ def range_of(tensor: Tensor) -> Tensor:
 def joined(ranges: Sequence[Tensor]) -> Tensor:
     """Return the smallest and largest value over several tensors, from the `ranges` of the single tensors.
 
-    Argument and result have the form that `range_of` returns.
+    Argument and result have the form that `_range_of` returns.
     """
     if len(ranges) == 1:
         return ranges[0]
@@ -235,14 +235,14 @@ def joined(ranges: Sequence[Tensor]) -> Tensor:
     return torch.stack([rows.amin(0)[0], rows.amax(0)[1]])
 
 
-def user_line() -> str:
+def _user_line() -> str:
     """Return the line of the user's code that is running, as `file:line`; empty if there is none.
 
     It is the line of the innermost stack frame outside of torch and this package.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the stack module would format every frame
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(LIBRARY) and not frame.f_code.co_filename.startswith("<"):
+        if not frame.f_code.co_filename.startswith(_LIBRARY) and not frame.f_code.co_filename.startswith("<"):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

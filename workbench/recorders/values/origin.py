@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from workbench.recorders.values.operation_log import BACKWARD, FORWARD, INPUT, Operation
 
-FILLS = ("aten.masked_fill", "aten.full", "aten.fill", "aten.where", "aten.scalar_tensor", "aten.triu", "aten.tril",
+_FILLS = ("aten.masked_fill", "aten.full", "aten.fill", "aten.where", "aten.scalar_tensor", "aten.triu", "aten.tril",
          "aten.index_put", "aten.lift_fresh", "aten.zeros", "aten.ones", "aten.copy")  # fmt: skip
 """The operations that write constants or copy values: an infinity in their result is intended, as in a mask."""
 
@@ -49,7 +49,7 @@ def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[b
     known: list[bool] = []
     for operation, own in zip(operations, ranges, strict=True):
         sources = [parent for parent in operation.parents if not ranges[parent].is_finite]
-        from_fill = operation.name.startswith(FILLS) and all(known[parent] for parent in sources)
+        from_fill = operation.name.startswith(_FILLS) and all(known[parent] for parent in sources)
         from_mask = bool(sources) and all(known[parent] and own.has_infinities_of(ranges[parent]) for parent in sources)
         known.append(not own.is_finite and not own.is_nan and (from_fill or from_mask))
     return known
@@ -74,7 +74,7 @@ def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Ite
         bad = [
             one
             for one in operations[number].parents
-            if not ranges[one].is_finite and not wanted[one] and not is_constant(operations[one])
+            if not ranges[one].is_finite and not wanted[one] and not _is_constant(operations[one])
         ]
         # An operation in place is logged after what it wrote over, which may be its own parent.
         waiting += [one for one in bad if one != number]
@@ -83,7 +83,7 @@ def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Ite
     return first
 
 
-def is_constant(operation: Operation) -> bool:
+def _is_constant(operation: Operation) -> bool:
     """Return whether a result is a single number that the script wrote, such as `nan` in `weight[0] = nan`."""
     is_outside = operation.kind == INPUT or operation.name.startswith("aten.lift_fresh")
     return is_outside and operation.elements == 1 and not operation.tensor

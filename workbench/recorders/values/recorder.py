@@ -26,13 +26,13 @@ from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 from workbench.recorders.own_files import OwnFile, remove_file
 from workbench.recorders.values.tensor_sums import Sums, sums_of
 
-SCHEMA = "workbench.values/1"
+_SCHEMA = "workbench.values/1"
 DATA, PARAMETER, ACTIVATION = "data", "parameter", "activation"
-ACTIVATION_GRADIENT, GRADIENT = "activation_gradient", "gradient"
-SUMS = ("sum", "absolute", "square", "projection")
-WHOLE = "model"
+_ACTIVATION_GRADIENT, GRADIENT = "activation_gradient", "gradient"
+_SUMS = ("sum", "absolute", "square", "projection")
+_WHOLE = "model"
 """The name under which the outermost module is recorded; `named_modules` gives it an empty name."""
-OUTSIDE_BACKWARD = -1
+_OUTSIDE_BACKWARD = -1
 """The id of autograd's current graph task when no backward pass is running."""
 
 
@@ -59,7 +59,7 @@ class ValueRecorder:
         self._models, self._place = models, place or Place()
         self._rows: dict[tuple[str, str], Sums] = {}
         self._recording = False
-        self._file = open_log(Path(folder))
+        self._file = _open_log(Path(folder))
         self._handles: list[Removable] = [handle for model in models for handle in self._hook(model)]
 
     @contextmanager
@@ -118,7 +118,7 @@ class ValueRecorder:
 
     def _observed(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """Yield (name, module) of each module of `model` whose outputs are recorded."""
-        whole = f"({WHOLE})" if hasattr(model, WHOLE) else WHOLE
+        whole = f"({_WHOLE})" if hasattr(model, _WHOLE) else _WHOLE
         for name, module in model.named_modules():
             is_wrapper = hasattr(module, "_checkpoint_wrapped_module")
             is_whole = bool(name) or self._place.is_last_stage
@@ -142,11 +142,11 @@ class ValueRecorder:
     @property
     def _is_forward(self) -> bool:
         """Whether a forward pass is running in a recorded step; recomputation in the backward pass does not count."""
-        return self._recording and torch._C._current_graph_task_id() == OUTSIDE_BACKWARD  # noqa: SLF001  # no public name
+        return self._recording and torch._C._current_graph_task_id() == _OUTSIDE_BACKWARD  # noqa: SLF001  # no public name
 
     def _record_output(self, name: str, output: Tensor) -> None:
         self._add(ACTIVATION, name, self._sums(output))
-        self._record_gradient(ACTIVATION_GRADIENT, name, output)
+        self._record_gradient(_ACTIVATION_GRADIENT, name, output)
 
     def _record_gradient(self, kind: str, name: str, tensor: Tensor) -> None:
         """Register a hook on `tensor` that records sums over the tensor's gradient, when the backward pass computes it.
@@ -180,7 +180,7 @@ class ValueRecorder:
             # JSON has no NaN.
             finite = [value if math.isfinite(value) else None for value in row]
             # Not strict: without a projection, there are only three sums.
-            lines.append(json.dumps(line | dict(zip(SUMS, finite, strict=False))) + "\n")
+            lines.append(json.dumps(line | dict(zip(_SUMS, finite, strict=False))) + "\n")
         self._file.append("".join(lines).encode())
 
     def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
@@ -188,11 +188,11 @@ class ValueRecorder:
         return {}
 
 
-def open_log(folder: Path) -> OwnFile:
+def _open_log(folder: Path) -> OwnFile:
     """Create `values/rank_R.jsonl` of this rank (R) below `folder`, write its header line, and return the open file."""
     info = RankInfo.here()
     path = folder / "values" / f"rank_{info.rank}.jsonl"
     remove_file(path)
     file = OwnFile(path, append=True)
-    file.append(json.dumps({"schema": SCHEMA, "rank": info.rank, "world_size": info.world_size}).encode() + b"\n")
+    file.append(json.dumps({"schema": _SCHEMA, "rank": info.rank, "world_size": info.world_size}).encode() + b"\n")
     return file

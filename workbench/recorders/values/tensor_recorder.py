@@ -27,12 +27,12 @@ from workbench.recorders.values.operation_log import tensors_in
 from workbench.recorders.values.recorder import ACTIVATION, Place, ValueRecorder
 from workbench.recorders.values.tensor_sums import Sums, sums_of
 
-INPUT, INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", "optimizer"
+INPUT, _INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", "optimizer"
 STEPS = 100
 """The default number of steps that are recorded; with a thousand tensors, they take 25 MB."""
-TENSORS_AT_MOST = 16
+_TENSORS_AT_MOST = 16
 """The most tensors that are recorded of one call of a module; a cache of keys and values may have many."""
-CALLS_AT_MOST = 64
+_CALLS_AT_MOST = 64
 """The most calls of a module in one forward pass that get different names; all later calls share the last one."""
 
 
@@ -71,7 +71,7 @@ class TensorRecorder(ValueRecorder):
         groups = optimizer.param_groups
         for number, group in enumerate(groups):
             prefix = f"group_{number}." if len(groups) > 1 else ""
-            for key, value in settings_of(group):
+            for key, value in _settings_of(group):
                 self._add(OPTIMIZER, prefix + key, self._sums(torch.tensor(value), copies=self._world_size))
         for state in optimizer.state.values():
             for key, value in state.items():
@@ -102,13 +102,13 @@ class TensorRecorder(ValueRecorder):
         def record(_: nn.Module, arguments: object, keywords: object) -> None:
             if not self._is_forward:
                 return
-            self._calls[name] = min(self._calls.get(name, 0) + 1, CALLS_AT_MOST)
+            self._calls[name] = min(self._calls.get(name, 0) + 1, _CALLS_AT_MOST)
             for label, tensor in named(self._label(name), (arguments, keywords)):
                 is_known = self._is_known(tensor)
                 self._add(INPUT, label, self._sums_once(tensor))
                 # The gradient of what another module returned is recorded there.
                 if not is_known and tensor.is_floating_point():
-                    self._record_gradient(INPUT_GRADIENT, label, tensor)
+                    self._record_gradient(_INPUT_GRADIENT, label, tensor)
 
         return record
 
@@ -204,19 +204,19 @@ class ScriptRecorder(TensorRecorder):
 def named(label: str, value: object) -> list[tuple[str, Tensor]]:
     """Return (name, tensor) of the tensors in `value`, the arguments or the result of a module.
 
-    The first tensor is named `label`, the others `label[1]`, `label[2]` and so on. At most `TENSORS_AT_MOST` tensors
+    The first tensor is named `label`, the others `label[1]`, `label[2]` and so on. At most `_TENSORS_AT_MOST` tensors
     are returned. Tensors for which no sums can be computed are left out.
     """
-    tensors = [tensor for tensor in tensors_in(value) if has_values(tensor)][:TENSORS_AT_MOST]
+    tensors = [tensor for tensor in tensors_in(value) if _has_values(tensor)][:_TENSORS_AT_MOST]
     return [(f"{label}[{number}]" if number else label, tensor) for number, tensor in enumerate(tensors)]
 
 
-def has_values(tensor: Tensor) -> bool:
+def _has_values(tensor: Tensor) -> bool:
     """Return whether sums over a tensor can be computed: it is dense, not on the meta device, and not complex."""
     return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_complex()
 
 
-def settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def _settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield (name, value) of each number in an optimizer's parameter group, such as `lr` and `betas[0]`."""
     for key, value in group.items():
         if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):

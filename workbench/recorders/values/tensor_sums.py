@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-SIGNATURE = 4096
+_SIGNATURE = 4096
 """The length of the fixed random vector from which projections are computed."""
 
 
@@ -40,7 +40,7 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: 
     """
     if isinstance(tensor, DTensor):
         meshes = max(copies // tensor.device_mesh.size(), 1)
-        tensor, copies = own_part(tensor)
+        tensor, copies = _own_part(tensor)
         copies *= meshes
     # In float64, the order of the sum, which depends on the mesh, does not reach the digits that are compared.
     values = tensor.detach().double() * factor
@@ -60,13 +60,13 @@ def projection(values: Tensor) -> Tensor:
     the outer product of two short ones.
     """
     flat = values.flatten()
-    rows = len(flat) // SIGNATURE
-    columns = signature(SIGNATURE, str(flat.device))
-    rest = flat[rows * SIGNATURE :]
+    rows = len(flat) // _SIGNATURE
+    columns = signature(_SIGNATURE, str(flat.device))
+    rest = flat[rows * _SIGNATURE :]
     last = (rest * columns[: len(rest)]).sum()
     if not rows:
         return last
-    return (flat[: rows * SIGNATURE].view(rows, SIGNATURE) @ columns) @ signature(rows, str(flat.device)) - last
+    return (flat[: rows * _SIGNATURE].view(rows, _SIGNATURE) @ columns) @ signature(rows, str(flat.device)) - last
 
 
 @lru_cache(maxsize=64)
@@ -79,7 +79,7 @@ def signature(length: int, device: str) -> Tensor:
     return torch.randn(length, dtype=torch.float64, generator=generator).to(device)
 
 
-def own_part(tensor: DTensor) -> tuple[Tensor, int]:
+def _own_part(tensor: DTensor) -> tuple[Tensor, int]:
     """Return (this rank's part of a DTensor, number of ranks in its mesh with the same part).
 
     A DTensor with partial sums is first reduced. This is a collective, so all ranks of the mesh must call this

@@ -33,7 +33,7 @@ TITLES = {
     "losses": "loss over the steps",
     "settings": "settings that differ",
 }
-SPARK_WIDTH = 60
+_SPARK_WIDTH = 60
 CAPTION = "How the mean step changed, by phase"
 
 
@@ -51,7 +51,7 @@ class ComparePane(ViewSwitcher):
         yield Horizontal(Grid(comparison_tables(self._data)[0]), *with_phases, id="measures")
         yield Waterfall(self._data, id="phases")
         yield Grid(id="memory")
-        yield RowList[tuple[str, list[float]]](Text(f"  {'from':>9} {'to':>9}", style="dim"), loss_line, id="losses")
+        yield RowList[tuple[str, list[float]]](Text(f"  {'from':>9} {'to':>9}", style="dim"), _loss_line, id="losses")
         yield Grid(table("", "setting | A | B", rows, len(self._data.config)), id="settings")
 
     def ask(self, view: str) -> Drawing | None:
@@ -102,7 +102,7 @@ class Waterfall(Static, can_focus=True):
         self.update(Text("\n").join([*([Text(self._caption, style="bold")] if self._caption else []), *lines]))
 
 
-def loss_line(item: tuple[str, list[float]]) -> Text:
+def _loss_line(item: tuple[str, list[float]]) -> Text:
     """Return a run's line in the list of losses: its first and last loss, and a sparkline.
 
     `item` is (name of the run, losses).
@@ -110,4 +110,4 @@ def loss_line(item: tuple[str, list[float]]) -> Text:
     name, losses = item
     if not losses:
         return Text(f"{name}  no loss recorded")
-    return Text(f"{name} {losses[0]:>9.4f} {losses[-1]:>9.4f}  {spark(losses, SPARK_WIDTH)}")
+    return Text(f"{name} {losses[0]:>9.4f} {losses[-1]:>9.4f}  {spark(losses, _SPARK_WIDTH)}")

@@ -31,7 +31,7 @@ from workbench.tui.widgets.tables import ChangingTableList, Grid
 from workbench.tui.widgets.trees.stack_tree import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
-COLLECTIVES = 60
+_COLLECTIVES = 60
 """The least collectives that the matrix has; on a broad screen it has as many as fit."""
 AROUND = 8
 """The least sequence numbers before and after the first difference that the operations beside the culprits have."""
@@ -39,11 +39,11 @@ BROAD = 140
 """The width of the views, in columns, from which on evidence is shown beside the culprits."""
 ROWS_AT_MOST = 32
 """The most ranks that have a row each; if there are more, ranks with the same states share a row."""
-WIDEST_RANKS = 40
+_WIDEST_RANKS = 40
 """The most characters of the list of ranks in the name of a process group."""
-OTHER_GROUPS = 2
+_OTHER_GROUPS = 2
 """The most process groups, besides the one on the screen, whose operations are shown as evidence."""
-OTHER_LINES = 4
+_OTHER_LINES = 4
 """The number of lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
 TITLES = {
     "chain": "culprits, which rank waits for which, and where the culprits are",
@@ -102,13 +102,13 @@ class HangPane(Vertical):
 
     def action_pick(self) -> None:
         """Let the user pick a process group, because there may be hundreds of them."""
-        pick(self, "process group", [group_text(group) for group in self._data.groups], self._at, self._choose_group)
+        pick(self, "process group", [_group_text(group) for group in self._data.groups], self._at, self._choose_group)
 
     def palette_commands(self) -> Iterator[SystemCommand]:
         """Yield a command for each process group."""
         for at, group in enumerate(self._data.groups):
             choose = partial(self._choose_group, at)
-            yield SystemCommand(f"Show group {group_text(group)}", "key p lists all groups", choose)
+            yield SystemCommand(f"Show group {_group_text(group)}", "key p lists all groups", choose)
 
     def _choose_group(self, at: int) -> None:
         self._at = at
@@ -126,8 +126,8 @@ class HangPane(Vertical):
     def _load(self) -> None:
         group = self._data.groups[self._at]
         number = f"{self._at + 1} of {len(self._data.groups)}"
-        title = f"group {group_text(group)}   {number}"
-        columns = max(COLLECTIVES, self.app.size.width // 2)
+        title = f"group {_group_text(group)}   {number}"
+        columns = max(_COLLECTIVES, self.app.size.width // 2)
         ask_in_background(
             self,
             "matrix",
@@ -138,13 +138,13 @@ class HangPane(Vertical):
     def _draw(self, title: Text, frame: pd.DataFrame) -> None:
         self.query_one("#hang-title", Static).update(title)
         frame = frame if len(frame) <= ROWS_AT_MOST else views.folded(frame)
-        self.query_one("#hang-top").styles.height = len(frame) + OTHER_LINES
+        self.query_one("#hang-top").styles.height = len(frame) + _OTHER_LINES
         self.query_one(CollectiveMatrix).show(frame)
 
 
-def group_text(group: Group) -> str:
+def _group_text(group: Group) -> str:
     """Return the name, description and ranks of a process group; of many ranks only the first and the last."""
-    ranks = without_middle(rank_ranges(group.ranks), WIDEST_RANKS)
+    ranks = without_middle(rank_ranges(group.ranks), _WIDEST_RANKS)
     return f"{clean(group.name)} ({clean(group.desc)}), ranks {ranks}"
 
 
@@ -231,7 +231,7 @@ class HangViews(ViewSwitcher):
         yield current_positions(views.locations(run, options))
         culprits = {rank for culprit in self._data.culprits for rank in culprit.ranks}
         groups = {wait.group for wait in self._data.waits if wait.rank in culprits} - {self._group}
-        for group in sorted(groups)[:OTHER_GROUPS]:
+        for group in sorted(groups)[:_OTHER_GROUPS]:
             content = operations(views.operations(run, group, options=options))
             yield replace(content, title=f"Operations of group {self._label(group)}, in which a culprit waits")
         yield from hang_tables(self._data)[2:]

@@ -34,9 +34,9 @@ TITLES = {
     "ranks": "the ranks, those that findings name first",
     "artefacts": "the files of the run",
 }
-TABLES_AT_MOST, TALL_TABLES = 3, 6
+_TABLES_AT_MOST, _TALL_TABLES = 3, 6
 """The most tables that are shown below a finding, and on a tall screen; the views of the analyzers have the others."""
-TALL = 45
+_TALL = 45
 """The height of the screen, in lines, from which on there are more tables."""
 
 
@@ -155,7 +155,7 @@ class HomeViews(ViewSwitcher):
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
-        tables = filled(sections(self._report))[: TALL_TABLES if self.app.size.height >= TALL else TABLES_AT_MOST]
+        tables = filled(sections(self._report))[: _TALL_TABLES if self.app.size.height >= _TALL else _TABLES_AT_MOST]
         yield VerticalScroll(self._text, *titled(tables), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
         yield Grid(file_list(self._runs), id="artefacts")

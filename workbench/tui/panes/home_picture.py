@@ -48,12 +48,12 @@ from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.row_list import RowList
 
-COLLECTIVES = 200
+_COLLECTIVES = 200
 """The number of last collectives that the matrix shows; the one that hangs is among them."""
-NO_DUMP, DONE = "no dump", "done"
-SINGLE_RANKS = 6
+_NO_DUMP, DONE = "no dump", "done"
+_SINGLE_RANKS = 6
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
-SPARK_WIDTH, SHORT_WIDTH = 40, 20
+_SPARK_WIDTH, _SHORT_WIDTH = 40, 20
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class HomePicture(Vertical):
     def _load(self) -> None:
         chart = self._picture.chart
         # A chart that a low screen hides has no columns, its sparkline still needs the data.
-        columns = chart.columns if isinstance(chart, StackedChart) and chart.columns > 0 else SPARK_WIDTH
+        columns = chart.columns if isinstance(chart, StackedChart) and chart.columns > 0 else _SPARK_WIDTH
         ask_in_background(self, "picture", lambda: self._picture.read(columns), self._show)
 
     def _show(self, drawing: Drawing) -> None:
@@ -173,7 +173,7 @@ def comparison_pictures(data: CompareData) -> list[HomePicture]:
         return []
     changes, (before, after) = step_changes(data)
     waterfall = Waterfall(data, id="home-waterfall")
-    rows = len(waterfall_lines(changes, (before, after), SPARK_WIDTH))
+    rows = len(waterfall_lines(changes, (before, after), _SPARK_WIDTH))
     most = f", mostly {phase_title(changes[0][0])} {signed(changes[0][1], duration)}" if changes else ""
     line = f"mean step {duration(before)} -> {duration(after)}{most}"
     caption = Text("How the mean step changed, by phase")
@@ -198,24 +198,24 @@ def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Pic
         *([EvidenceLink("steps", "loss")] if has_loss else []),
         EvidenceLink("memory", ""),
     ]
-    drawn = (picture_at(link, data, run, options) for link in [*links, *general] if link)
+    drawn = (_picture_at(link, data, run, options) for link in [*links, *general] if link)
     yield from (picture for picture in drawn if picture)
 
 
-def picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -> Picture | None:
+def _picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -> Picture | None:
     """Return a chart of the evidence at `link`; None if this evidence cannot be drawn."""
     if link.room == "memory" and data.memory:
-        return memory_picture(data.memory, run, options, link)
+        return _memory_picture(data.memory, run, options, link)
     if link.room == "hang" and data.hang:
-        return hang_picture(data.hang, run, options, link)
+        return _hang_picture(data.hang, run, options, link)
     if link.room == "steps" and data.steps:
-        return steps_picture(data.steps, run, options, link)
+        return _steps_picture(data.steps, run, options, link)
     if link.room == "trace" and data.trace:
-        return trace_picture(data.trace, link)
+        return _trace_picture(data.trace, link)
     return None
 
 
-def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+def _memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of a device's memory over time, by category; None if there is no recording.
 
     `at` names the rank whose device is shown.
@@ -231,13 +231,13 @@ def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLin
         instants, starts = step_timeline(paths[device.path], options, device.device, columns)
         allocated = instants["allocated"]
         failed = "  ✗" if bool(instants["oom"].any()) else ""
-        line = f"{spark(allocated.tolist(), SPARK_WIDTH)}{failed}  peak {size(int(allocated.max()))} allocated"
+        line = f"{spark(allocated.tolist(), _SPARK_WIDTH)}{failed}  peak {size(int(allocated.max()))} allocated"
         return Drawing(lambda: chart.show(instants, starts), line)
 
     return Picture(Text(f"Allocated memory by category, {clean(device_name(device))}"), chart, read, at)
 
 
-def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+def _hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of the state of the last collectives on each rank; None if no process group is recorded.
 
     The chart shows the process group that is blocked by the rank in `at`, or else the first group.
@@ -251,32 +251,32 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
     group = data.groups[names.index(name)]
 
     def read(_columns: int) -> Drawing:
-        frame = hangs.matrix(run, name, COLLECTIVES, options)
-        shown: pd.DataFrame = frame if len(frame) <= SINGLE_RANKS else hangs.folded(frame)
+        frame = hangs.matrix(run, name, _COLLECTIVES, options)
+        shown: pd.DataFrame = frame if len(frame) <= _SINGLE_RANKS else hangs.folded(frame)
         states = legend(set(map(str, frame.to_numpy().ravel())))
-        return Drawing(lambda: chart.show(shown), signs_of_rank(frame, at.rank), len(shown) + 1, states)
+        return Drawing(lambda: chart.show(shown), _signs_of_rank(frame, at.rank), len(shown) + 1, states)
 
     title = f"Last collectives of process group {clean(group.desc or group.name)}, by rank   "
     return Picture(Text(title), chart, read, at, is_low=True)
 
 
-def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
+def _signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
     """Return the states of a rank's last collectives as a line of signs, such as `●●✗`.
 
     `frame` is the result of `hangs.views.matrix`: a row per rank, a column per collective. If `rank` has no row or left
     no dump, the result shows a rank that waits.
     """
     rows = {str(name): list(map(str, row)) for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
-    dumped = [name for name, states in rows.items() if set(states) - {NO_DUMP, ""}]
+    dumped = [name for name, states in rows.items() if set(states) - {_NO_DUMP, ""}]
     # A rank that waits says more than one that completed all that it issued.
     dumped.sort(key=lambda name: (name != str(rank), rows[name][-1] == DONE))
     name = next(iter(dumped), next(iter(rows), ""))
     lost = f"; rank {rank} left no dump" if str(rank) in rows and name != str(rank) else ""
-    states = rows.get(name, [])[-(SHORT_WIDTH if lost else SPARK_WIDTH) :]
+    states = rows.get(name, [])[-(_SHORT_WIDTH if lost else _SPARK_WIDTH) :]
     return f"{''.join(COLLECTIVE_SIGNS.get(state, '?') for state in states)}  last collectives of rank {name}{lost}"
 
 
-def trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
+def _trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
     """Return a chart with a bar for each traced rank, divided by what the rank did; None if no rank was traced."""
     if not data.ranks:
         return None
@@ -293,7 +293,7 @@ def trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
     return Picture(Text("Time of the traced ranks   "), bars, read, at, is_low=True)
 
 
-def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+def _steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of a step log: the loss by step if `at.part` is `loss`, else the phases of each step.
 
     The phases are those of rank `at.rank`; if this rank has no step log, those of the first logged rank. Return None
@@ -307,7 +307,7 @@ def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink)
 
         def read_loss(_columns: int) -> Drawing:
             frame = losses(steps.series(logs, options), data.first_nonfinite_step)
-            return Drawing(lambda: loss.show(frame), f"{spark(frame['loss'].tolist(), SPARK_WIDTH)}  loss")
+            return Drawing(lambda: loss.show(frame), f"{spark(frame['loss'].tolist(), _SPARK_WIDTH)}  loss")
 
         return Picture(Text("Loss of each step"), loss, read_loss, at)
     rank = at.rank if at.rank in ranks else ranks[0]
@@ -318,7 +318,7 @@ def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink)
     def read(_columns: int) -> Drawing:
         frame = phases_by_step(logs, options, rank)
         times = frame["dur_s"].tolist()
-        line = f"{spark(times, SPARK_WIDTH)}  longest step of rank {rank} {duration(max(times, default=0.0))}"
+        line = f"{spark(times, _SPARK_WIDTH)}  longest step of rank {rank} {duration(max(times, default=0.0))}"
         return Drawing(lambda: phases.show(frame), line)
 
     return Picture(Text(f"Time of each phase in the steps of rank {rank}"), phases, read, at)

@@ -17,8 +17,8 @@ from workbench.present.run_names import CUT
 from workbench.present.tables.logs import event_table, first_to_show, shown_events
 from workbench.tui.widgets.tables import Grid
 
-EVENTS_AT_MOST = 2000
-OWN_LINE = "bold reverse"
+_EVENTS_AT_MOST = 2000
+_OWN_LINE = "bold reverse"
 
 
 class LogsPane(Vertical):
@@ -41,7 +41,7 @@ class LogsPane(Vertical):
         self._title = ""
 
     def compose(self) -> ComposeResult:
-        yield Grid(event_table(self._data, EVENTS_AT_MOST), id="log-events")
+        yield Grid(event_table(self._data, _EVENTS_AT_MOST), id="log-events")
         yield Static(id="log-title")
         with VerticalScroll(id="log-excerpt-frame"):
             yield Static(id="log-excerpt")
@@ -59,7 +59,7 @@ class LogsPane(Vertical):
         event = self._data.events[row.index]
         text, lines = Text(), views.excerpt(event)
         for line in lines:
-            text.append(clean(line.text) + "\n", OWN_LINE if line.is_event else "")
+            text.append(clean(line.text) + "\n", _OWN_LINE if line.is_event else "")
         self._title = f"{clean(event.path)}, around line {event.line}"
         self._show_title()
         self.query_one("#log-excerpt", Static).update(text)

@@ -29,8 +29,8 @@ from workbench.tui.widgets.charts.stacked_chart import FAILURE
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 
-CURSOR_RESTS_S = 0.1
-USUAL_VIEW = "stacks"
+_CURSOR_RESTS_S = 0.1
+_USUAL_VIEW = "stacks"
 """The view that opens for findings that do not name another one."""
 
 
@@ -95,7 +95,7 @@ class MemoryPane(Vertical):
         self._snapshot = steps.index(link.step) if link.step in steps and link.part != "timeline" else 0
         self._at_end = link.part == "changes"
         self._show_device()
-        await self.query_one(MemoryViews).turn_to(link.part if link.part in TITLES else USUAL_VIEW)
+        await self.query_one(MemoryViews).turn_to(link.part if link.part in TITLES else _USUAL_VIEW)
 
     @property
     def _device(self) -> Device:
@@ -143,7 +143,7 @@ class MemoryPane(Vertical):
         instant = Instant(artefact, self._device.device, int(event.row["entry"]))
         if self._rest_timer is not None:
             self._rest_timer.stop()
-        self._rest_timer = self.set_timer(CURSOR_RESTS_S, lambda: self.query_one(MemoryViews).show_instant(instant))
+        self._rest_timer = self.set_timer(_CURSOR_RESTS_S, lambda: self.query_one(MemoryViews).show_instant(instant))
 
     def action_move(self, columns: int) -> None:
         self.query_one(MemoryTimeline).move(columns)

@@ -38,16 +38,16 @@ TITLES = {
     "reserved": "reserved ranges over time, the largest first",
     "ranks": "bytes at the peak of each rank's last snapshot",
 }
-TIMELESS = ("life", "places", "reserved", "ranks")
+_TIMELESS = ("life", "places", "reserved", "ranks")
 """The views that do not show a single instant."""
 GROUPINGS = ("module", "line", "stack", "category")
-BY_STACK = "stack"
-ALLOCATED_BY = ("pool", "stream", "phase")
-CELL_WIDTH = 13
-EARLIER, LATER = 6, 60
+_BY_STACK = "stack"
+_ALLOCATED_BY = ("pool", "stream", "phase")
+_CELL_WIDTH = 13
+_EARLIER, LATER = 6, 60
 """The numbers of trace entries that are listed before and after the instant."""
-RANGES_AT_MOST = 500
-RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
+_RANGES_AT_MOST = 500
+_RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class MemoryViews(ViewSwitcher):
     def __init__(self, devices: Sequence[Device], options: Options) -> None:
         super().__init__(TITLES)
         self._options = options
-        self._peaks = peaks_of_ranks(devices)
+        self._peaks = _peaks_of_ranks(devices)
         self._categories = [name for name in CATEGORIES if any(peak.categories.get(name) for peak in self._peaks)]
-        self._grouping, self._allocated_by = GROUPINGS[0], ALLOCATED_BY[0]
+        self._grouping, self._allocated_by = GROUPINGS[0], _ALLOCATED_BY[0]
         self._with_libraries = False
         self._instant: Instant | None = None
         self._mark: Instant | None = None
@@ -114,9 +114,9 @@ class MemoryViews(ViewSwitcher):
         yield Grid(id="changes")
         yield AllocatedByTimeline(id="places")
         yield Grid(id="entries")
-        yield RowList[ReservedRange](RANGE_HEAD, lambda item: range_line(item, self.size.width), id="reserved")
+        yield RowList[ReservedRange](_RANGE_HEAD, lambda item: _range_line(item, self.size.width), id="reserved")
         yield RowList[PeakOfRank](
-            peak_head(self._categories), lambda peak: peak_line(peak, self._categories), id="ranks"
+            _peak_head(self._categories), lambda peak: peak_line(peak, self._categories), id="ranks"
         )
 
     def show_instant(self, instant: Instant) -> None:
@@ -139,7 +139,7 @@ class MemoryViews(ViewSwitcher):
         any other view, switch to the tree.
         """
         if self.view == "places":
-            self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]
+            self._allocated_by = _ALLOCATED_BY[(_ALLOCATED_BY.index(self._allocated_by) + 1) % len(_ALLOCATED_BY)]
             self.load()
             return
         if self.view == "tree":
@@ -148,9 +148,9 @@ class MemoryViews(ViewSwitcher):
 
     async def switch_libraries(self) -> None:
         """Show or hide the library frames of the tree by stack; from any other view, only switch to this tree."""
-        if self.view == "tree" and self._grouping == BY_STACK:
+        if self.view == "tree" and self._grouping == _BY_STACK:
             self._with_libraries = not self._with_libraries
-        self._grouping = BY_STACK
+        self._grouping = _BY_STACK
         await self.turn_to("tree")
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
@@ -189,7 +189,7 @@ class MemoryViews(ViewSwitcher):
         return self._grid("stacks", stack_list(views.top_stacks(at.artefact, self._options, at.device, at.entry)))
 
     def _tree(self, at: Instant) -> Drawing:
-        by = "whole_stack" if self._grouping == BY_STACK and self._with_libraries else self._grouping
+        by = "whole_stack" if self._grouping == _BY_STACK and self._with_libraries else self._grouping
         frame = views.tree(at.artefact, self._options, at.device, by=by, entry=at.entry)
         return partial(self.widget("tree", MemoryTree).show, frame)
 
@@ -219,12 +219,12 @@ class MemoryViews(ViewSwitcher):
         return partial(self.widget("places", AllocatedByTimeline).show, frame)
 
     def _entries(self, at: Instant) -> Drawing:
-        first = max(0, at.entry - EARLIER)
+        first = max(0, at.entry - _EARLIER)
         count = at.entry + LATER + 1 - first
         return self._grid("entries", entry_list(views.events(at.artefact, self._options, at.device, first, count)))
 
     def _reserved(self, at: Instant) -> Drawing:
-        frame = views.reserved_ranges(at.artefact, self._options, at.device, limit=RANGES_AT_MOST)
+        frame = views.reserved_ranges(at.artefact, self._options, at.device, limit=_RANGES_AT_MOST)
         last = int(frame["died"].max()) if len(frame) else 0
         columns = (frame[name].tolist() for name in ("bytes", "stream", "pool", "born", "died"))
         ranges = [
@@ -239,7 +239,7 @@ class MemoryViews(ViewSwitcher):
     def title(self) -> str:
         """Return the title of the view, with the grouping and the instant that it shows."""
         title = super().title() + self._detail()
-        if self.view in TIMELESS or self._instant is None:
+        if self.view in _TIMELESS or self._instant is None:
             return title
         when = "" if self.view == "entries" else "after "
         return f"{title} {when}entry {self._instant.entry}"
@@ -255,19 +255,19 @@ class MemoryViews(ViewSwitcher):
 
     def _libraries(self) -> str:
         """Return which frames the tree by stack has and what the key `i` does; empty for other trees."""
-        if self._grouping != BY_STACK:
+        if self._grouping != _BY_STACK:
             return ""
         return " with library frames (i: without)" if self._with_libraries else " (i: with library frames)"
 
 
-def peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:
+def _peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:
     """Return the peak of each rank's device in the rank's last snapshot, highest first."""
     rows = matrix(devices).to_dict("records")
     return [
         PeakOfRank(
-            known_integer(row["rank"]),
-            known_integer(row["device"]),
-            known_integer(row["step"]),
+            _known_integer(row["rank"]),
+            _known_integer(row["device"]),
+            _known_integer(row["step"]),
             int(row["peak"]),
             {name: int(row[name]) for name in CATEGORIES},
         )
@@ -275,34 +275,34 @@ def peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:
     ]
 
 
-def known_integer(value: float | None) -> int | None:
+def _known_integer(value: float | None) -> int | None:
     return None if pd.isna(value) else int(value)
 
 
-def peak_head(categories: Sequence[str]) -> Text:
+def _peak_head(categories: Sequence[str]) -> Text:
     """Return the heading line of the list of peaks, which has a line per rank."""
-    names = "".join(f" {name:>{cell_width(name) - 1}}" for name in categories)
-    return Text(f"  rank device  step {'peak':>{CELL_WIDTH}}{names}", style="dim")
+    names = "".join(f" {name:>{_cell_width(name) - 1}}" for name in categories)
+    return Text(f"  rank device  step {'peak':>{_CELL_WIDTH}}{names}", style="dim")
 
 
-def cell_width(category: str) -> int:
+def _cell_width(category: str) -> int:
     """Return the width of a category's column in the list of peaks, including the space before it."""
-    return max(CELL_WIDTH, len(category) + 1)
+    return max(_CELL_WIDTH, len(category) + 1)
 
 
 def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
     """Return a rank's line in the list of peaks: bytes by category; the larger a share, the brighter it is."""
     line = Text("".join(f"{'?' if value is None else value!s:>6}" for value in (peak.rank, peak.device, peak.step)))
-    line.append(f" {size(peak.peak):>{CELL_WIDTH}}")
+    line.append(f" {size(peak.peak):>{_CELL_WIDTH}}")
     for name in categories:
         level = round((len(LEVELS) - 1) * peak.categories[name] / max(1, peak.peak))
         shade = HEAT[level * (len(HEAT) - 1) // (len(LEVELS) - 1)]
-        cell = f" {LEVELS[level]}{size(peak.categories[name]):>{cell_width(name) - 2}}"
+        cell = f" {LEVELS[level]}{size(peak.categories[name]):>{_cell_width(name) - 2}}"
         line.append(cell, f"{text_colour(shade)} on {shade}")
     return line
 
 
-def range_line(item: ReservedRange, width: int) -> Text:
+def _range_line(item: ReservedRange, width: int) -> Text:
     """Return the line of a reserved address range, `width` characters long.
 
     The line has the size, stream and pool of the range, and a bar from the trace entry that reserved it to the entry

@@ -30,11 +30,11 @@ def step_timeline(
         WorkbenchError: The snapshot cannot be read.
     """
     instants = views.timeline(artefact, options, device=device, buckets=columns, window=window)
-    return TimelineOfSteps(instants, step_starts(artefact, options, device))
+    return TimelineOfSteps(instants, _step_starts(artefact, options, device))
 
 
 @lru_cache(maxsize=64)
-def step_starts(artefact: Artefact, options: Options, device: int) -> list[StepStart]:
+def _step_starts(artefact: Artefact, options: Options, device: int) -> list[StepStart]:
     """Return the trace entry at which each step begins; the result is cached, because a zoom needs it again."""
     starts = StepMarks.of(views.clock(artefact, options, device)).starts()
     return [StepStart(step, int(entry)) for step, entry in starts]

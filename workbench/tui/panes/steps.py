@@ -36,8 +36,8 @@ TITLES = {
     "times": "duration of the steps, one line per rank",
     "loss": "loss",
 }
-SPARK_WIDTH = 60
-TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
+_SPARK_WIDTH = 60
+_TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
 
 class StepsPane(Vertical):
@@ -147,7 +147,7 @@ class StepsViews(ViewSwitcher):
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
         yield TableList([content for content in steps_tables(self._data) if content.rows], id="tables")
-        yield RowList[tuple[int, list[float]]](Text(TIMES_HEAD, style="dim"), times_line, id="times")
+        yield RowList[tuple[int, list[float]]](Text(_TIMES_HEAD, style="dim"), _times_line, id="times")
         yield LossChart(id="loss")
 
     def ask(self, view: str) -> Drawing | None:
@@ -164,7 +164,7 @@ class StepsViews(ViewSwitcher):
         return partial(self.widget(view, LossChart).show, losses(series, self._data.first_nonfinite_step))
 
 
-def times_line(item: tuple[int, list[float]]) -> Text:
+def _times_line(item: tuple[int, list[float]]) -> Text:
     """Return a rank's line in the list of step durations: shortest, median, longest, and a sparkline.
 
     `item` is (rank, durations of its steps in seconds).
@@ -174,4 +174,4 @@ def times_line(item: tuple[int, list[float]]) -> Text:
         return Text(f"{rank:>6}  no step has a duration")
     middle = sorted(times)[len(times) // 2]
     numbers = "".join(f" {duration(value):>9}" for value in (min(times), middle, max(times)))
-    return Text(f"{rank:>6}{numbers}  {spark(times, SPARK_WIDTH)}")
+    return Text(f"{rank:>6}{numbers}  {spark(times, _SPARK_WIDTH)}")

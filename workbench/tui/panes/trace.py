@@ -51,13 +51,13 @@ TITLES = {
     "held": "memory over time",
     "tables": "all tables",
 }
-CALLS_BY = ("operator", "module", "function")
+_CALLS_BY = ("operator", "module", "function")
 BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
-HEAD_LINES = 2
+_HEAD_LINES = 2
 """The lines of a table besides its rows. The view of waits lists as many collectives as fit without a scroll bar."""
-RANK_COLUMNS = 6
-OTHER_COLUMNS = 27
+_RANK_COLUMNS = 6
+_OTHER_COLUMNS = 27
 """The columns that the rank, the steps and the recorded time take before each bar."""
 
 
@@ -98,7 +98,7 @@ class TracePane(Vertical):
         """Return the line of a rank; the number of the rank that the views show is inverted."""
         line = time_bar(rank, self.size.width)
         if len(self._data.ranks) > 1 and rank is self._data.ranks[self._views.at]:
-            line.stylize("reverse", 0, RANK_COLUMNS)
+            line.stylize("reverse", 0, _RANK_COLUMNS)
         return line
 
     def _show_bar(self) -> None:
@@ -141,7 +141,7 @@ class TraceViews(ViewSwitcher):
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
         self.at = next((at for at, rank in enumerate(data.ranks) if rank.rank in blamed), 0)
         self._window: tuple[int, int] | None = None
-        self._by = CALLS_BY[0]
+        self._by = _CALLS_BY[0]
         self._with_libraries = False
 
     def widgets(self) -> Iterable[Widget]:
@@ -150,7 +150,7 @@ class TraceViews(ViewSwitcher):
         yield Gantt(id="events")
         yield CallTree(id="calls")
         saved = what_if(self._data.what_ifs, self._data.stages_unknown)
-        collectives = highest_lines(self.app.size.height) - HEAD_LINES
+        collectives = highest_lines(self.app.size.height) - _HEAD_LINES
         tables = filled([*waiting_tables(self._data, collectives), saved]) if self._data.waits else []
         yield TableList(tables, why_no_waits(self._data.ranks), id="waits")
         yield Grid(id="steps")
@@ -212,7 +212,7 @@ class TraceViews(ViewSwitcher):
     def _memory(self) -> Drawing:
         window, rank = self._window, self._rank
         frame = views.memory(self._artefacts[rank.path], self._options, window, self.wide - AXIS_WIDTH)
-        return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
+        return partial(self.widget("held", DeviceMemoryChart).show, _own_memory(rank, frame), window)
 
     def change_rank(self, by: int) -> None:
         """Select the rank `by` positions further in the list of traced ranks; the first one follows the last."""
@@ -231,7 +231,7 @@ class TraceViews(ViewSwitcher):
         If another view is shown, only switch to the tree of calls.
         """
         if self.view == "calls":
-            self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
+            self._by = _CALLS_BY[(_CALLS_BY.index(self._by) + 1) % len(_CALLS_BY)]
         await self.turn_to("calls")
 
     async def switch_libraries(self) -> None:
@@ -253,7 +253,7 @@ def account_name(rank: RankTrace) -> str:
     return name if rank.device is None else f"{name}, device {rank.device}"
 
 
-def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
+def _own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of `frame` about the memory of the rank's device, or of the host CPU if it used no device."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
@@ -271,11 +271,11 @@ def legend(ranks: Iterable[RankTrace]) -> Text:
     """Return the legend of the bars of these ranks: the sign and colour of each part that occurs."""
     occurring = {kind for rank in ranks for kind, part in span_parts(rank).items() if part}
     named = [(kind, name) for kind, name in PART_NAMES if kind in occurring]
-    pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", colours_of(kind)), f" {name}   ") for kind, name in named]
+    pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", _colours_of(kind)), f" {name}   ") for kind, name in named]
     return Text.assemble(*(piece for pair in pieces for piece in pair))
 
 
-def colours_of(kind: str) -> str:
+def _colours_of(kind: str) -> str:
     """Return the Textual style of a part of a bar: its colour, and a readable text colour."""
     return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
 
@@ -295,7 +295,7 @@ def span_parts(rank: RankTrace) -> dict[str, int]:
 
 def time_bar(rank: RankTrace, width: int) -> Text:
     """Return a rank's line of `width` characters: steps, recorded time, and a bar of the parts of this time."""
-    room = max(10, width - OTHER_COLUMNS)
+    room = max(10, width - _OTHER_COLUMNS)
     line = Text(f"{'?' if rank.rank is None else rank.rank:>6}")
     line.append(f" {shortened(step_numbers(rank), 6):>6}")
     line.append(f" {duration_ns(rank.span_ns):>9} ")
@@ -303,7 +303,7 @@ def time_bar(rank: RankTrace, width: int) -> Text:
         length = round(room * part / rank.span_ns) if rank.span_ns else 0
         label = f"{EVENT_KIND_SIGNS[kind]} {share(part, rank.span_ns)}"
         text = label if len(label) < length else EVENT_KIND_SIGNS[kind] * length
-        line.append(text[:length].ljust(length), colours_of(kind))
+        line.append(text[:length].ljust(length), _colours_of(kind))
     return line
 
 

@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from workbench.tui.widgets.new_size import call_on_new_size
 
-ALWAYS = ("help", "quit")
+_ALWAYS = ("help", "quit")
 """The ids of the keys that are shown on a screen of any width, before the key of the command palette."""
 
 
@@ -39,17 +39,17 @@ class KeyLine(Static):
                 click = Style(meta={"@click": f"app.simulate_key('{binding.key}')"})
                 key = (f" {self.app.get_key_display(binding)} ", Style(bold=True) + click)
                 keys[binding.action] = binding.id, Text.assemble(key, (f"{binding.description} ", click))
-        self._keys = [text for name, text in keys.values() if name not in ALWAYS]
-        always = (text for name, text in keys.values() if name in ALWAYS)
+        self._keys = [text for name, text in keys.values() if name not in _ALWAYS]
+        always = (text for name, text in keys.values() if name in _ALWAYS)
         self._last = Text.assemble(*always, (" ^p ", "bold"), "Palette")
         self._lay_out()
 
     def _lay_out(self) -> None:
         room = self.size.width - self._last.cell_len
-        self.update(Text.assemble(*fitting(self._keys, room), self._last, no_wrap=True))
+        self.update(Text.assemble(*_fitting(self._keys, room), self._last, no_wrap=True))
 
 
-def fitting(keys: Iterable[Text], width: int) -> list[Text]:
+def _fitting(keys: Iterable[Text], width: int) -> list[Text]:
     """Return as many of the first `keys` as fit into `width` columns."""
     shown = []
     for key in keys:

@@ -20,11 +20,11 @@ from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 
-HIGHEST_LINES, OTHER_LINES = 16, 22
+_HIGHEST_LINES, _OTHER_LINES = 16, 22
 """The most lines of a table among others on a small screen, and the lines that it leaves to others on a taller one."""
-COLUMN_GAP = 2
+_COLUMN_GAP = 2
 """The width between two tables side by side, as in the style sheet of `TableList`."""
-CELL_PADDING = 1
+_CELL_PADDING = 1
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
 LISTED = 200
@@ -34,9 +34,9 @@ NAMES = ("name", "measure", "module", "source line", "source lines", "operation"
 
 Columns with other headings have to be scrolled to.
 """
-SENTENCES = ("event",)
+_SENTENCES = ("event",)
 """The headings of columns of sentences, which wrap to several lines if the table is wider than the screen."""
-SHORTEST_NAME, LONG_NAME = 16, 32
+_SHORTEST_NAME, _LONG_NAME = 16, 32
 SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
 """Matches the file name and the line of a source line, such as `model.py:61`."""
 
@@ -68,7 +68,7 @@ class TableList(VerticalScroll):
 
     def _fits_beside(self, content: Table) -> bool:
         """Return whether a table fits into half of the width."""
-        return natural_width(content) <= (self.size.width - COLUMN_GAP) // 2
+        return _natural_width(content) <= (self.size.width - _COLUMN_GAP) // 2
 
     def _arrange(self) -> None:
         """Arrange the tables in one or two columns, as the width of the screen allows."""
@@ -88,11 +88,11 @@ class TitledTable(Vertical):
         yield from titled([self.content], highest_lines(self.app.size.height))
 
 
-def natural_width(content: Table) -> int:
+def _natural_width(content: Table) -> int:
     """Return the width at which no cell of a table is cut."""
     content = without_empty(content)
     columns = zip(content.columns, *content.rows, strict=True)
-    return sum(max(map(cell_len, cells)) + 2 * CELL_PADDING for cells in columns)
+    return sum(max(map(cell_len, cells)) + 2 * _CELL_PADDING for cells in columns)
 
 
 class ChangingTableList(TableList):
@@ -132,14 +132,14 @@ class Grid(DataTable[Text]):
         heads = [clean(head) for head in content.columns]
         # Widths are given: Textual measures cells later, and leaves lines that it has drawn as narrow as their heads.
         whole = [max(map(cell_len, cells)) for cells in zip(heads, *rows, strict=True)]
-        self._widths = fitted_widths(heads, whole, self._room(len(rows)))
+        self._widths = _fitted_widths(heads, whole, self._room(len(rows)))
         sides: list[Literal["right", "left"]] = ["right" if i in content.numeric else "left" for i in range(len(heads))]
         for head, width, side in zip(heads, self._widths, sides, strict=True):
             self.add_column(Text(head, justify=side), width=width)
-        wraps = [head in SENTENCES for head in heads]
+        wraps = [head in _SENTENCES for head in heads]
         for row in rows:
             cells = (
-                cell if wrap else shortened_name(cell, width)
+                cell if wrap else _shortened_name(cell, width)
                 for cell, width, wrap in zip(row, self._widths, wraps, strict=True)
             )
             texts = (Text(cell, justify=side) for cell, side in zip(cells, sides, strict=True))
@@ -157,7 +157,7 @@ class Grid(DataTable[Text]):
         if self._content is None:
             return
         room = self._room(len(self._content.rows))
-        if fitted_widths(list(self._whole), list(self._whole.values()), room) != self._widths:
+        if _fitted_widths(list(self._whole), list(self._whole.values()), room) != self._widths:
             row = self.cursor_row
             self.show(self._content)
             self.move_cursor(row=row)
@@ -185,15 +185,15 @@ class Grid(DataTable[Text]):
         self.move_cursor(row=rows[at % len(rows)])
 
 
-def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
+def _fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
     """Return widths of columns with which the table fits into `room`; only columns of names become narrower.
 
     `widths` are the widths at which no cell is cut. The widest column of names is narrowed first, at most down to
-    `SHORTEST_NAME`. If the table cannot fit even then, names keep `LONG_NAME` characters, and the table scrolls.
+    `_SHORTEST_NAME`. If the table cannot fit even then, names keep `_LONG_NAME` characters, and the table scrolls.
     """
-    fitted, names = list(widths), [i for i, head in enumerate(heads) if head in (*NAMES, *SENTENCES)]
-    least = sum(min(width, SHORTEST_NAME) if i in names else width for i, width in enumerate(widths))
-    shortest = SHORTEST_NAME if least <= room else LONG_NAME
+    fitted, names = list(widths), [i for i, head in enumerate(heads) if head in (*NAMES, *_SENTENCES)]
+    least = sum(min(width, _SHORTEST_NAME) if i in names else width for i, width in enumerate(widths))
+    shortest = _SHORTEST_NAME if least <= room else _LONG_NAME
     while names and sum(fitted) > room > 0:
         widest = max(names, key=fitted.__getitem__)
         if fitted[widest] <= shortest:
@@ -202,7 +202,7 @@ def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> lis
     return fitted
 
 
-def shortened_name(text: str, width: int) -> str:
+def _shortened_name(text: str, width: int) -> str:
     """Return a name cut to `width` characters; of a source position, file, line and function are kept.
 
     Of two positions, such as a line and its caller, the end of the second is kept as well: it may be all that differs.
@@ -235,20 +235,20 @@ def with_rows(content: Table, limit: int) -> Table:
 
 def highest_lines(screen: int) -> int:
     """Return the most lines that a table among others has on a screen of `screen` lines."""
-    return max(HIGHEST_LINES, screen - OTHER_LINES)
+    return max(_HIGHEST_LINES, screen - _OTHER_LINES)
 
 
-def titled(tables: Iterable[Table], at_most: int = HIGHEST_LINES) -> Iterator[Widget]:
+def titled(tables: Iterable[Table], at_most: int = _HIGHEST_LINES) -> Iterator[Widget]:
     """Yield two widgets for each table: its title and the table, which has at most `at_most` lines."""
     for content in (with_rows(table, LISTED) for table in tables):
         yield Label(Text(clean(content.title), style="bold"))
-        yield short_grid(content, at_most)
+        yield _short_grid(content, at_most)
 
 
-def short_grid(content: Table, at_most: int) -> Grid:
+def _short_grid(content: Table, at_most: int) -> Grid:
     """Return a widget for a table, as high as its rows but at most `at_most` lines."""
     table = Grid(content)
-    if any(head in SENTENCES for head in content.columns):
+    if any(head in _SENTENCES for head in content.columns):
         # How many lines they take depends on the width of the screen.
         table.styles.height, table.styles.max_height = "auto", at_most
     else:

@@ -21,8 +21,8 @@ NAMES = {
 """{id of a view: its displayed name}, for views whose id is not the word that a user looks for."""
 
 
-GAP = "   "
-FEWEST_LINES = 16
+_GAP = "   "
+_FEWEST_LINES = 16
 """The screen height, in lines, below which only the current view is named, so that lines remain for the view itself."""
 
 
@@ -48,8 +48,8 @@ class ViewStrip(Widget):
 
     def show(self, titles: Mapping[str, str], view: str, title: str) -> None:
         """Show the names of all views in `titles`, and the title of `view`, the current one."""
-        self._current = name_of(view, shown=True)
-        self._names, self._title = Text("  ").join(name_of(one, shown=one == view) for one in titles), title
+        self._current = _name_of(view, shown=True)
+        self._names, self._title = Text("  ").join(_name_of(one, shown=one == view) for one in titles), title
         self.refresh(layout=True)
 
     def render(self) -> Text:
@@ -60,18 +60,18 @@ class ViewStrip(Widget):
         return len(self._lines(width).wrap(self.app.console, max(1, width)))
 
     def _lines(self, width: int) -> Text:
-        if self.app.size.height < FEWEST_LINES:
-            line = Text.assemble(self._current, GAP, (self._title, "dim"))
+        if self.app.size.height < _FEWEST_LINES:
+            line = Text.assemble(self._current, _GAP, (self._title, "dim"))
             line.truncate(width, overflow="ellipsis")
             return line
-        fits = self._names.cell_len + len(GAP) + len(self._title) <= width
-        return Text.assemble(self._names, GAP if fits else "\n", (self._title, "dim"))
+        fits = self._names.cell_len + len(_GAP) + len(self._title) <= width
+        return Text.assemble(self._names, _GAP if fits else "\n", (self._title, "dim"))
 
     def action_choose(self, view: str) -> None:
         self.post_message(self.Chosen(view))
 
 
-def name_of(view: str, *, shown: bool) -> Text:
+def _name_of(view: str, *, shown: bool) -> Text:
     """Return the name of a view as text that can be clicked, highlighted if `shown` is set."""
     style = Style(bold=shown, reverse=shown) + Style.from_meta({"@click": f"choose({view!r})"})
     return Text(NAMES.get(view, view), style)

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 from rich.text import Text
 
-GAP = "  "
+_GAP = "  "
 
 
-def wrapped(pieces: Iterable[Text], width: int, gap: str = GAP) -> Text:
+def wrapped(pieces: Iterable[Text], width: int, gap: str = _GAP) -> Text:
     r"""Return the pieces one after the other, in lines of at most `width` characters; only a longer piece is wider.
 
     Textual itself would separate a name from its value, even at a no-break space.

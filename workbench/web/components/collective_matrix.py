@@ -11,8 +11,8 @@ from workbench.colours import COLLECTIVE_SIGNS
 from workbench.web.components.figure import COLLECTIVES_ACROSS, NAMES_ABOVE, FigurePart, legend_entry, plain_layout
 from workbench.web.theme import narrow, theme
 
-MOST_LABELS, MOST_NARROW_LABELS = 16, 6
-LONGEST_LABEL, LONGEST_NARROW_LABEL = 28, 16
+_MOST_LABELS, _MOST_NARROW_LABELS = 16, 6
+_LONGEST_LABEL, _LONGEST_NARROW_LABEL = 28, 16
 """The most characters of a row's label, and the same for a window as narrow as a phone's."""
 FEW = 30
 """The most collectives side by side that leave room for a sign in each cell; with more, completed ones have none."""
@@ -48,20 +48,20 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
         layout=plain_layout(),
     )
     for state in (name for name in states if (frame == name).to_numpy().any()):
-        figure.add_trace(state_entry(state, shown[state]))
+        figure.add_trace(_state_entry(state, shown[state]))
     figure.update_layout(showlegend=True, legend=NAMES_ABOVE)
-    figure.update_layout(xaxis=COLLECTIVES_ACROSS | last_ticks(names), yaxis=ranks_down(figure.data[0].y))
+    figure.update_layout(xaxis=COLLECTIVES_ACROSS | _last_ticks(names), yaxis=_ranks_down(figure.data[0].y))
     return figure.update_layout(height=150 + 26 * max(3, len(frame)))
 
 
-def ranks_down(labels: Sequence[str]) -> FigurePart:
+def _ranks_down(labels: Sequence[str]) -> FigurePart:
     """Return the y axis with a label for each row; long ones, such as `ranks 0-642, 644-1023`, lose their middle."""
-    longest = LONGEST_NARROW_LABEL if narrow() else LONGEST_LABEL
+    longest = _LONGEST_NARROW_LABEL if narrow() else _LONGEST_LABEL
     shown = [without_middle(label, longest) for label in labels]
     return {"autorange": "reversed", "automargin": True, "tickvals": [*labels], "ticktext": shown}
 
 
-def state_entry(state: str, sign: str) -> go.Scatter:
+def _state_entry(state: str, sign: str) -> go.Scatter:
     """Return the entry of a state in the legend; cells without a record have the colour of the page."""
     if state:
         return legend_entry(f"{sign}  {state}".strip(), theme().states[state])
@@ -69,8 +69,8 @@ def state_entry(state: str, sign: str) -> go.Scatter:
     return entry.update(marker={"line": {"color": theme().hues["rule"], "width": 1}})
 
 
-def last_ticks(names: Sequence[str]) -> FigurePart:
+def _last_ticks(names: Sequence[str]) -> FigurePart:
     """Return ticks for as many columns as have room for a horizontal label; the last column, which hangs, has one."""
-    most = MOST_NARROW_LABELS if narrow() else MOST_LABELS
+    most = _MOST_NARROW_LABELS if narrow() else _MOST_LABELS
     every = max(1, -(-len(names) // most))
     return {"tickvals": list(names[::-1][::every][::-1]), "tickangle": 0}

@@ -20,12 +20,12 @@ from workbench.web.components.figure import (
 from workbench.web.components.step_charts import step_ticks
 from workbench.web.theme import narrow, theme
 
-MORE, LESS, WHOLE = "violet", "teal", "grey"
+_MORE, _LESS, _WHOLE = "violet", "teal", "grey"
 """The names of the colours of bars; the sign of each number says the same as its colour."""
-SIDES = {"a": "grey", "b": "blue"}
-DASHES = {"a": "dot", "b": "solid"}
-BARS, NAME, NARROW_NAME = 20, 34, 18
-LEAST_SHARE = 0.002
+_SIDES = {"a": "grey", "b": "blue"}
+_DASHES = {"a": "dot", "b": "solid"}
+BARS, NAME, _NARROW_NAME = 20, 34, 18
+_LEAST_SHARE = 0.002
 """The share of the larger run's total below which a change has no bar of its own, because nobody would see it."""
 ROW_PX = 26
 
@@ -62,7 +62,7 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
     ends. `text` formats a number.
     """
     # The rest is one bar, so that the bars still add up to the total of run B.
-    shown = [part for part in parts[:BARS] if abs(part[1]) >= LEAST_SHARE * max(ends)]
+    shown = [part for part in parts[:BARS] if abs(part[1]) >= _LEAST_SHARE * max(ends)]
     rest = sum(change for name, change in parts if (name, change) not in shown)
     bars = [*shown, *([("everything else", rest)] if rest else [])]
     names = ["run A", *(short(name) for name, _ in bars), "run B"]
@@ -75,9 +75,9 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
             x=[ends[0], *(change for _, change in bars), 0],
             text=texts,
             textposition="none",
-            increasing={"marker": {"color": theme().hues[MORE]}},
-            decreasing={"marker": {"color": theme().hues[LESS]}},
-            totals={"marker": {"color": theme().hues[WHOLE]}},
+            increasing={"marker": {"color": theme().hues[_MORE]}},
+            decreasing={"marker": {"color": theme().hues[_LESS]}},
+            totals={"marker": {"color": theme().hues[_WHOLE]}},
             hovertemplate="%{y}: %{text}<extra></extra>",
             showlegend=False,
         ),
@@ -103,7 +103,7 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
             text=texts,
             textposition="none",
             customdata=[plain(name) for name, _ in shown],
-            marker={"color": [theme().hues[MORE if change > 0 else LESS] for _, change in shown]},
+            marker={"color": [theme().hues[_MORE if change > 0 else _LESS] for _, change in shown]},
             hovertemplate="%{customdata}: %{text}<extra></extra>",
             showlegend=False,
         ),
@@ -116,7 +116,7 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
 
 def short(name: str) -> str:
     """Return a name whose middle is replaced by an ellipsis if it is long; kernel names differ at both ends."""
-    most = NARROW_NAME if narrow() else NAME
+    most = _NARROW_NAME if narrow() else NAME
     return plain(name if len(name) <= most else f"{name[: most // 2]} … {name[3 - most // 2 :]}")
 
 
@@ -151,7 +151,7 @@ def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.
     """
     figure = go.Figure(layout=plain_layout())
     for name, values in series.items():
-        line = {"color": theme().hues[SIDES[name]], "dash": DASHES[name]}
+        line = {"color": theme().hues[_SIDES[name]], "dash": _DASHES[name]}
         figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name.upper()}", line=line))
     steps = [step for values in series.values() for step in values.index]
     layout = {"xaxis": {"title": "step", **step_ticks(steps)}, "yaxis": axis, "height": 300, "hovermode": "x unified"}

@@ -11,7 +11,7 @@ from analyzers.traces.slices import Slices
 from workbench.console import clean
 from workbench.web.components.figure import LONGEST
 
-ALIGNED = 8
+_ALIGNED = 8
 """Each part of the bytes begins at a multiple of this number.
 
 JavaScript's typed arrays require this: a float64 has 8 bytes.
@@ -26,7 +26,7 @@ def event_bytes(slices: Slices) -> bytes:
     """
     names = [clean(name)[:LONGEST] for name in slices.names]
     labels = [kernel_name(name) for name in names]
-    columns = column_list(slices)
+    columns = _column_list(slices)
     header = {
         "n": len(slices.start),
         "events": slices.events,
@@ -42,7 +42,7 @@ def event_bytes(slices: Slices) -> bytes:
     return b"".join(parts)
 
 
-def column_list(slices: Slices) -> list[tuple[str, Column]]:
+def _column_list(slices: Slices) -> list[tuple[str, Column]]:
     """Return (name, values) of each column that the browser needs, in the smallest number type that fits the values.
 
     The column `count`, the number of events in a slice, is omitted if every slice is a single event.
@@ -61,5 +61,5 @@ def column_list(slices: Slices) -> list[tuple[str, Column]]:
 
 
 def padded(part: bytes) -> bytes:
-    """Return `part` with zeros at the end, so that its length is a multiple of `ALIGNED`."""
-    return part + bytes(-len(part) % ALIGNED)
+    """Return `part` with zeros at the end, so that its length is a multiple of `_ALIGNED`."""
+    return part + bytes(-len(part) % _ALIGNED)

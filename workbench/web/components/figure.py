@@ -58,17 +58,17 @@ COLLECTIVES_ACROSS: FigurePart = {
 
 Its labels are declared to be categories, because Plotly would take a label such as #3 for a number.
 """
-NO_AXES: FigurePart = {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+_NO_AXES: FigurePart = {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
 """The layout of a chart that is not drawn yet; Plotly would draw axes into it."""
 LONGEST = 400
 KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
-TREE_KEYS = "Arrow keys go to the next part, Enter zooms into it, Backspace zooms out."
-BAR: dcc.Graph.Config = {
+_TREE_KEYS = "Arrow keys go to the next part, Enter zooms into it, Backspace zooms out."
+_BAR: dcc.Graph.Config = {
     "displaylogo": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
 }
 """The options of a chart's buttons; those for uploading, for selecting points and for a second reset are removed."""
-MOST_TICKS, MOST_BESIDE_TICKS, MOST_NARROW_TICKS = 8, 5, 4
+MOST_TICKS, MOST_BESIDE_TICKS, _MOST_NARROW_TICKS = 8, 5, 4
 """The most ticks of an axis, of an axis beside a table, and of an axis in a window as narrow as a phone's.
 
 More labels would overlap or be turned.
@@ -127,7 +127,7 @@ def duration_ticks(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> Dur
 
 def ticks_across(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> DurationTicks:
     """Return at most `most` ticks of a horizontal axis in nanoseconds, fewer in a window as narrow as a phone's."""
-    return duration_ticks(low_ns, high_ns, min(most, MOST_NARROW_TICKS) if narrow() else most)
+    return duration_ticks(low_ns, high_ns, min(most, _MOST_NARROW_TICKS) if narrow() else most)
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
@@ -166,18 +166,18 @@ def drawn(
     if zooms:
         spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
     if tree:
-        spoken |= {"aria-label": f"{label}. {TREE_KEYS}", "data-tree": "", "tabIndex": 0}
+        spoken |= {"aria-label": f"{label}. {_TREE_KEYS}", "data-tree": "", "tabIndex": 0}
     if crosshair:
         spoken |= {"data-crosshair": ""}
     size: dict[str, Any] = {"responsive": True, "className": "fills"} if fills else {}
-    shown = {"layout": {**NO_AXES, **height_of(figure)}} if tree else figure
-    graph = dcc.Graph(id=name, figure=shown, config=BAR if bar else {"displayModeBar": False}, **size)
+    shown = {"layout": {**_NO_AXES, **_height_of(figure)}} if tree else figure
+    graph = dcc.Graph(id=name, figure=shown, config=_BAR if bar else {"displayModeBar": False}, **size)
     stores = [dcc.Store(id=zoom_of(name))] if zooms else []
     stores += [dcc.Store(id=figure_of_tree(name), data=figure)] if tree else []
     return html.Figure([graph, *stores] if stores else graph, **spoken)
 
 
-def height_of(figure: Figure) -> FigurePart:
+def _height_of(figure: Figure) -> FigurePart:
     """Return the part of a figure's layout that says how high and on which background it is drawn."""
     layout: Any = figure["layout"]
     return {name: layout[name] for name in ("height", "paper_bgcolor", "plot_bgcolor")}

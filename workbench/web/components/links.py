@@ -14,7 +14,7 @@ from workbench.web.query import address
 
 Part = str | tuple[str, str, bool]
 """A text, or a link as (text, address, whether the address keeps its own range of steps)."""
-LONG_NAME, PLACE_TO_BREAK = re.compile(r"(\S{25,})"), re.compile(r"(?<=\w[._/:])(?!py\b|\d+\b)(?=\w)")
+_LONG_NAME, _PLACE_TO_BREAK = re.compile(r"(\S{25,})"), re.compile(r"(?<=\w[._/:])(?!py\b|\d+\b)(?=\w)")
 LONGEST = 1000
 """The most characters of a text that are shown, because texts of a hostile file may have any length."""
 
@@ -92,8 +92,8 @@ def breakable(text: str) -> list[Component | str]:
     stays together.
     """
     pieces: list[Component | str] = []
-    for number, part in enumerate(LONG_NAME.split(text)):
-        first, *rest = PLACE_TO_BREAK.split(part) if number % 2 else [part]
+    for number, part in enumerate(_LONG_NAME.split(text)):
+        first, *rest = _PLACE_TO_BREAK.split(part) if number % 2 else [part]
         pieces += [first] if first else []
         pieces += [piece for name in rest for piece in (html.Wbr(), name)]
     return pieces
@@ -124,7 +124,7 @@ def source_parts(text: str) -> list[Part]:
     parts: list[Part] = []
     end = 0
     for match in SOURCE_LINE.finditer(shown):
-        if is_on_this_machine(match[0]):
+        if _is_on_this_machine(match[0]):
             to_source = (clean(match[0]), f"source{address({'at': match[0]})}", False)
             parts += [clean(shown[end : match.start()]), to_source]
             end = match.end()
@@ -132,7 +132,7 @@ def source_parts(text: str) -> list[Part]:
 
 
 @lru_cache(4096)
-def is_on_this_machine(text: str) -> bool:
+def _is_on_this_machine(text: str) -> bool:
     """Return whether the source file that `text` names exists on this machine.
 
     The result is cached, because tables repeat source lines.

@@ -25,19 +25,19 @@ from workbench.web.components.tree import LEVELS, Tree, icicle
 from workbench.web.query import NO_NODE
 from workbench.web.theme import narrow, theme
 
-WIDTH, NARROW_WIDTH = 480, 260
+WIDTH, _NARROW_WIDTH = 480, 260
 """The least width of a timeline in pixels, and the same for a window as narrow as a phone's."""
 LETTER, BETWEEN = 6, 10
 """The width of a letter of a step's label in pixels, and the least space between two labels."""
-PEAK_LETTERS, HALF_TRIANGLE = 8, 6
+_PEAK_LETTERS, _HALF_TRIANGLE = 8, 6
 """The width of the name of the peak in letters, and of half of its triangle in pixels."""
-REACH = 0.505
+_REACH = 0.505
 """The largest distance from the middle of the axis at which the selected instant is marked, as a share of its length.
 
 The last point that is drawn is often some entries before the end of the range.
 """
-DASHES = ("solid", "dash", "dot", "dashdot")
-STACK, LINE = 16, 110
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_STACK, LINE = 16, 110
 """The most lines of a call stack in a hover text, and the most characters of a line."""
 
 StepStarts = Sequence[tuple[int, float]]
@@ -53,7 +53,7 @@ def timeline(
     `starts` are labelled, and `cursor` is the position of the selected instant.
     """
     layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
-    return figure_of(layers, timeline_layout(frame, starts, cursor, axis))
+    return figure_of(layers, _timeline_layout(frame, starts, cursor, axis))
 
 
 def rank_lines(
@@ -71,15 +71,15 @@ def rank_lines(
             **amounts(other["allocated"]),
             "name": name,
             "mode": "lines",
-            "line": {"shape": "hv", "width": 1.5, "color": theme().nth(i + 1), "dash": DASHES[i % len(DASHES)]},
+            "line": {"shape": "hv", "width": 1.5, "color": theme().nth(i + 1), "dash": _DASHES[i % len(_DASHES)]},
         }
         for i, (name, other) in enumerate(others.items())
     ]
     mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), theme().nth(0))
-    return figure_of([*lines, mine], timeline_layout(frame, starts, cursor, axis))
+    return figure_of([*lines, mine], _timeline_layout(frame, starts, cursor, axis))
 
 
-def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis: TimelineAxis) -> FigurePart:
+def _timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis: TimelineAxis) -> FigurePart:
     """Return the Plotly layout of a timeline, with marks at the peak, failed allocations, cursor and step starts."""
     first, last = (float(frame["x"].min()), float(frame["x"].max())) if len(frame) else (0.0, 0.0)
     labels = with_room(starts, first, last)
@@ -97,14 +97,14 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis
             *(
                 # At the end of the axis at most: Plotly would make it longer.
                 [mark(min(max(cursor, first), last), theme().hues["ink"])]
-                if abs(cursor - (first + last) / 2) <= REACH * (last - first)
+                if abs(cursor - (first + last) / 2) <= _REACH * (last - first)
                 else []
             ),
             *(mark(at, theme().hues["edge"]) for _, at, _ in labels),
         ],
         "annotations": [
             *([peak(frame, first, last)] if len(frame) else []),
-            *(step_name(*label, first=i == 0) for i, label in enumerate(labels)),
+            *(_step_name(*label, first=i == 0) for i, label in enumerate(labels)),
         ],
     }
 
@@ -123,7 +123,7 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
         "stackgroup": "memory",
         "line": {"shape": "hv", "width": 0.5, "color": colour},
         "fillcolor": colour,
-        **hatched(name, colour),
+        **_hatched(name, colour),
     }
 
 
@@ -133,13 +133,13 @@ def amounts(column: "pd.Series[int]") -> FigurePart:
     return {"y": column.tolist(), "text": texts, "hovertemplate": "%{fullData.name}: %{text}<extra></extra>"}
 
 
-def hatched(name: str, colour: str) -> FigurePart:
+def _hatched(name: str, colour: str) -> FigurePart:
     """Return the Plotly pattern of a layer if it is the layer of unknown memory; empty for every other layer."""
     pattern = {"shape": "/", "size": 6, "fgcolor": theme().hues["page"], "bgcolor": colour}
     return {"fillpattern": pattern} if name == "unknown" else {}
 
 
-def step_name(step: int, at: float, ends: bool, first: bool) -> FigurePart:
+def _step_name(step: int, at: float, ends: bool, first: bool) -> FigurePart:
     """Return the annotation above the chart that names a step, at the position where the step starts.
 
     With `ends`, it ends there, because there is no room to the right; the first label says what the numbers are.
@@ -153,9 +153,9 @@ def label_of(step: int, first: bool) -> str:
     return f"step {step}" if first else str(step)
 
 
-def letters_wide(count: int, span: float) -> float:
+def _letters_wide(count: int, span: float) -> float:
     """Return the length on an axis of length `span` that a label of `count` letters takes, in the narrowest chart."""
-    return span * count * LETTER / (NARROW_WIDTH if narrow() else WIDTH)
+    return span * count * LETTER / (_NARROW_WIDTH if narrow() else WIDTH)
 
 
 def with_room(starts: StepStarts, low: float, high: float) -> list[tuple[int, float, bool]]:
@@ -164,20 +164,20 @@ def with_room(starts: StepStarts, low: float, high: float) -> list[tuple[int, fl
     `low` and `high` are the ends of the axis. Plotly would extend the axis for a label that reaches beyond them. If not
     all steps have space, the first one and those with round numbers are labelled.
     """
-    kept = that_fit(starts, low, high)
+    kept = _that_fit(starts, low, high)
     if len(kept) == len(starts):
         return kept
     every = round(tick_distance(len(starts), len(kept)))
-    return that_fit([(step, at) for i, (step, at) in enumerate(starts) if not i or step % every == 0], low, high)
+    return _that_fit([(step, at) for i, (step, at) in enumerate(starts) if not i or step % every == 0], low, high)
 
 
-def that_fit(starts: StepStarts, low: float, high: float) -> list[tuple[int, float, bool]]:
+def _that_fit(starts: StepStarts, low: float, high: float) -> list[tuple[int, float, bool]]:
     """Return (step, position, whether its label ends there) of the step starts, without labels that would overlap."""
     kept: list[tuple[int, float, bool]] = []
     span, taken = high - low, -inf
-    between = span * BETWEEN / (NARROW_WIDTH if narrow() else WIDTH)
+    between = span * BETWEEN / (_NARROW_WIDTH if narrow() else WIDTH)
     for step, at in starts:
-        wide = letters_wide(len(label_of(step, not kept)), span)
+        wide = _letters_wide(len(label_of(step, not kept)), span)
         ends = at + wide > high
         if (at - wide if ends else at) >= taken:
             kept.append((step, at, ends))
@@ -199,19 +199,19 @@ def peak(frame: pd.DataFrame, first: float, last: float) -> FigurePart:
     """
     top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
     at = float(top["x"])
-    if at - first >= letters_wide(PEAK_LETTERS, last - first):
-        text: FigurePart = {"text": "peak ▼", "xanchor": "right", "xshift": beside_end(last - at, last - first)}
+    if at - first >= _letters_wide(_PEAK_LETTERS, last - first):
+        text: FigurePart = {"text": "peak ▼", "xanchor": "right", "xshift": _beside_end(last - at, last - first)}
     else:
-        text = {"text": "▼ peak", "xanchor": "left", "xshift": -beside_end(at - first, last - first)}
+        text = {"text": "▼ peak", "xanchor": "left", "xshift": -_beside_end(at - first, last - first)}
     return {"x": at, "y": int(top["allocated"]), "showarrow": False, "yshift": 10, **text}
 
 
-def beside_end(distance: float, span: float) -> float:
+def _beside_end(distance: float, span: float) -> float:
     """Return how many pixels the triangle of the peak may reach to the end of the axis, which is at this distance.
 
     Plotly would make the axis longer for a triangle beyond its end.
     """
-    return min(HALF_TRIANGLE, distance / span * (NARROW_WIDTH if narrow() else WIDTH)) if span else 0.0
+    return min(_HALF_TRIANGLE, distance / span * (_NARROW_WIDTH if narrow() else WIDTH)) if span else 0.0
 
 
 def memory_tree(frame: pd.DataFrame, up: int = NO_NODE, find: str = "", levels: int = LEVELS) -> go.Figure:
@@ -223,14 +223,14 @@ def memory_tree(frame: pd.DataFrame, up: int = NO_NODE, find: str = "", levels: 
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
     paths = [[plain(name) for name in path] for path in frame["path"]]
-    amounts = zip(map(path_text, paths), amounts_of(frame, total), strict=True)
+    amounts = zip(map(_path_text, paths), _amounts_of(frame, total), strict=True)
     tree = Tree(
         frame["node"].tolist(),
         frame["parent"].tolist(),
         frame["bytes"].tolist(),
         [path[-1] for path in paths],
         [f"{path}<br>{amount}" for path, amount in amounts],
-        [node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True)],
+        [_node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True)],
     )
     return icicle(tree, f"{size(total)} live", up, levels)
 
@@ -245,7 +245,7 @@ def category_bars(frame: pd.DataFrame) -> list[html.Ul]:
     return part_list(parts, theme().categories, lambda count: size(int(count)))
 
 
-def amounts_of(frame: pd.DataFrame, total: int) -> list[str]:
+def _amounts_of(frame: pd.DataFrame, total: int) -> list[str]:
     """Return the size of each node of a tree as text, with its blocks and its share of `total` bytes."""
     return [
         f"{size(count)} in {quantity(blocks, 'block')}, {share(count, total)} of what is shown"
@@ -253,15 +253,15 @@ def amounts_of(frame: pd.DataFrame, total: int) -> list[str]:
     ]
 
 
-def path_text(path: Sequence[str]) -> str:
+def _path_text(path: Sequence[str]) -> str:
     """Return the innermost names of a tree node's path, such as the lines of a call stack, as HTML for the hover text.
 
     The outermost of them comes first.
     """
-    return "<br>".join(name[:LINE] for name in path[-STACK:])
+    return "<br>".join(name[:LINE] for name in path[-_STACK:])
 
 
-def node_colour(name: str, path: Sequence[str], find: str) -> str:
+def _node_colour(name: str, path: Sequence[str], find: str) -> str:
     """Return the colour of a tree node: that of its category, or grey if its path does not contain `find`."""
     if find and not any(find.casefold() in part.casefold() for part in path):
         return theme().hues["empty"]

@@ -10,10 +10,10 @@ from workbench.present.parity_lines import Lines
 from workbench.web.components.figure import ABOVE, FigurePart, drawn, plain, plain_layout
 from workbench.web.theme import theme
 
-SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "x", "triangle-down", "star")
+_SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "x", "triangle-down", "star")
 """Plotly's names for the signs by which the terminal app marks the runs."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-INNERMOST, RING = 5, 5
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_INNERMOST, _RING = 5, 5
 """The smallest size of an open marker, and the step to the next size: markers of equal values surround each other."""
 FEW = 12
 
@@ -22,7 +22,7 @@ def line_figure(lines: Lines, name: str) -> Component:
     """Return a chart with one line per run, as an HTML figure with the id `name`."""
     steps, count = [int(step) for step in lines.table.index], len(lines.names)
     figure: FigurePart = {
-        "data": [trace(lines, number, steps, INNERMOST + RING * (count - 1 - number)) for number in range(count)],
+        "data": [trace(lines, number, steps, _INNERMOST + _RING * (count - 1 - number)) for number in range(count)],
         "layout": {
             **plain_layout(),
             "height": 330,
@@ -30,8 +30,8 @@ def line_figure(lines: Lines, name: str) -> Component:
             "showlegend": True,
             "hovermode": "x unified",
             "xaxis": {"title": lines.axis, **({"dtick": 1} if len(steps) <= FEW else {})},
-            "yaxis": power_axis(lines) if lines.power else {"automargin": True},
-            "shapes": [tolerance_line(lines.mark)] if lines.mark is not None else [],
+            "yaxis": _power_axis(lines) if lines.power else {"automargin": True},
+            "shapes": [_tolerance_line(lines.mark)] if lines.mark is not None else [],
         },
     }
     return html.Div([html.H2(clean(lines.title)), drawn(name, figure, clean(lines.title))])
@@ -47,14 +47,14 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
         "name": plain(lines.names[number]),
         "x": steps,
         "y": values,
-        "customdata": hover_texts(lines, number, values),
+        "customdata": _hover_texts(lines, number, values),
         "hovertemplate": "%{customdata}",
-        "line": {"color": theme().nth(run), "width": 1.5, "dash": DASHES[run % len(DASHES)]},
-        "marker": {"symbol": f"{SYMBOLS[run % len(SYMBOLS)]}-open", "size": size, "line": {"width": 2}},
+        "line": {"color": theme().nth(run), "width": 1.5, "dash": _DASHES[run % len(_DASHES)]},
+        "marker": {"symbol": f"{_SYMBOLS[run % len(_SYMBOLS)]}-open", "size": size, "line": {"width": 2}},
     }
 
 
-def hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]:
+def _hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]:
     """Return the hover text of each point of the line with index `number`.
 
     The text is the exact value. The first line (index 0) shows the items of `lines.texts` instead, if there are any.
@@ -64,7 +64,7 @@ def hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]
     return [lines.exact(value) for value in values]
 
 
-def power_axis(lines: Lines) -> FigurePart:
+def _power_axis(lines: Lines) -> FigurePart:
     """Return the y axis for a chart whose values are logarithms; the tick labels are the original numbers."""
     low, high = lines.heights()
     ticks = list(range(int(low // 1), int(-(-high // 1)) + 1))
@@ -76,7 +76,7 @@ def power_axis(lines: Lines) -> FigurePart:
     }
 
 
-def tolerance_line(height: float) -> FigurePart:
+def _tolerance_line(height: float) -> FigurePart:
     """Return the shape of a dashed horizontal line at `height`."""
     line = {"color": theme().hues["warning"], "width": 1.5, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}

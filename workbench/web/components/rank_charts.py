@@ -34,11 +34,11 @@ PARTS = {
     "idle": ("idle", "idle_ns"),
 }
 """The parts of a rank's time: {title: (kind, which selects the colour, column of `traces.views.ranks_timeline`)}."""
-READABLE, FINE = 16, 80
+_READABLE, _FINE = 16, 80
 """The most columns of a heat map with a number in each cell, and the most with a line around each cell."""
-SHORTEST_NS = 1000.0
-WIDEST_BAR = 0.4
-TALLEST_ROWS = 40
+_SHORTEST_NS = 1000.0
+_WIDEST_BAR = 0.4
+_TALLEST_ROWS = 40
 
 
 def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
@@ -49,12 +49,12 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
     names = bar_names(accounts)
     figure = go.Figure(layout=plain_layout())
     for title, (kind, _) in PARTS.items():
-        parts = [part_ns(account, title) for account in accounts]
+        parts = [_part_ns(account, title) for account in accounts]
         if not any(parts):
             continue
         figure.add_trace(
             go.Bar(
-                width=WIDEST_BAR if len(accounts) == 1 else None,
+                width=_WIDEST_BAR if len(accounts) == 1 else None,
                 y=names,
                 x=[ns / max(1, account.span_ns) for ns, account in zip(parts, accounts, strict=True)],
                 orientation="h",
@@ -77,7 +77,7 @@ def step_parts(account: RankTrace) -> go.Figure:
     """Return a chart with a stacked bar for each recorded step of one rank, divided into the parts of its time."""
     steps = account.step_times
     parts = pd.DataFrame(
-        {title: [part_ns(step, title) / 1e9 for step in steps] for title in PARTS}, index=[step.step for step in steps]
+        {title: [_part_ns(step, title) / 1e9 for step in steps] for title in PARTS}, index=[step.step for step in steps]
     )
     parts = thinned(parts)
     figure = go.Figure(layout=plain_layout())
@@ -96,12 +96,12 @@ def named_first(accounts: Sequence[RankTrace], named: Sequence[int | None]) -> l
 
 def share_bars(account: RankTrace) -> list[html.Ul]:
     """Return the parts of a rank's recorded time as an HTML list: name, bar, time and share."""
-    parts = {title: float(part_ns(account, title)) for title in PARTS}
+    parts = {title: float(_part_ns(account, title)) for title in PARTS}
     colours = {title: theme().kinds[kind] for title, (kind, _) in PARTS.items()}
     return part_list(parts, colours, lambda ns: duration_ns(int(ns)))
 
 
-def part_ns(account: RankTrace | StepTime, title: str) -> int:
+def _part_ns(account: RankTrace | StepTime, title: str) -> int:
     """Return the nanoseconds that a rank or step spent in the part `title`, a key of `PARTS`."""
     times = {
         "compute": account.compute_ns,
@@ -155,7 +155,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
         figure.add_trace(legend_entry(title, theme().kinds[kind]))
     ends = (float(starts.min()), float(starts.max())) if len(starts) else (0.0, 0.0)
     axis = {"title": "time on the common clock", **ticks_across(*ends)}
-    return rows_down(figure, len(wide)).update_layout(showlegend=True, legend=NAMES_ABOVE, xaxis=axis)
+    return _rows_down(figure, len(wide)).update_layout(showlegend=True, legend=NAMES_ABOVE, xaxis=axis)
 
 
 def lateness(frame: pd.DataFrame) -> go.Figure:
@@ -166,7 +166,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
     # A rank may arrive before the median of the others: early is not late.
     wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
     names = frame.drop_duplicates("which").set_index("which")["name"]
-    latest = max(float(np.nanmax(wide.to_numpy())), SHORTEST_NS)
+    latest = max(float(np.nanmax(wide.to_numpy())), _SHORTEST_NS)
     figure = go.Figure(
         go.Heatmap(
             z=wide.to_numpy(),
@@ -187,7 +187,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=plain_layout(),
     )  # fmt: skip
-    return rows_down(figure, len(wide)).update_layout(xaxis=COLLECTIVES_ACROSS)
+    return _rows_down(figure, len(wide)).update_layout(xaxis=COLLECTIVES_ACROSS)
 
 
 def bytes_sent(frame: pd.DataFrame) -> go.Figure:
@@ -195,7 +195,7 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
     `frame` is the result of `traces.across.traffic`.
     """
-    most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= FINE)
+    most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= _FINE)
     texts = [["" if isnan(sent) else size(int(sent)) for sent in row] for row in frame.to_numpy()]
     figure = go.Figure(
         go.Heatmap(
@@ -203,7 +203,7 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
             x=[*frame.columns],
             y=[f"rank {rank}" for rank in frame.index],
             text=texts,
-            texttemplate="%{text}" if frame.shape[1] <= READABLE else None,
+            texttemplate="%{text}" if frame.shape[1] <= _READABLE else None,
             hovertemplate="%{y} to rank %{x}: %{text}<extra></extra>",
             hoverongaps=False,
             colorscale=heat_scale(),
@@ -216,10 +216,10 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
         layout=plain_layout(),
     )
     across = {"type": "category", "side": "top", "title": "to rank", "automargin": True}
-    return rows_down(figure, len(frame)).update_layout(xaxis=across)
+    return _rows_down(figure, len(frame)).update_layout(xaxis=across)
 
 
-def rows_down(figure: go.Figure, rows: int) -> go.Figure:
+def _rows_down(figure: go.Figure, rows: int) -> go.Figure:
     """Return a heat map with its first row at the top (Plotly puts it at the bottom) and a height for `rows` rows."""
     axis = {"autorange": "reversed", "automargin": True}
-    return figure.update_layout(yaxis=axis, height=140 + 24 * min(rows, TALLEST_ROWS))
+    return figure.update_layout(yaxis=axis, height=140 + 24 * min(rows, _TALLEST_ROWS))

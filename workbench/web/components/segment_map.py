@@ -16,7 +16,7 @@ from workbench.web.theme import theme
 
 LINE = 80
 """The most characters of a stack frame in a hover text: its end, where the name of the function is."""
-ROOM = 3
+_ROOM = 3
 """The smallest number of adjacent cells in which a letter is readable."""
 
 
@@ -29,7 +29,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
     categories = theme().categories
     names = ["", *categories]
     colours = [theme().hues["empty"], *categories.values()]
-    hovers, addresses = cell_texts(frame, blocks)
+    hovers, addresses = _cell_texts(frame, blocks)
     names_of_rows = [f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"], 1)]
     figure = go.Figure(
         go.Heatmap(
@@ -46,7 +46,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
         ),
         layout=plain_layout(),
     )
-    figure.add_trace(letters_in(dict(zip(names_of_rows, frame["owners"], strict=True))))
+    figure.add_trace(_letters_in(dict(zip(names_of_rows, frame["owners"], strict=True))))
     for name in categories:
         if any(name in row for row in frame["owners"]):
             figure.add_trace(legend_entry(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", categories[name]))
@@ -55,7 +55,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
 
 
-def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
+def _cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
     """Return (hover texts, addresses) of the cells, each as a list of rows; a click selects the address of a cell."""
     # Only blocks that fill a cell get a hover text: a snapshot can have hundreds of thousands.
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
@@ -80,7 +80,7 @@ def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
     return f"{segment + (2 * cell[0] + 1) * total // (2 * cell[1]):#x}"
 
 
-def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
+def _letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
     """Return the Plotly trace that writes category letters into a segment map.
 
     `rows` is {name of a row: category of each of its cells}. Neighbouring cells of the same category share one letter,
@@ -89,8 +89,8 @@ def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
     letters = [
         (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(theme().categories[name]))
         for row, owners in rows.items()
-        for name, first, length in stretches(owners)
-        if name and length >= ROOM
+        for name, first, length in _stretches(owners)
+        if name and length >= _ROOM
     ]
     x, y, text, colours = zip(*letters, strict=True) if letters else ((),) * 4
     return go.Scatter(
@@ -98,7 +98,7 @@ def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
     )
 
 
-def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+def _stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """Yield (name, index of the first item, length) of each run of equal neighbours in `owners`.
 
     For example, `["a", "a", "b"]` gives `("a", 0, 2)` and `("b", 2, 1)`.

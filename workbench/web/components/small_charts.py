@@ -9,7 +9,7 @@ from workbench.step_axis import Span
 from workbench.web.components.figure import FigurePart, figure_of
 from workbench.web.theme import theme
 
-HEIGHT, TITLE_HEIGHT, BELOW = 60, 20, 26
+HEIGHT, _TITLE_HEIGHT, _BELOW = 60, 20, 26
 """The heights in pixels of one chart, of the name above it, and of the numbers of the steps below all charts."""
 
 
@@ -31,22 +31,22 @@ def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | No
     ends = zoomed or (min(numbers) - 0.5, max(numbers) + 0.5)
     steps_across = {"range": [*ends], "tickprefix": "step ", "showtickprefix": "first"}
     # Plotly places charts and their names by shares of the height, without the margins.
-    height = (HEIGHT + TITLE_HEIGHT) * len(charts) - TITLE_HEIGHT
+    height = (HEIGHT + _TITLE_HEIGHT) * len(charts) - _TITLE_HEIGHT
     # The failed step is named above the title of the first chart, which may reach as far as its line.
-    above = TITLE_HEIGHT * (1 + len(marked))
-    tops = [1 - i * (HEIGHT + TITLE_HEIGHT) / height for i in range(len(charts))]
+    above = _TITLE_HEIGHT * (1 + len(marked))
+    tops = [1 - i * (HEIGHT + _TITLE_HEIGHT) / height for i in range(len(charts))]
     axes = {
-        axis_name("yaxis", i): {"domain": [max(0.0, top - HEIGHT / height), top], "nticks": 3, **few_ticks(chart)}
+        _axis_name("yaxis", i): {"domain": [max(0.0, top - HEIGHT / height), top], "nticks": 3, **_few_ticks(chart)}
         for i, (chart, top) in enumerate(zip(charts, tops, strict=True))
     }
     layout: FigurePart = {
-        "height": height + above + BELOW,
-        "margin": {"l": 70, "r": 10, "t": above, "b": BELOW},
+        "height": height + above + _BELOW,
+        "margin": {"l": 70, "r": 10, "t": above, "b": _BELOW},
         "showlegend": False,
         "hovermode": "x unified",
-        "xaxis": {"anchor": axis_name("y", len(charts) - 1), **steps_across},
-        "shapes": [failure_line(step) for step in marked],
-        "annotations": [*map(small_title, charts, tops), *map(failure_name, marked)],
+        "xaxis": {"anchor": _axis_name("y", len(charts) - 1), **steps_across},
+        "shapes": [_failure_line(step) for step in marked],
+        "annotations": [*map(_small_title, charts, tops), *map(_failure_name, marked)],
     }
     return figure_of([line_of(chart, i) for i, chart in enumerate(charts)], layout | axes)
 
@@ -57,12 +57,12 @@ def failed_step(report: Report[object]) -> int | None:
     return lead.step if lead and lead.severity is Severity.ERROR else None
 
 
-def axis_name(stem: str, index: int) -> str:
+def _axis_name(stem: str, index: int) -> str:
     """Return Plotly's name of an axis: `yaxis`, `yaxis2`, `yaxis3` for the stem `yaxis`."""
     return stem if index == 0 else f"{stem}{index + 1}"
 
 
-def few_ticks(chart: SmallChart) -> FigurePart:
+def _few_ticks(chart: SmallChart) -> FigurePart:
     """Return the y axis of a chart with only two ticks: the lowest, and the highest that is below the largest value."""
     values, texts = chart.axis.get("tickvals"), chart.axis.get("ticktext")
     if not isinstance(values, list) or not isinstance(texts, list):
@@ -79,28 +79,28 @@ def line_of(chart: SmallChart, index: int) -> FigurePart:
         "mode": "lines+markers" if len(chart.by_step) <= 60 else "lines",
         "x": [int(step) for step in chart.by_step.index],
         "y": chart.by_step.tolist(),
-        "yaxis": axis_name("y", index),
+        "yaxis": _axis_name("y", index),
         "name": chart.title,
         "line": {"color": theme().hues["soft"], "width": 1.5},
         "marker": {"size": 4},
     }
 
 
-def small_title(chart: SmallChart, top: float) -> FigurePart:
+def _small_title(chart: SmallChart, top: float) -> FigurePart:
     """Return the title of a chart as an annotation above its left end; `top` is the upper edge of the chart."""
     place: FigurePart = {"x": 0, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     return place | {"text": chart.title, "showarrow": False, "font": {"size": 11}}
 
 
-def failure_line(step: int) -> FigurePart:
+def _failure_line(step: int) -> FigurePart:
     """Return a vertical line at the failed step, through all charts."""
     line = {"color": theme().hues["error"], "width": 2}
     return {"type": "line", "x0": step, "x1": step, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
-def failure_name(step: int) -> FigurePart:
+def _failure_name(step: int) -> FigurePart:
     """Return the annotation that names the failed step, above the vertical line and the title of the first chart."""
     place: FigurePart = {
-        "x": step, "y": 1, "yref": "paper", "yshift": TITLE_HEIGHT - 4, "xanchor": "auto", "yanchor": "bottom",
+        "x": step, "y": 1, "yref": "paper", "yshift": _TITLE_HEIGHT - 4, "xanchor": "auto", "yanchor": "bottom",
     }  # fmt: skip
     return place | {"text": f"✗ step {step}", "showarrow": False, "font": {"size": 11, "color": theme().hues["error"]}}

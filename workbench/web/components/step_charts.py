@@ -24,21 +24,21 @@ from workbench.web.components.part_list import part_list
 from workbench.web.theme import theme
 
 MOST_RANKS = 12
-MOST_STEPS = 1000
+_MOST_STEPS = 1000
 FEW, MARKED = 12, 60
 """The most steps of which each has a number on the axis, and the most of which each has a mark or a gap.
 
 The mark is on a line, and the gap between two bars.
 """
-SMALLEST_SHARE, FEWEST_GATHERED = 0.005, 2
-OTHER_PHASES = "other phases"
-NOT_TRAINING_SHAPES = (".", "/", "x")
+SMALLEST_SHARE, _FEWEST_GATHERED = 0.005, 2
+_OTHER_PHASES = "other phases"
+_NOT_TRAINING_SHAPES = (".", "/", "x")
 """The patterns of the hatching of the phases in `NOT_TRAINING`, which are all grey."""
-STEP_TITLE = {"text": "step %{x}"}
+_STEP_TITLE = {"text": "step %{x}"}
 """The title of the hover texts."""
-LOW_TICKS = 4
+_LOW_TICKS = 4
 """The most ticks on the vertical axis of a low chart; the labels of more ticks would overlap."""
-SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
+_SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
 
 
 def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
@@ -47,12 +47,12 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
     If there are many ranks, the chart shows only the median, the slowest rank, and the ranks in `named`.
     """
     wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
-    lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
-    axis = duration_axis(float(lines.max().max()) if lines.size else 0.0, most=LOW_TICKS)
+    lines = wide if wide.shape[1] <= MOST_RANKS else _summarised(wide, named)
+    axis = duration_axis(float(lines.max().max()) if lines.size else 0.0, most=_LOW_TICKS)
     return line_chart(lines, duration).update_layout(yaxis=axis, hovermode="x unified")
 
 
-def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
+def _summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
     """Return a table with a row per step: durations of the ranks in `named`, and median and maximum of all ranks.
 
     `wide` has a row per step and a column per rank.
@@ -62,11 +62,11 @@ def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
 
 
 def thinned(table: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `MOST_STEPS` rows of a table, keeping every spike.
+    """Return at most `_MOST_STEPS` rows of a table, keeping every spike.
 
     Consecutive rows are grouped; of each group, only the row with the largest value in any column is kept.
     """
-    width = -(-len(table) // MOST_STEPS)
+    width = -(-len(table) // _MOST_STEPS)
     if width <= 1:
         return table
     keys = [position // width for position in range(len(table))]
@@ -75,7 +75,7 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
     return table.iloc[highest.groupby(keys).idxmax().to_numpy()]
 
 
-def hover_texts(values: "pd.Series[float]", written: Callable[[float], str]) -> FigurePart:
+def _hover_texts(values: "pd.Series[float]", written: Callable[[float], str]) -> FigurePart:
     """Return the Plotly options for the hover texts of a series; `written` formats a value."""
     texts = ["" if pd.isna(value) else written(value) for value in values.tolist()]
     return {"customdata": texts, "hovertemplate": "%{customdata}"}
@@ -92,11 +92,11 @@ def line_chart(table: pd.DataFrame, written: Callable[[float], str]) -> go.Figur
                 name=column,
                 mode="lines+markers" if len(table) <= MARKED else "lines",
                 line={"color": theme().nth(i), "width": 1.5},
-                marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
-                **hover_texts(table[column], written),
+                marker={"symbol": _SYMBOLS[i % len(_SYMBOLS)]},
+                **_hover_texts(table[column], written),
             )
         )
-    figure.update_xaxes(**step_ticks(table.index), unifiedhovertitle=STEP_TITLE)
+    figure.update_xaxes(**step_ticks(table.index), unifiedhovertitle=_STEP_TITLE)
     return figure.update_layout(height=125, legend=ABOVE, margin=LOW)
 
 
@@ -122,7 +122,7 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
     one layer. Time outside the training, such as the time of the profiler, is the top layer, so that it shifts no other
     layer.
     """
-    thin = small_gathered(thinned(phases))
+    thin = _small_gathered(thinned(phases))
     figure = go.Figure(layout=plain_layout())
     for name in sorted(thin.columns, key=lambda column: (column in NOT_TRAINING, -thin[column].sum())):
         if thin[name].any():
@@ -131,11 +131,11 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
                     x=thin.index,
                     y=thin[name],
                     name=plain(phase_title(name)),
-                    marker=phase_marker(name),
-                    **hover_texts(thin[name], duration),
+                    marker=_phase_marker(name),
+                    **_hover_texts(thin[name], duration),
                 )
             )
-    figure.update_xaxes(**step_ticks(thin.index), unifiedhovertitle=STEP_TITLE)
+    figure.update_xaxes(**step_ticks(thin.index), unifiedhovertitle=_STEP_TITLE)
     layout = {"barmode": "stack", "bargap": gap_between(len(thin)), "hovermode": "x unified"}
     figure.update_layout(**layout, height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
@@ -149,7 +149,7 @@ def gap_between(bars: int) -> float:
     return 0.05 if bars <= MARKED else 0.0
 
 
-def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
+def _small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
     """Return `phases` with the short phases added up to one column.
 
     A phase is short if it takes less than `SMALLEST_SHARE` of the longest step in every step. It would be less than a
@@ -157,9 +157,9 @@ def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
     """
     least = float(phases.sum(axis=1).max()) * SMALLEST_SHARE
     small = phases.columns[(phases.fillna(0) < least).all() & phases.any()]
-    if len(small) < FEWEST_GATHERED:
+    if len(small) < _FEWEST_GATHERED:
         return phases
-    return phases.drop(columns=small).assign(**{OTHER_PHASES: phases[small].sum(axis=1)})
+    return phases.drop(columns=small).assign(**{_OTHER_PHASES: phases[small].sum(axis=1)})
 
 
 def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
@@ -175,14 +175,14 @@ def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
 
 def phase_colour(phase: str) -> str:
     """Return the colour of a phase in the theme of the page; a phase has the same colour in every chart and run."""
-    return theme().hues[hue_of_phase("other" if phase == OTHER_PHASES else phase)]
+    return theme().hues[hue_of_phase("other" if phase == _OTHER_PHASES else phase)]
 
 
-def phase_marker(phase: str) -> FigurePart:
+def _phase_marker(phase: str) -> FigurePart:
     """Return the Plotly marker of a phase; phases without a colour of their own are hatched."""
     if phase in NOT_TRAINING:
-        return {"color": phase_colour(phase), "pattern": {"shape": NOT_TRAINING_SHAPES[NOT_TRAINING.index(phase)]}}
-    hatched = {} if phase in {*HUE_OF_PHASE, OTHER_PHASES} else {"pattern": {"shape": "\\"}}
+        return {"color": phase_colour(phase), "pattern": {"shape": _NOT_TRAINING_SHAPES[NOT_TRAINING.index(phase)]}}
+    hatched = {} if phase in {*HUE_OF_PHASE, _OTHER_PHASES} else {"pattern": {"shape": "\\"}}
     return {"color": phase_colour(phase), **hatched}
 
 

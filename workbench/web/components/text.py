@@ -71,7 +71,7 @@ def table(section: Table, cell_link: CellLink = no_link, *, filtered: bool = Tru
     table has a field to filter its rows.
     """
     section = without_empty(section)
-    rows = [[cell_parts(cell, cell_link(cell)) for cell in row] for row in (*section.rows, *section.more)]
+    rows = [[_cell_parts(cell, cell_link(cell)) for cell in row] for row in (*section.rows, *section.more)]
     columns = [(clean(name), int(i in section.numeric)) for i, name in enumerate(section.columns)]
     title = clean(section.title)
     content = {"title": title, "columns": columns, "rows": rows, "out": section.left_out - len(section.more)}
@@ -83,7 +83,7 @@ def table(section: Table, cell_link: CellLink = no_link, *, filtered: bool = Tru
     return html.Article(className="wide", tabIndex=0, role="region", **attributes)
 
 
-def cell_parts(text: str, to: html.A | None) -> CellParts:
+def _cell_parts(text: str, to: html.A | None) -> CellParts:
     """Return the content of a cell for the browser: a text, or a list of texts and links (text, address, fixed)."""
     if to is not None:
         return [(str(to.children), getattr(to, "href", ""), getattr(to, "data-go", "") == "fixed")]

@@ -9,7 +9,7 @@ from analyzers.columns import Integers
 from workbench.step_axis import Span
 from workbench.web.components.figure import FigurePart, ticks_across
 
-MICROSECONDS = 1e6
+_MICROSECONDS = 1e6
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class TimelineAxis:
         below = np.clip(np.floor(at), 0, last).astype(np.int64)
         above = np.minimum(below + 1, last)
         part = np.clip(at - below, 0, 1)
-        seconds = (self.times_us[below] + part * (self.times_us[above] - self.times_us[below])) / MICROSECONDS
+        seconds = (self.times_us[below] + part * (self.times_us[above] - self.times_us[below])) / _MICROSECONDS
         return [float(second) for second in seconds]
 
     def entries(self, span: Span) -> Span:
         """Return the first and the last trace entry in `span`, a range of positions; its ends may be infinite."""
         if not len(self.times_us):
             return span
-        low, high = np.searchsorted(self.times_us, np.array(span) * MICROSECONDS, "left").tolist()
+        low, high = np.searchsorted(self.times_us, np.array(span) * _MICROSECONDS, "left").tolist()
         return float(low), float(high)
 
     def layout(self, first: float, last: float) -> FigurePart:

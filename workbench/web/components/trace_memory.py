@@ -6,7 +6,7 @@ from analyzers.words import size
 from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, figure_of, plain, ticks_across
 from workbench.web.theme import theme
 
-LANES_PX = 152
+_LANES_PX = 152
 """The width in pixels that the names of tracks take beside the timeline above this chart."""
 
 
@@ -27,7 +27,7 @@ def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
         "legend": ABOVE,
         "hovermode": "x unified",
         # As wide as the chart of the events, so that an instant has the same x in both.
-        "margin": {**MARGIN, "l": LANES_PX},
+        "margin": {**MARGIN, "l": _LANES_PX},
         "xaxis": {"range": list(window), "title": {"text": "time from the first event"}, **ticks_across(*window)},
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame[["allocated", "reserved"]].to_numpy().max()))},
     }

@@ -11,7 +11,7 @@ from workbench.web.components.figure import plain_layout
 from workbench.web.query import NO_NODE
 from workbench.web.theme import theme
 
-LEVELS, LEVEL_PX = 12, 28
+LEVELS, _LEVEL_PX = 12, 28
 """The most levels of a tree that are shown at once, and the height of a level in pixels."""
 NODES = 500
 """The most nodes of a tree that are drawn: Plotly takes seconds for some thousands."""
@@ -66,7 +66,7 @@ def icicle(tree: Tree, title: str, up: int = NO_NODE, levels: int = LEVELS) -> g
         ),
         layout=plain_layout(),
     )
-    height = 20 + LEVEL_PX * min(levels, 1 + depth_of(tree))
+    height = 20 + _LEVEL_PX * min(levels, 1 + _depth_of(tree))
     return figure.update_layout(height=height, margin={"l": 0, "r": 0, "t": 10, "b": 10})
 
 
@@ -84,7 +84,7 @@ def with_room_for_children(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     return frame.assign(**{value: grown[::-1]})
 
 
-def depth_of(tree: Tree) -> int:
+def _depth_of(tree: Tree) -> int:
     """Return how many levels a tree has below its root."""
     depths: dict[int, int] = {}
     for node, parent in zip(tree.nodes, tree.parents, strict=True):

@@ -47,21 +47,21 @@ def workspace(
     spoken: dict[str, Any] = {"aria-label": "selection"}
     return html.Div(
         [
-            html.Div([*bar, show_button()], className="toolbar"),
+            html.Div([*bar, _show_button()], className="toolbar"),
             html.Div([*canvas], className="canvas tall" if tall else "canvas"),
-            html.Aside([hide_button(), *inspector], className="inspector", tabIndex=0, **spoken),
-            html.Div([tab_links(tabs, current, query), tab_body(current)], className="drawer"),
+            html.Aside([_hide_button(), *inspector], className="inspector", tabIndex=0, **spoken),
+            html.Div([_tab_links(tabs, current, query), _tab_body(current)], className="drawer"),
         ],
         className="workspace",
     )
 
 
-def show_button() -> html.Button:
+def _show_button() -> html.Button:
     """Return the button that shows a hidden inspector; it is visible only while the inspector is hidden."""
     return html.Button("Show details", id="show-inspector", title="Show the details beside the chart (Q)")
 
 
-def hide_button() -> html.Button:
+def _hide_button() -> html.Button:
     """Return the button, in the corner of the inspector, that hides it so that the chart gets the full width."""
     spoken: dict[str, Any] = {"aria-label": "Hide details"}
     return html.Button("✕", id="hide-inspector", title="Hide the details, for a wider chart (Q)", **spoken)
@@ -72,12 +72,12 @@ def selected(tabs: Sequence[Tab], query: Query) -> Tab | None:
     return next((tab for tab in tabs if tab.name == query.get("tab")), tabs[0] if tabs else None)
 
 
-def tab_links(tabs: Sequence[Tab], current: Tab | None, query: Query) -> html.Nav:
+def _tab_links(tabs: Sequence[Tab], current: Tab | None, query: Query) -> html.Nav:
     """Return the links that select a tab."""
     links = [link(tab.title, address({**query, "tab": tab.name}), current=tab is current) for tab in tabs]
     return navigation(links, "tables and details", "tabs")
 
 
-def tab_body(current: Tab | None) -> html.Div:
+def _tab_body(current: Tab | None) -> html.Div:
     """Return the content of the tab `current`; empty if there is no tab."""
     return html.Div([*current.content()] if current else [], id="drawer", className="body", tabIndex=0)

@@ -21,8 +21,8 @@ from workbench.web.components.text import table, verdict
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 
-ROWS = 1000
-STEP_LIMIT = 1 << 40
+_ROWS = 1000
+_STEP_LIMIT = 1 << 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -50,11 +50,11 @@ def operations(served: ServedRun, query: Query) -> Iterator[Component]:
         yield html.P(clean(error.message))
         return
     if data.first:
-        yield table(both_sides(tensors, data.first, ROWS))
-    yield from of_step(tensors, number(query, "step", STEP_LIMIT, first_step(data, tensors)))
+        yield table(both_sides(tensors, data.first, _ROWS))
+    yield from _of_step(tensors, number(query, "step", _STEP_LIMIT, first_step(data, tensors)))
 
 
-def of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
+def _of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
     """Yield links to all steps, charts of the differences by operation and by step, and a table of the tensors.
 
     `step` is the selected step; if it was not recorded, the first recorded step is shown.
@@ -67,4 +67,4 @@ def of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
     yield from [options] if options else []
     yield line_figure(operation_lines(tensors, shown), "bisect-operations")
     yield line_figure(step_lines(tensors), "bisect-steps")
-    yield table(tensors_of(tensors, shown, ROWS))
+    yield table(tensors_of(tensors, shown, _ROWS))

@@ -46,17 +46,19 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     return html.Div(
         [
             verdict(served.report),
-            html.P(["run A: ", run_link(served.run, "a"), ", run B: ", run_link(served.other, "b")], className="hint"),
-            *mean_step(data),
-            *(profiled_step(data.traces, query) if data.traces else []),
-            *(peak_memory(data.memory, query) if data.memory else []),
-            *step_series(served.run, served.other),
+            html.P(
+                ["run A: ", _run_link(served.run, "a"), ", run B: ", _run_link(served.other, "b")], className="hint"
+            ),
+            *_mean_step(data),
+            *(_profiled_step(data.traces, query) if data.traces else []),
+            *(_peak_memory(data.memory, query) if data.memory else []),
+            *_step_series(served.run, served.other),
             beside(*(table(one) for one in (comparison.measures(data), comparison.settings(data)) if one.rows)),
         ]
     )
 
 
-def run_link(run: Run, side: str) -> html.A:
+def _run_link(run: Run, side: str) -> html.A:
     """Return the folder of a run as a link to its own dashboard; `side` is "a" or "b"."""
     return html.A(clean(run.root), href=f"open/{side}/")
 
@@ -66,7 +68,7 @@ def beside(*parts: Component | None) -> html.Div:
     return html.Div([part for part in parts if part is not None], className="beside")
 
 
-def step_waterfall(data: CompareData) -> Drawing | None:
+def _step_waterfall(data: CompareData) -> Drawing | None:
     """Return the waterfall chart of the mean step by phase, with its caption; None without step logs."""
     if not data.phases:
         return None
@@ -75,14 +77,14 @@ def step_waterfall(data: CompareData) -> Drawing | None:
     return "From the mean step of run A to that of run B, by phase", seconds_waterfall(parts, whole)
 
 
-def trace_waterfall(diff: TraceDiff) -> Drawing:
+def _trace_waterfall(diff: TraceDiff) -> Drawing:
     """Return the waterfall chart of the profiled step by kind of work, with its caption."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     return "From the profiled step of run A to that of run B, by kind of work", figure
 
 
-def memory_waterfall(diff: Diff, by: str) -> Drawing:
+def _memory_waterfall(diff: Diff, by: str) -> Drawing:
     """Return the waterfall chart of the memory peak, grouped by `by`, with its caption."""
     rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
     return f"From peak a to peak b, by {comparison.SINGULAR[by]}", bytes_waterfall(rows, (diff.a_bytes, diff.b_bytes))
@@ -91,23 +93,23 @@ def memory_waterfall(diff: Diff, by: str) -> Drawing:
 def first_change(data: CompareData) -> Drawing | None:
     """Return the chart that stands beside the verdict on the first page: step time, or else memory."""
     if data.phases:
-        return step_waterfall(data)
+        return _step_waterfall(data)
     if data.traces:
-        return trace_waterfall(data.traces)
-    return memory_waterfall(data.memory, next(iter(comparison.GROUPINGS))) if data.memory else None
+        return _trace_waterfall(data.traces)
+    return _memory_waterfall(data.memory, next(iter(comparison.GROUPINGS))) if data.memory else None
 
 
-def mean_step(data: CompareData) -> Iterator[Component]:
+def _mean_step(data: CompareData) -> Iterator[Component]:
     """Yield the parts of the page about the mean step: its change by phase, from the step logs."""
-    if drawing := step_waterfall(data):
+    if drawing := _step_waterfall(data):
         title, figure = drawing
         yield html.H2("How the mean step changed")
         yield beside(drawn("step-change", figure, title), table(comparison.step_phases(data)))
 
 
-def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
+def _profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
     """Yield the parts of the page about the profiled step: its change, and the kernels that explain it."""
-    title, figure = trace_waterfall(diff)
+    title, figure = _trace_waterfall(diff)
     yield html.H2("How the profiled step changed")
     yield beside(drawn("trace-change", figure, title), table(comparison.trace_parts(diff)))
     if diff.memory:
@@ -121,7 +123,7 @@ def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
     yield table(comparison.trace_changes(diff, kind, LISTED))
 
 
-def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
+def _peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
     """Yield the parts of the page about the change of peak memory.
 
     In each run, this is the peak of the device with the highest peak.
@@ -130,7 +132,7 @@ def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
     yield html.H2("How the memory at the peak changed")
     groupings = [(grouping, f"by {comparison.SINGULAR[grouping]}") for grouping in comparison.GROUPINGS]
     yield choice("by", groupings, by, query, "how memory is grouped")
-    title, figure = memory_waterfall(diff, by)
+    title, figure = _memory_waterfall(diff, by)
     yield beside(drawn("memory-change", figure, title), table(comparison.memory_changes(diff, by, LISTED)))
 
 
@@ -139,27 +141,27 @@ def chosen(query: Query, name: str, known: Collection[str]) -> str:
     return query[name] if query.get(name) in known else next(iter(known))
 
 
-def step_series(a: Run, b: Run) -> Iterator[Component]:
+def _step_series(a: Run, b: Run) -> Iterator[Component]:
     """Yield charts of step time and of loss by step, each with a line for both runs."""
     logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
     shown = []
     for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
-        lines = {side: by_step(frame, column) for side, frame in known.items() if frame[column].notna().any()}
+        lines = {side: _by_step(frame, column) for side, frame in known.items() if frame[column].notna().any()}
         if lines:
-            figure = both_runs(lines, series_axis(column, lines))
+            figure = both_runs(lines, _series_axis(column, lines))
             chart = drawn(f"both-{column}", figure, f"{title}, one line for each run")
             shown.append(html.Section([html.H2(f"{title} in both runs"), chart]))
     if shown:
         yield beside(*shown)
 
 
-def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
+def _series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
     """Return the y axis for the values in `column`: durations for `dur_s`, else the loss, which has no unit."""
     return {"title": "loss"} if column == "loss" else duration_axis(max(float(line.max()) for line in lines.values()))
 
 
-def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
+def _by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
     """Return, for each step, the highest value of `column` over all ranks; at most as many steps as a chart draws.
 
     The highest duration counts, because a step takes as long as on its slowest rank.

@@ -14,18 +14,18 @@ from workbench.web.gestures import typed_text
 from workbench.web.query import Query, address, parse_query, search_text
 from workbench.web.served_run import ServedRun
 
-ALL_KEYS, CHANGED_KEYS = "all keys", "changed from the default"
+_ALL_KEYS, _CHANGED_KEYS = "all keys", "changed from the default"
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page with the settings of the run that match the search text in the address."""
     if not served.manifest:
         return html.Div("This run has no run.json, which would record its configuration.")
-    wanted, shown = search_text(query, "key"), query.get("show", ALL_KEYS)
+    wanted, shown = search_text(query, "key"), query.get("show", _ALL_KEYS)
     rows = [
         (setting.key, setting.value, setting.origin, f"{SIGNS.get(setting.cls, '')} {setting.cls}", setting.reason)
         for setting in run_settings(served.manifest)
-        if shown != CHANGED_KEYS or setting.origin != "default"
+        if shown != _CHANGED_KEYS or setting.origin != "default"
     ]
     kept = [row for row in rows if any(wanted.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=wanted, debounce=True)
@@ -40,7 +40,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             html.Div(
                 [
                     html.Label(["Search keys, values and origins ", field]),
-                    choice("show", [(name, name) for name in (ALL_KEYS, CHANGED_KEYS)], shown, query, "keys"),
+                    choice("show", [(name, name) for name in (_ALL_KEYS, _CHANGED_KEYS)], shown, query, "keys"),
                 ],
                 className="fields",
             ),

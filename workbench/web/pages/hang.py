@@ -29,12 +29,12 @@ from workbench.web.query import Query, address, number, parse_query
 from workbench.web.served_run import ServedRun
 from workbench.web.theme import narrow
 
-COLLECTIVES, NARROW_COLLECTIVES = 60, 16
+_COLLECTIVES, _NARROW_COLLECTIVES = 60, 16
 """The most collectives that a chart of their states shows, and the same for a window as narrow as a phone's."""
-ALL_RANKS = -1
-SINGLE_RANKS = 32
+_ALL_RANKS = -1
+_SINGLE_RANKS = 32
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
-DEEPEST_INDENT = 40
+_DEEPEST_INDENT = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -47,14 +47,14 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             "workbench launch -- COMMAND",
         )
     stacks = views.stacks(served.run, served.options)
-    bar, canvas = group_section(served, data, query) if data.groups else ([], [])
+    bar, canvas = _group_section(served, data, query) if data.groups else ([], [])
     return workspace(bar, canvas, inspector(served, data, stacks, query), tabs(served, data, stacks, query), query)
 
 
-def group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elements, Elements]:
+def _group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elements, Elements]:
     """Return (controls, matrix of states) for a process group: the one in the address, or else the one that hangs."""
     group = shown_group(data, query)
-    frame = states_in_window(served, group, COLLECTIVES, SINGLE_RANKS)
+    frame = states_in_window(served, group, _COLLECTIVES, _SINGLE_RANKS)
     names = group_names(data.groups)
     title = f"Group {group.name} ({group.desc}), ranks {rank_pattern(group.ranks)}"
     bar: Elements = [
@@ -81,9 +81,9 @@ def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Qu
     """
     lead = next((found for found in served.report.findings if found.id.startswith("hang.")), None)
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
-    rank = shown_rank(query, known)
-    if rank == ALL_RANKS:
-        rank = next((rank for culprit in data.culprits for rank in culprit.ranks if rank in known), ALL_RANKS)
+    rank = _shown_rank(query, known)
+    if rank == _ALL_RANKS:
+        rank = next((rank for culprit in data.culprits for rank in culprit.ranks if rank in known), _ALL_RANKS)
     mine = stacks[stacks["ranks"].map(lambda ranks: rank in ranks).astype(bool)]
     frames = stack_lines(mine)
     return [
@@ -112,12 +112,12 @@ def tabs(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) 
     """Return the tabs below the matrix: operations, stacks, and the tables of the report."""
     positions = current_positions(views.locations(served.run, served.options))
     rest = [section for section in (*hang_tables(data), positions) if section.rows]
-    of_group = [Tab("operations", "Operations", lambda: operation_section(served, data, query))] if data.groups else []
-    merged = [Tab("stacks", "Python stacks", lambda: merged_stacks(stacks, query))] if len(stacks) else []
+    of_group = [Tab("operations", "Operations", lambda: _operation_section(served, data, query))] if data.groups else []
+    merged = [Tab("stacks", "Python stacks", lambda: _merged_stacks(stacks, query))] if len(stacks) else []
     return [*of_group, *merged, *(table_tab(f"table-{number}", section) for number, section in enumerate(rest, 1))]
 
 
-def operation_section(served: ServedRun, data: HangData, query: Query) -> Elements:
+def _operation_section(served: ServedRun, data: HangData, query: Query) -> Elements:
     """Return a table of the operations of the process group that the page shows."""
     group = shown_group(data, query).name
     return [html.Div(table(operations(views.operations(served.run, group, options=served.options))), id="operations")]
@@ -130,34 +130,34 @@ def shown_group(data: HangData, query: Query) -> Group:
 
 def states_in_window(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
     """Return the result of `rank_states`; in a narrow window it has fewer collectives."""
-    columns = min(collectives, NARROW_COLLECTIVES) if narrow() else collectives
+    columns = min(collectives, _NARROW_COLLECTIVES) if narrow() else collectives
     return rank_states(served.run, group, columns, single_ranks, served.options)
 
 
-def shown_rank(query: Query, known: Sequence[int]) -> int:
-    """Return the rank in the address if it has a stack, else `ALL_RANKS`."""
-    return number(query, "rank", max(known, default=0) + 1, ALL_RANKS)
+def _shown_rank(query: Query, known: Sequence[int]) -> int:
+    """Return the rank in the address if it has a stack, else `_ALL_RANKS`."""
+    return number(query, "rank", max(known, default=0) + 1, _ALL_RANKS)
 
 
-def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
+def _merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
     """Return the stacks of all ranks as a tree of lines; each line names the ranks whose stack contains it."""
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []
-    rank, library = shown_rank(query, known), query.get("library") == "1"
+    rank, library = _shown_rank(query, known), query.get("library") == "1"
     shown = stacks if library else views.without_libraries(stacks)
     lines = [
         html.Li(
             [f"{clean(name)} ", source_code(line), f" {rank_names(ranks)}"],
-            style={"marginLeft": f"{min(depth, DEEPEST_INDENT) / 2}rem"},
-            className="" if rank == ALL_RANKS else "here" if rank in ranks else "dim",
+            style={"marginLeft": f"{min(depth, _DEEPEST_INDENT) / 2}rem"},
+            className="" if rank == _ALL_RANKS else "here" if rank in ranks else "dim",
         )
         for depth, name, line, ranks in zip(*(shown[c] for c in ("depth", "name", "place", "ranks")), strict=True)
     ]
-    names = [("", "all ranks"), *((str(one), f"rank {one}") for one in known[:SINGLE_RANKS])]
+    names = [("", "all ranks"), *((str(one), f"rank {one}") for one in known[:_SINGLE_RANKS])]
     return [
         html.H2("Python stacks of all ranks, merged", id="stacks"),
-        choice("rank", names, "" if rank == ALL_RANKS else str(rank), query, "a rank"),
+        choice("rank", names, "" if rank == _ALL_RANKS else str(rank), query, "a rank"),
         choice("library", FRAMES, "1" if library else "0", query, "the frames of stacks"),
         html.Ul(lines, className="stacks"),
     ]

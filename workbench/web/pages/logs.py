@@ -16,9 +16,9 @@ from workbench.web.components.text import not_recorded, table
 from workbench.web.query import Query, address, number
 from workbench.web.served_run import ServedRun
 
-EVENTS_AT_MOST, RANKS_AT_MOST = 500, 64
-ALL_RANKS = -1
-HEADS = ("rank", "time", "event", "after step", "message", "source line", "log", "times")
+_EVENTS_AT_MOST, RANKS_AT_MOST = 500, 64
+_ALL_RANKS = -1
+_HEADS = ("rank", "time", "event", "after step", "message", "source line", "log", "times")
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -29,8 +29,8 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             "text logs", "To keep the output of each rank, start the job with", "workbench launch -- COMMAND"
         )
     shown = [rank.rank for rank in data.ranks]
-    rank = number(query, "rank", max(shown, default=0) + 1, ALL_RANKS)
-    rows = views.events(data, None if rank == ALL_RANKS else rank)
+    rank = number(query, "rank", max(shown, default=0) + 1, _ALL_RANKS)
+    rows = views.events(data, None if rank == _ALL_RANKS else rank)
     report = served.report
     at = first_to_show(rows, report.findings, report.verdict.ranks)
     default = rows[at].index if rows else 0
@@ -40,7 +40,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
         [
             html.H2("Events in the logs"),
             html.P("Choose an event to see the lines around it.", className="hint"),
-            choice("rank", names, "" if rank == ALL_RANKS else str(rank), query, "a rank"),
+            choice("rank", names, "" if rank == _ALL_RANKS else str(rank), query, "a rank"),
             event_list(rows, chosen, query),
             *(excerpt(data, chosen) if data.events else []),
             # A list of nothing but ranks says nothing.
@@ -55,15 +55,15 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
     """Return a table of the events; the link in each row shows the log lines around that event."""
-    body = [event_row(row, row.index == chosen, query) for row in rows[:EVENTS_AT_MOST]]
-    rest = len(rows) - EVENTS_AT_MOST
+    body = [_event_row(row, row.index == chosen, query) for row in rows[:_EVENTS_AT_MOST]]
+    rest = len(rows) - _EVENTS_AT_MOST
     more = [html.P(f"... and {quantity(rest, 'more event')}")] if rest > 0 else []
-    head = html.Thead(html.Tr([html.Th(name) for name in HEADS]))
+    head = html.Thead(html.Tr([html.Th(name) for name in _HEADS]))
     style = "wide" if any(row.step is not None for row in rows) else "wide stepless"
     return html.Div([html.Table([head, html.Tbody(body)]), *more], className=style, tabIndex=0, id="events")
 
 
-def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
+def _event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
     """Return the table row of an event; the name of its kind is a link to the log lines around it."""
     to = link(clean(row.kind.replace("_", " ")), f"logs{address(query | {'event': str(row.index)})}#excerpt")
     cells = [

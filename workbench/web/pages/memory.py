@@ -32,12 +32,12 @@ from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import memory_marks
 from workbench.web.step_window import ALL_STEPS, Window, own_window, window_of, window_state, with_window
 
-GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
-"""{part of the page that a reader clicks or types into: the property that then changes}; see `IN_TABS`, too."""
-IN_TABS = ("tree", "blocks")
+_GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
+"""{part of the page that a reader clicks or types into: the property that then changes}; see `_IN_TABS`, too."""
+_IN_TABS = ("tree", "blocks")
 """The charts in tabs that can be clicked; a chart is on the page only while its tab is shown."""
-KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "library", "find")
-HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
+_KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "library", "find")
+_HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -49,7 +49,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             "workbench launch -- COMMAND",
         )
     devices = worst_first(served.rooms.memory.devices)
-    position = device_position(devices, query)
+    position = _device_position(devices, query)
     device = devices[position]
     at, shown = memory_query(query, device), window(served, query)
     label = f"Allocated memory over time by {at.colour}"
@@ -66,7 +66,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Query) -> Elements:
     """Return the controls above the timeline, which select the device and what colours stand for."""
     names = [(str(i), device_name(device).capitalize()) for i, device in enumerate(devices)]
-    kept = own_window(query) | {name: value for name, value in query.items() if name in KEPT_ON_ANOTHER_DEVICE}
+    kept = own_window(query) | {name: value for name, value in query.items() if name in _KEPT_ON_ANOTHER_DEVICE}
     chosen: Elements = [
         html.H2(device_name(devices[position]).capitalize(), className="spoken" if len(names) > 1 else ""),
         picker("device", names, str(position), kept, "a rank and device") if len(names) > 1 else None,
@@ -78,7 +78,7 @@ def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Qu
         *chosen,
         choice("colour", [(name, name) for name in COLOURS], at.colour, query, "the colours"),
         choice("axis", [("time", "seconds"), ("entry", "trace entries")], at.axis, query, "the axis"),
-        html.P(HINT, className="hint"),
+        html.P(_HINT, className="hint"),
     ]
 
 
@@ -98,16 +98,16 @@ def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown
     return [
         *asked,
         Tab("tree", "Live memory", lambda: live_memory(served, device, at, query)),
-        Tab("steps", "Peak of each step", lambda: steps_section(served, device, shown)),
+        Tab("steps", "Peak of each step", lambda: _steps_section(served, device, shown)),
         Tab("segments", "Segments", lambda: segment_section(served, device, at, query)),
         Tab("ranges", "Reserved ranges", lambda: range_section(served, device, query, shown.span)),
         Tab("entries", "Trace entries", lambda: entry_section(served, device, at, query)),
-        *([Tab("ranks", "All ranks", lambda: ranks_section(devices))] if len(matrix(devices)) > 1 else []),
+        *([Tab("ranks", "All ranks", lambda: _ranks_section(devices))] if len(matrix(devices)) > 1 else []),
         Tab("peak", "At the peak", lambda: [table(section) for section in reported if section.rows]),
     ]
 
 
-def device_position(devices: Sequence[Device], query: Query) -> int:
+def _device_position(devices: Sequence[Device], query: Query) -> int:
     """Return the index in `devices` of the device that the address selects, else 0."""
     return number(query, "device", len(devices), 0)
 
@@ -118,7 +118,7 @@ def window(served: ServedRun, query: Query) -> Window:
     Without a range in the address, return the step in which an allocation failed, else everything.
     """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
-    device = devices[device_position(devices, query)]
+    device = devices[_device_position(devices, query)]
     if query.get("steps") == ALL_STEPS and "from" not in query:
         return Window(everything=True)
     if not own_window(query) and (failed := last_steps(served, device, 1)):
@@ -126,13 +126,13 @@ def window(served: ServedRun, query: Query) -> Window:
     return window_of(query, window_in(query, device.entries), memory_marks(served, device))
 
 
-def ranks_section(devices: Sequence[Device]) -> Elements:
+def _ranks_section(devices: Sequence[Device]) -> Elements:
     """Return a chart of the peaks of all ranks."""
     label = "Peak memory of each rank by category"
     return [html.H2(label), drawn("ranks", rank_matrix(matrix(devices)), label)]
 
 
-def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
+def _steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
     """Yield a table of the peak of each step within the range that the timeline shows; nothing if there is none."""
     frame = views.steps(served.snapshot(device.path), served.options, device.device)
     first, last = shown.span or (0, device.entries)
@@ -163,29 +163,29 @@ def install(app: Dash, served: ServedRun) -> None:
             return no_update, no_update
         device = devices[whole_number(position) or 0]
         at = memory_query(parse_query(search), device)
-        shown = zoomed_window(served, device, timeline_axis(served, device, at).entries(wanted))
+        shown = _zoomed_window(served, device, timeline_axis(served, device, at).entries(wanted))
         return chart(served, device, at, shown.span), shown.state()
 
     @app.callback(
         Output("asked", "data"),
-        *(Input(part, value) for part, value in GESTURES.items()),
+        *(Input(part, value) for part, value in _GESTURES.items()),
         State("address", "search"),
         State("window", "data"),
         prevent_initial_call=True,
     )
     def follow_gesture(*given: object) -> object:
         *values, search, shown = given
-        change = address_change(str(ctx.triggered_id), dict(zip(GESTURES, values, strict=True)))
-        return new_address(parse_query(search), shown, change)
+        change = _address_change(str(ctx.triggered_id), dict(zip(_GESTURES, values, strict=True)))
+        return _new_address(parse_query(search), shown, change)
 
     fit, stored = ClientsideFunction("tree", "fit"), Input(figure_of_tree("tree"), "data")
     app.clientside_callback(fit, Output("tree", "figure"), stored)  # type: ignore[no-untyped-call]
     # A chart in a tab is not always on the page, and Dash requires all inputs of a callback to exist.
-    for chart_in_tab in IN_TABS:
-        install_click(app, chart_in_tab)
+    for chart_in_tab in _IN_TABS:
+        _install_click(app, chart_in_tab)
 
 
-def install_click(app: Dash, part: str) -> None:
+def _install_click(app: Dash, part: str) -> None:
     """Register the callback of clicks on the chart with the id `part`, which is in a tab."""
 
     @app.callback(
@@ -196,10 +196,10 @@ def install_click(app: Dash, part: str) -> None:
         prevent_initial_call=True,
     )
     def follow_click(click: object, search: object, shown: object) -> object:
-        return new_address(parse_query(search), shown, address_change(part, {part: click}))
+        return _new_address(parse_query(search), shown, _address_change(part, {part: click}))
 
 
-def new_address(query: Query, shown: object, change: Query) -> object:
+def _new_address(query: Query, shown: object, change: Query) -> object:
     """Return the new query for the page's address as text, or Dash's `no_update` if the address stays the same.
 
     It has the parameters in `query`, those of the range `shown` that the browser stores, and those in `change`. Later
@@ -210,7 +210,7 @@ def new_address(query: Query, shown: object, change: Query) -> object:
     return no_update if wanted == query or not change else address(wanted)
 
 
-def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
+def _zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
     """Return the entries and steps after a zoom to the range `wanted` of entries, limited to existing entries."""
     # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
@@ -219,7 +219,7 @@ def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
     return Window((low, high), memory_marks(served, device).steps_within((low, high)))
 
 
-def address_change(part: str, values: Mapping[str, object]) -> Query:
+def _address_change(part: str, values: Mapping[str, object]) -> Query:
     """Return the query parameters to change after a click on or an input in `part`, an element of the page.
 
     `values` has the new value of each element. Selecting another instant also resets the selected node of the tree.

@@ -22,54 +22,54 @@ from workbench.web.query import MemoryQuery, Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.theme import theme
 
-RANGES, ROWS = 40, 500
-MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator would reserve them)"
+_RANGES, _ROWS = 40, 500
+_MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator would reserve them)"
 
 
 def range_section(served: ServedRun, device: Device, query: Query, span: tuple[int, int] | None) -> Elements:
     """Return a chart and a table of the largest address ranges that were reserved within `span`, a range of entries."""
-    ranges = views.reserved_ranges(served.snapshot(device.path), served.options, device.device, span, RANGES)
-    made_up = MADE_UP if device.fragmentation.made_up_segments else ""
+    ranges = views.reserved_ranges(served.snapshot(device.path), served.options, device.device, span, _RANGES)
+    made_up = _MADE_UP if device.fragmentation.made_up_segments else ""
     return [
         html.P(
             f"Each bar is an address range, from the entry that reserved it to the one that returned it{made_up}.",
             className="hint",
         ),
-        drawn("cached", range_chart(ranges, span or (0, device.entries)), "Reserved address ranges over time"),
+        drawn("cached", _range_chart(ranges, span or (0, device.entries)), "Reserved address ranges over time"),
         table(reserved_ranges(ranges, device.entries), block_link(query)),
     ]
 
 
 def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return one page of the list of trace entries, with links to the pages before and after it."""
-    first = page_number(device, at, query) * ROWS
+    first = _page_number(device, at, query) * _ROWS
     artefact, options = served.snapshot(device.path), served.options
-    entries = views.events(artefact, options, device.device, first, ROWS, at.find)
+    entries = views.events(artefact, options, device.device, first, _ROWS, at.find)
     return [
-        page_links(first // ROWS, query, more=len(entries) == ROWS),
+        _page_links(first // _ROWS, query, more=len(entries) == _ROWS),
         table(entry_list(entries), block_link(query)),
     ]
 
 
-def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
+def _page_number(device: Device, at: MemoryQuery, query: Query) -> int:
     """Return the number of the page of trace entries to show.
 
     This is the number in the page's address. Without one, the page with the selected instant is shown; the results of a
     search start at page 0.
     """
     # Matches are numbered among themselves: the page of the instant says nothing about them.
-    current = 0 if at.find else max(at.entry, 0) // ROWS
-    return number(query, "page", device.entries // ROWS + 1, current)
+    current = 0 if at.find else max(at.entry, 0) // _ROWS
+    return number(query, "page", device.entries // _ROWS + 1, current)
 
 
-def page_links(current: int, query: Query, *, more: bool) -> Component | None:
+def _page_links(current: int, query: Query, *, more: bool) -> Component | None:
     """Return links to the previous and the next page of trace entries; None if there is no other page."""
     before = [(str(current - 1), "Earlier entries")] if current else []
     after = [(str(current + 1), "Later entries")] if more else []
     return choice("page", [*before, (str(current), f"Page {current + 1}"), *after], str(current), query, "a page")
 
 
-def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
+def _range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
     """Return a chart with a bar for each address range, from reservation to release; the colour shows the stream."""
     born, died = ranges["born"].clip(lower=span[0]), ranges["died"].clip(upper=span[1])
     names = [f"{position}: {size(int(count))}" for position, count in enumerate(ranges["bytes"], 1)]

@@ -25,21 +25,21 @@ from workbench.web.pages.memory_segments import block_link, block_section
 from workbench.web.query import GROUPINGS, MemoryQuery, Query, address
 from workbench.web.served_run import ServedRun
 
-OWNER_LEVELS = 2
-STACK_LEVELS = 40
+_OWNER_LEVELS = 2
+_STACK_LEVELS = 40
 """The most levels of a tree of stacks with library frames: each call of a module alone adds four frames."""
-WHOLE_STACK = "whole_stack"
-MATCHES = 2000
+_WHOLE_STACK = "whole_stack"
+_MATCHES = 2000
 
 
 def inspector(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return a description of the selected instant, after that of the selected block if there is one."""
     if at.block is not None:
-        return [*block_section(served, device, at, query), *instant_section(served, device, at, query)]
-    return instant_section(served, device, at, query)
+        return [*block_section(served, device, at, query), *_instant_section(served, device, at, query)]
+    return _instant_section(served, device, at, query)
 
 
-def instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+def _instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return the live memory at an instant by category, and input fields that select an instant and search blocks."""
     last, alone = device.entries - 1, not device.entries
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=last, debounce=True, disabled=alone)
@@ -50,7 +50,7 @@ def instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
     ]
     sums = views.categories(served.snapshot(device.path), served.options, device.device, at.entry)
     marked = address({**query, "since": str(at.entry), "tab": "changes"})
-    when = f"after entry {at.entry}{remark(device, at.entry)}" if device.entries else "in the snapshot"
+    when = f"after entry {at.entry}{_remark(device, at.entry)}" if device.entries else "in the snapshot"
     return [
         html.H2(f"Live memory {when}", id="instant"),
         html.Div(category_bars(sums), id="categories"),
@@ -59,7 +59,7 @@ def instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
     ]
 
 
-def remark(device: Device, entry: int) -> str:
+def _remark(device: Device, entry: int) -> str:
     """Return a remark in parentheses if the instant is the peak or a failed allocation; otherwise an empty text."""
     failed = device.oom if device.oom and device.oom.index == entry else None
     peak = " (the peak)" if entry == device.peak_index else ""
@@ -88,18 +88,18 @@ def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query
     """Return a chart of the live memory as a tree, and a table of its largest owners."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     whole = at.by == "stack" and at.library
-    tree = views.tree(artefact, options, number, by=WHOLE_STACK if whole else at.by, entry=at.entry)
-    figure = memory_tree(*subtree(tree, at.node, "bytes"), at.find, STACK_LEVELS if whole else LEVELS)
+    tree = views.tree(artefact, options, number, by=_WHOLE_STACK if whole else at.by, entry=at.entry)
+    figure = memory_tree(*subtree(tree, at.node, "bytes"), at.find, _STACK_LEVELS if whole else LEVELS)
     return [
-        html.Div(tree_controls(at, query), className="controls"),
+        html.Div(_tree_controls(at, query), className="controls"),
         html.P("Click a part of the tree to zoom into it, the top bar to zoom out.", className="hint"),
         drawn("tree", figure, f"Live memory as a tree, by {at.by}", tree=True),
-        *node_path(tree, at.node),
-        table(largest_owners(tree)),
+        *_node_path(tree, at.node),
+        table(_largest_owners(tree)),
     ]
 
 
-def tree_controls(at: MemoryQuery, query: Query) -> Elements:
+def _tree_controls(at: MemoryQuery, query: Query) -> Elements:
     """Return the controls of the tree: how it is grouped and, by stack, whether frames of libraries are shown."""
     # The numbers of nodes are those of one grouping.
     kept = {name: value for name, value in query.items() if name != "under"}
@@ -113,11 +113,11 @@ def tree_controls(at: MemoryQuery, query: Query) -> Elements:
 
 def matches(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return a table of the blocks of memory that match the searched text."""
-    blocks = views.search(served.snapshot(device.path), at.find, served.options, device.device, MATCHES)
-    return [table(matching_blocks(blocks, MATCHES), block_link(query))]
+    blocks = views.search(served.snapshot(device.path), at.find, served.options, device.device, _MATCHES)
+    return [table(matching_blocks(blocks, _MATCHES), block_link(query))]
 
 
-def node_path(tree: pd.DataFrame, node: int) -> Elements:
+def _node_path(tree: pd.DataFrame, node: int) -> Elements:
     """Return the path to the selected node, outermost first; the frames of a stack are links to their source."""
     known = tree[tree["node"] == node]
     if not len(known):
@@ -128,12 +128,12 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
     return [html.P(title, className="hint"), html.Ol(lines, id="path")]
 
 
-def largest_owners(tree: pd.DataFrame) -> Table:
-    """Return a table of the nodes in the first `OWNER_LEVELS` levels of a tree of live memory, in its order."""
+def _largest_owners(tree: pd.DataFrame) -> Table:
+    """Return a table of the nodes in the first `_OWNER_LEVELS` levels of a tree of live memory, in its order."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
         (" / ".join(path), size(count), blocks)
         for path, count, blocks in zip(*columns, strict=True)
-        if len(path) <= OWNER_LEVELS
+        if len(path) <= _OWNER_LEVELS
     )
     return table_of("Largest owners", "owner | bytes> | blocks>", rows)

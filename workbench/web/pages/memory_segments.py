@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Row = pd.Series[int]
     """One row of a table of blocks; its cells are numbers and texts."""
 
-CELLS, SEGMENTS = 200, 40
-HINT = "Click a block to see its stack and history. By keyboard, follow an address in the tables."
+_CELLS, SEGMENTS = 200, 40
+_HINT = "Click a block to see its stack and history. By keyboard, follow an address in the tables."
 
 
 def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
@@ -36,11 +36,11 @@ def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, number)
     state = views.live_blocks(artefact, at.entry, options, number)
-    cells = block_map(ranges, state, CELLS, SEGMENTS)
+    cells = block_map(ranges, state, _CELLS, SEGMENTS)
     return [
-        html.P(HINT, className="hint"),
+        html.P(_HINT, className="hint"),
         drawn("blocks", segment_map(cells, state), "Segments and the category that fills each part"),
-        table(segment_list(cells), block_link(query)),
+        table(_segment_list(cells), block_link(query)),
     ]
 
 
@@ -55,7 +55,7 @@ def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
     return [
         html.H2(title(found, at), id="block"),
         neighbours(found, state, query),
-        *(block_facts(state.iloc[row], history, device, query) if row is not None else []),
+        *(_block_facts(state.iloc[row], history, device, query) if row is not None else []),
         table(block_history(history, f"History of address {where:#x}"), block_link(query)),
     ]
 
@@ -76,26 +76,26 @@ def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) 
     return navigation([*links, link("Close", address(kept))], "neighbouring blocks", "choice")
 
 
-def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Query) -> Iterator[Component]:
+def _block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Query) -> Iterator[Component]:
     """Yield state, category, location and lifetime of a block, and its stack with links to the source."""
     same = (history["address"] == block["address"]) & (history["born"] == block["born"])
     life = history[same].iloc[0]
     state, category = str(block["state"]).replace("_", " "), str(block["category"])
     yield labelled("State", [f"{state}, {block['requested']:,} bytes requested"])
     yield labelled("Category", [" of ".join(filter(None, (category, str(block["label"] or ""))))])
-    yield labelled("Location", [f"stream {block['stream']}, pool {block['pool']}, {share_of_segment(block)}"])
-    yield labelled("Lifetime", lifetime(int(life["born"]), int(life["died"]), device, query))
+    yield labelled("Location", [f"stream {block['stream']}, pool {block['pool']}, {_share_of_segment(block)}"])
+    yield labelled("Lifetime", _lifetime(int(life["born"]), int(life["died"]), device, query))
     yield html.P("Freed by" if life["freed_stack"] else "Allocated by", className="hint")
     yield html.Ol([html.Li(source_code(line)) for line in life["frames"]] or [html.Li(NO_STACK)], id="block-stack")
 
 
-def share_of_segment(block: "Row") -> str:
+def _share_of_segment(block: "Row") -> str:
     """Return the share of its segment that a block takes, as text."""
     part = share(block["requested"], block["segment_bytes"])
     return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 
 
-def lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Component | str]:
+def _lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Component | str]:
     """Yield a text with the trace entries at which a block was allocated and freed, each a link to that instant."""
     yield "from before the first entry" if born < 0 else "from entry "
     if born >= 0:
@@ -110,7 +110,7 @@ def block_link(query: Query) -> CellLink:
     return lambda cell: link(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
-def segment_list(cells: pd.DataFrame) -> Table:
+def _segment_list(cells: pd.DataFrame) -> Table:
     """Return a table of the segments in `cells`, which holds the rows of the segment map; the order is the same."""
     columns = cells[["address", "bytes", "used", "count"]].itertuples(index=False)
     rows = (

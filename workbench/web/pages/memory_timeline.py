@@ -19,13 +19,13 @@ from workbench.web.theme import theme
 
 BUCKETS = 600
 """The most points of the timeline: half of a screen's columns, because browsers draw slowly; no peak is lost."""
-RANK_BUCKETS, RANKS = 400, 16
-NUMBERS = ("entry", "time_us", "allocated", "reserved", "pending", "oom")
+_RANK_BUCKETS, _RANKS = 400, 16
+_NUMBERS = ("entry", "time_us", "allocated", "reserved", "pending", "oom")
 """The columns of a timeline that are not parts of the allocated bytes."""
 
-NOWHERE = -9.0
+_NOWHERE = -9.0
 """A position far left of the axis, where no cursor is drawn."""
-NO_HISTORY = "the moment of the snapshot, which has no history (torch.cuda.memory._record_memory_history records one)"
+_NO_HISTORY = "the moment of the snapshot, which has no history (torch.cuda.memory._record_memory_history records one)"
 
 Entries = tuple[int, int]
 
@@ -47,7 +47,7 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
         return rank_lines(frame, placed, starts, cursor, axis)
     if at.colour == "category":
         return timeline(frame, theme().categories, starts, cursor, axis)
-    parts = bytes_by(served, device, at.colour, span)
+    parts = _bytes_by(served, device, at.colour, span)
     layers = frame[["entry", "x", "allocated", "oom"]].assign(**parts)
     return timeline(layers, {title: theme().nth(i) for i, title in enumerate(parts)}, starts, cursor, axis)
 
@@ -55,22 +55,22 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
 def moment(served: ServedRun, device: Device) -> FigurePart:
     """Return a chart of a snapshot without trace entries: the memory at one instant, as horizontal layers."""
     frame = views.timeline(served.snapshot(device.path), served.options, device.device).iloc[[0, 0]]
-    figure = timeline(frame.assign(x=[0.0, 1.0]), theme().categories, [], NOWHERE, TimelineAxis(np.zeros(0, int)))
+    figure = timeline(frame.assign(x=[0.0, 1.0]), theme().categories, [], _NOWHERE, TimelineAxis(np.zeros(0, int)))
     layout = figure["layout"]
     assert isinstance(layout, dict)
-    axis = {"title": {"text": NO_HISTORY, "standoff": 8}, "showticklabels": False, "ticks": "", "fixedrange": True}
+    axis = {"title": {"text": _NO_HISTORY, "standoff": 8}, "showticklabels": False, "ticks": "", "fixedrange": True}
     return {**figure, "layout": {**layout, "xaxis": axis, "annotations": []}}
 
 
 def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> TimelineAxis:
     """Return the axis that the page's address selects: time (if the trace has times) or trace entries."""
     artefact = served.snapshot(device.path)
-    return time_axis(artefact, served.options, device.device) if at.axis == "time" else TimelineAxis(np.zeros(0, int))
+    return _time_axis(artefact, served.options, device.device) if at.axis == "time" else TimelineAxis(np.zeros(0, int))
 
 
 # Eight bytes for each entry of the trace.
 @lru_cache(4)
-def time_axis(artefact: Artefact, options: Options, device: int) -> TimelineAxis:
+def _time_axis(artefact: Artefact, options: Options, device: int) -> TimelineAxis:
     """Return an axis with the time since the first trace entry; if the trace has no times, with the entry numbers."""
     return TimelineAxis(views.times(artefact, options, device))
 
@@ -87,10 +87,10 @@ def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:
     return (starts[-steps], device.entries) if len(starts) > steps else None
 
 
-def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
+def _bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
     """Return {title: bytes after each trace entry} of each pool, stream or phase; `colour` names the grouping."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)
-    names = [str(name) for name in frame if name not in NUMBERS]
+    names = [str(name) for name in frame if name not in _NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
 
 
@@ -102,12 +102,12 @@ def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, p
     """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)
-    for other in latest(served.rooms.memory.devices)[: RANKS + 1] if served.rooms.memory else ():
+    for other in latest(served.rooms.memory.devices)[: _RANKS + 1] if served.rooms.memory else ():
         theirs = memory_marks(served, other)
         window = theirs.span_of(steps) if steps else None
         # This device is drawn in front already; a rank without these steps has nothing to compare.
         if (other.rank, other.device) == (device.rank, device.device) or window is None:
             continue
-        frame = views.timeline(served.snapshot(other.path), served.options, other.device, RANK_BUCKETS, window)
+        frame = views.timeline(served.snapshot(other.path), served.options, other.device, _RANK_BUCKETS, window)
         found[f"rank {other.rank}"] = frame.assign(entry=mine.to_positions(theirs.to_steps(frame["entry"])))
     return found

@@ -13,7 +13,7 @@ from workbench.web.components.text import table, verdict
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
-ROWS = 1000
+_ROWS = 1000
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
@@ -21,7 +21,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
     data = served.rooms.parity
     if data is None:
         return html.Div("To compare meshes: workbench parity --config x.toml --run dp_shard=2 --run tp=2 --web")
-    by_step = [of(data, curve, ROWS) for curve in Curve for of in (differences_of, steps_of)]
+    by_step = [of(data, curve, _ROWS) for curve in Curve for of in (differences_of, steps_of)]
     return html.Div(
         [
             verdict(served.report),

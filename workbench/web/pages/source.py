@@ -43,11 +43,11 @@ def is_named(served: ServedRun, at: str) -> bool:
     path = match[1]
     # The report is in memory; the artefacts are opened only where it does not mention the file.
     return at.encode(errors="replace") in served.report.json() or any(
-        file == path or file.replace("\\", "/").endswith(f"/{path}") for file in mentioned_files(served)
+        file == path or file.replace("\\", "/").endswith(f"/{path}") for file in _mentioned_files(served)
     )
 
 
-def mentioned_files(served: ServedRun) -> Iterator[str]:
+def _mentioned_files(served: ServedRun) -> Iterator[str]:
     """Yield the source files that snapshots, traces and Flight Recorder dumps of the run mention.
 
     This is a generator because reading is slow: the next artefact is read only when the caller asks for more.
@@ -56,15 +56,15 @@ def mentioned_files(served: ServedRun) -> Iterator[str]:
     for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():
         yield from memory.source_files(snapshot, served.options)
     for trace in served.run.of(Kind.TRACE) if rooms.trace else ():
-        yield from in_texts(traces.names(trace, served.options))
+        yield from _in_texts(traces.names(trace, served.options))
     if rooms.hang:
-        yield from in_texts(hangs.stacks(served.run, served.options)["place"])
+        yield from _in_texts(hangs.stacks(served.run, served.options)["place"])
         for group in rooms.hang.groups:
             issued = hangs.operations(served.run, group.name, options=served.options).to_numpy().ravel()
-            yield from in_texts(cell.line for cell in issued)
+            yield from _in_texts(cell.line for cell in issued)
 
 
-def in_texts(texts: Iterable[object]) -> Iterator[str]:
+def _in_texts(texts: Iterable[object]) -> Iterator[str]:
     """Yield the source files that the texts mention."""
     return (match[1] for text in texts for match in SOURCE_LINE.finditer(str(text)))
 

@@ -27,8 +27,8 @@ from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, parse_steps
 
-CHARTS = ("times", "phases", "loss")
-HINT = "Drag: zoom, in all three charts. Double-click: all steps."
+_CHARTS = ("times", "phases", "loss")
+_HINT = "Drag: zoom, in all three charts. Double-click: all steps."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -36,13 +36,13 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     data = served.rooms.steps
     if data is None:
         return not_recorded("step logs", "To record the steps of a job, start it with")
-    rank = shown_rank(served, data, query)
+    rank = _shown_rank(served, data, query)
     times, phases, loss = figures(served, data, rank, window(served, query).steps)
     names = [(str(r.rank), f"rank {r.rank}") for r in data.ranks]
     bar: Elements = [
         html.H2("Steps"),
         choice("rank", names, str(rank), query, "a rank"),
-        html.P(HINT, className="hint"),
+        html.P(_HINT, className="hint"),
     ]
     canvas: Elements = [
         html.H2(f"Phases of each step of rank {rank}"),
@@ -71,7 +71,7 @@ def inspector(served: ServedRun, rank: int) -> Elements:
     ]
 
 
-def shown_rank(served: ServedRun, data: StepsData, query: Query) -> int:
+def _shown_rank(served: ServedRun, data: StepsData, query: Query) -> int:
     """Return the rank whose phases are shown: the one in the address, else one that the report names.
 
     The report names the first straggler, or else the ranks of the verdict; without either it is the first rank.
@@ -128,23 +128,23 @@ def install(app: Dash, served: ServedRun) -> None:
         return
 
     @app.callback(
-        *(Output(chart, "figure") for chart in CHARTS),
+        *(Output(chart, "figure") for chart in _CHARTS),
         Output("window", "data", allow_duplicate=True),
-        *(Input(zoom_of(chart), "data") for chart in CHARTS),
+        *(Input(zoom_of(chart), "data") for chart in _CHARTS),
         State("rank", "data"),
         prevent_initial_call=True,
     )
     def zoom(*given: object) -> object:
         *zooms, rank = given
-        triggers = [zoom_of(chart) for chart in CHARTS]
+        triggers = [zoom_of(chart) for chart in _CHARTS]
         at = triggers.index(str(ctx.triggered_id)) if ctx.triggered_id in triggers else 0
         if (wanted := zoomed_range(zooms[at])) is None:
-            return (no_update,) * (len(CHARTS) + 1)
-        shown = Window(None, None if wanted == ALL else steps_between(wanted))
+            return (no_update,) * (len(_CHARTS) + 1)
+        shown = Window(None, None if wanted == ALL else _steps_between(wanted))
         return *figures(served, data, whole_number(rank) or 0, shown.steps), shown.state()
 
 
-def steps_between(wanted: Span) -> Span:
+def _steps_between(wanted: Span) -> Span:
     """Return the whole steps in the range `wanted` of the axis as (first, last + 1).
 
     If the range contains no whole step, return the step nearest to its middle.

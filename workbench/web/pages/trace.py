@@ -52,14 +52,14 @@ from workbench.web.step_window import Window, parse_steps, window_of
 
 PATHS = (("0", "events"), ("1", "with critical path"))
 FINDINGS, BARS = 4, 32
-NOT_WITHIN = html.Div(id="within", hidden=True)
+_NOT_WITHIN = html.Div(id="within", hidden=True)
 """An empty, hidden element with the id `within`, for tabs that do not depend on the time range.
 
 The callback of zooms writes to an element with this id, and Dash requires that it exists.
 """
-KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path", "tab")
-HINT = "Wheel or W S: zoom. Drag or A D: move. Shift-drag: measure. Click: select."
-BELOW = ("fleet", "held")
+_KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path", "tab")
+_HINT = "Wheel or W S: zoom. Drag or A D: move. Shift-drag: measure. Click: select."
+_BELOW = ("fleet", "held")
 """The charts in tabs that show the same time as the timeline; a zoom into one of them moves the timeline."""
 
 
@@ -72,21 +72,21 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             "To record step 10 of a job:",
             "workbench launch --profile-step 10 -- COMMAND",
         )
-    position, span = file_position(served, query), window(served, query).span
+    position, span = _file_position(served, query), window(served, query).span
     stores = [dcc.Store(id="file", data=position), dcc.Store(id="moved")]
     canvas: Elements = [timeline(served, position, query, span), *stores]
-    tabs = every_tab(served, data, position, span, query)
-    return workspace(event_controls(served, query), canvas, inspector(served, data, query), tabs, query, tall=True)
+    tabs = _every_tab(served, data, position, span, query)
+    return workspace(_event_controls(served, query), canvas, inspector(served, data, query), tabs, query, tall=True)
 
 
-def every_tab(served: ServedRun, data: TraceData, file: int, span: tuple[int, int] | None, query: Query) -> list[Tab]:
+def _every_tab(served: ServedRun, data: TraceData, file: int, span: tuple[int, int] | None, query: Query) -> list[Tab]:
     """Return the tabs below the chart of the trace file `file`, which shows the time range `span`."""
     artefact = served.traces[file]
-    calls = Tab(CALLS, "Calls", lambda: [*calls_section(served, artefact, query), NOT_WITHIN])
-    return [*path_tabs(served, query), *window_tabs(served, file, span), calls, *whole_tabs(served, data)]
+    calls = Tab(CALLS, "Calls", lambda: [*calls_section(served, artefact, query), _NOT_WITHIN])
+    return [*_path_tabs(served, query), *_window_tabs(served, file, span), calls, *_whole_tabs(served, data)]
 
 
-def window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> list[Tab]:
+def _window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> list[Tab]:
     """Return the tabs about the time range that the chart shows; a zoom computes the selected one again."""
     sections = {
         "longest": ("Longest events", longest_section),
@@ -99,26 +99,26 @@ def window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> l
     ]
 
 
-def path_tabs(served: ServedRun, query: Query) -> list[Tab]:
+def _path_tabs(served: ServedRun, query: Query) -> list[Tab]:
     """Return the tab with the critical path; empty if the address does not ask for it."""
-    artefact = served.traces[file_position(served, query)]
-    path = Tab("critical", "Critical path", lambda: [*path_section(served, artefact, query), NOT_WITHIN])
+    artefact = served.traces[_file_position(served, query)]
+    path = Tab("critical", "Critical path", lambda: [*path_section(served, artefact, query), _NOT_WITHIN])
     return [path] if event_query(query).path else []
 
 
-def whole_tabs(served: ServedRun, data: TraceData) -> list[Tab]:
+def _whole_tabs(served: ServedRun, data: TraceData) -> list[Tab]:
     """Return the tabs about the whole recording, which do not depend on the time range that the chart shows."""
     first, second, *rest = trace_tables(data)
-    shares = Tab("shares", "Where the time goes", lambda: [*shares_section(served, data), table(first), NOT_WITHIN])
+    shares = Tab("shares", "Where the time goes", lambda: [*shares_section(served, data), table(first), _NOT_WITHIN])
     savings = Tab(
-        "opportunities", "What could be saved", lambda: [html.Div(table(second), id="opportunities"), NOT_WITHIN]
+        "opportunities", "What could be saved", lambda: [html.Div(table(second), id="opportunities"), _NOT_WITHIN]
     )
-    sent = Tab("sent", "All-to-all", lambda: [*bytes_sent_section(data), NOT_WITHIN])
+    sent = Tab("sent", "All-to-all", lambda: [*_bytes_sent_section(data), _NOT_WITHIN])
     return [
         shares,
         *([savings] if second.rows else []),
         *([sent] if not traffic(data.ranks).empty else []),
-        Tab("report", "All tables", lambda: [*(table(section) for section in rest if section.rows), NOT_WITHIN]),
+        Tab("report", "All tables", lambda: [*(table(section) for section in rest if section.rows), _NOT_WITHIN]),
     ]
 
 
@@ -131,16 +131,16 @@ def shares_section(served: ServedRun, data: TraceData) -> Elements:
     return [*hint, drawn("shares", time_shares(shown), label)]
 
 
-def event_controls(served: ServedRun, query: Query) -> Elements:
+def _event_controls(served: ServedRun, query: Query) -> Elements:
     """Return the input fields and links that select what the chart of events shows."""
-    wanted, position = event_query(query), file_position(served, query)
-    files = [(str(i), file_name(artefact)) for i, artefact in enumerate(served.traces)]
+    wanted, position = event_query(query), _file_position(served, query)
+    files = [(str(i), _file_name(artefact)) for i, artefact in enumerate(served.traces)]
     field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True, placeholder="find an event")
-    kept = {key: value for key, value in query.items() if key in KEPT_IN_ANOTHER_FILE}
+    kept = {key: value for key, value in query.items() if key in _KEPT_IN_ANOTHER_FILE}
     others = [("", "no other"), *(choice for choice in files if choice[0] != str(position))]
     other = beside(served, position, query)
     return [
-        html.H2(f"Events of {file_name(served.traces[position])}"),
+        html.H2(f"Events of {_file_name(served.traces[position])}"),
         choice("file", files, str(position), kept, "a trace"),
         picker("beside", [(value, f"beside: {text}") for value, text in others], shown(other), query, "a second trace")
         if len(files) > 1
@@ -148,7 +148,7 @@ def event_controls(served: ServedRun, query: Query) -> Elements:
         choice("colour", [(name, name) for name in COLOURS], wanted.colour, query, "the colours"),
         choice("path", PATHS, "1" if wanted.path else "0", query, "whether to show the critical path"),
         html.Div(html.Label([html.Span("Search events by name", className="spoken"), field])),
-        html.P(HINT, className="hint"),
+        html.P(_HINT, className="hint"),
     ]
 
 
@@ -157,7 +157,7 @@ def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
 
     Without a clicked event, it has the first findings about traces.
     """
-    position = file_position(served, query)
+    position = _file_position(served, query)
     artefact, chosen = served.traces[position], chosen_event(served, position, query)
     selected = selected_event(served, position, chosen, query) if chosen else []
     found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
@@ -178,7 +178,7 @@ def shown(other: int | None) -> str:
     return "" if other is None else str(other)
 
 
-def bytes_sent_section(data: TraceData) -> Elements:
+def _bytes_sent_section(data: TraceData) -> Elements:
     """Return a chart of the bytes that ranks send to each other in all-to-all collectives; empty if there are none."""
     sent = traffic(data.ranks)
     if sent.empty:
@@ -187,13 +187,13 @@ def bytes_sent_section(data: TraceData) -> Elements:
     return [html.H2(label), drawn("traffic", bytes_sent(sent), label)]
 
 
-def file_name(artefact: Artefact) -> str:
+def _file_name(artefact: Artefact) -> str:
     """Return the label of a trace file, such as `rank 3, step 10`; without the step if it is unknown."""
     rank = "unknown rank" if artefact.rank is None else f"rank {artefact.rank}"
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
 
-def file_position(served: ServedRun, query: Query) -> int:
+def _file_position(served: ServedRun, query: Query) -> int:
     """Return the index in `served.traces` of the file that the address selects.
 
     By default, it is the first file that has one of the selected steps, of a rank that the verdict names if there is
@@ -207,7 +207,7 @@ def file_position(served: ServedRun, query: Query) -> int:
 
 def window(served: ServedRun, query: Query) -> Window:
     """Return the time range, in ns, that the address selects in the trace file, and the corresponding steps."""
-    marks = trace_marks(served, served.traces[file_position(served, query)])
+    marks = trace_marks(served, served.traces[_file_position(served, query)])
     return window_of(query, window_in(query, LATEST_NS), marks)
 
 
@@ -218,8 +218,8 @@ def install(app: Dash, served: ServedRun) -> None:
     install_timeline(app, served)
     install_calls(app)
     # The charts of all ranks and of memory are not on every page, and Dash requires all inputs of a callback to exist.
-    for chart in BELOW:
-        install_zoom_below(app, served, chart)
+    for chart in _BELOW:
+        _install_zoom_below(app, served, chart)
     move, moved = ClientsideFunction("workbench", "move"), Input("moved", "data")
     app.clientside_callback(move, moved, prevent_initial_call=True)  # type: ignore[no-untyped-call]
 
@@ -235,11 +235,11 @@ def install(app: Dash, served: ServedRun) -> None:
         if (wanted := zoomed_range(change)) is None:
             return (no_update,) * 2
         position = whole_number(file) or 0
-        visible = zoomed_window(served, position, wanted)
+        visible = _zoomed_window(served, position, wanted)
         return within(served, position, visible.span, parse_query(search)), visible.state()
 
 
-def install_zoom_below(app: Dash, served: ServedRun, chart: str) -> None:
+def _install_zoom_below(app: Dash, served: ServedRun, chart: str) -> None:
     """Register the callback of zooms in a chart below the timeline, which then moves to the same time."""
 
     @app.callback(
@@ -251,7 +251,7 @@ def install_zoom_below(app: Dash, served: ServedRun, chart: str) -> None:
     def zoom(change: object, file: object) -> object:
         if (wanted := zoomed_range(change)) is None:
             return no_update
-        visible = zoomed_window(served, whole_number(file) or 0, wanted, on_common_clock=chart == "fleet")
+        visible = _zoomed_window(served, whole_number(file) or 0, wanted, on_common_clock=chart == "fleet")
         return {"span": visible.span}
 
 
@@ -261,12 +261,12 @@ def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Qu
     If the content does not depend on the range, return Dash's `no_update`.
     """
     data = served.rooms.trace
-    tab = selected(every_tab(served, data, file, span, query), query) if data else None
+    tab = selected(_every_tab(served, data, file, span, query), query) if data else None
     about = {"longest": longest_section, "ranks": all_ranks, "memory": memory_section}
     return about[tab.name](served, file, span) if tab and tab.name in about else no_update
 
 
-def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool = False) -> Window:
+def _zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool = False) -> Window:
     """Return the time range after a zoom to `wanted`, in ns, and the corresponding steps.
 
     The result is in times of the file's own clock; with `on_common_clock`, `wanted` is in times of the clock that all

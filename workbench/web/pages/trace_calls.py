@@ -28,18 +28,18 @@ from workbench.web.theme import theme
 
 NAME = "calls"
 """The id of the chart, and the name of its tab."""
-CALLS_BY = ("operator", "module", "function")
+_CALLS_BY = ("operator", "module", "function")
 LEVELS = 40
 """The most levels of calls that are shown at once."""
-KEPT, LARGEST, CALLERS = 4, 40, 12
+KEPT, LARGEST, _CALLERS = 4, 40, 12
 
 
 def calls_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
     """Return a chart of the calls as a tree, the path to the selected one, and a table of those with the most time."""
-    by = query["by"] if query.get("by") in CALLS_BY else CALLS_BY[0]
+    by = query["by"] if query.get("by") in _CALLS_BY else _CALLS_BY[0]
     library = by != "function" or query.get("library") == "1"
-    frame = call_tree(artefact, served.options, by if library else "user_function")
-    controls = html.Div(tree_controls(by, query), className="controls")
+    frame = _call_tree(artefact, served.options, by if library else "user_function")
+    controls = html.Div(_tree_controls(by, query), className="controls")
     if frame.empty:
         return [controls, html.P("The trace recorded no calls of this kind.", className="hint")]
     where = "device" if frame["clock"].iloc[0] == "device_ns" else "host"
@@ -49,25 +49,25 @@ def calls_section(served: ServedRun, artefact: Artefact, query: Query) -> Elemen
     return [
         controls,
         html.P(hint, className="hint"),
-        drawn(NAME, icicle(tree_of(shown), title_of(shown), up, LEVELS), f"Calls as a tree, by {by}", tree=True),
-        *selected_call(frame, node),
-        table(longest_calls(frame, where)),
+        drawn(NAME, icicle(_tree_of(shown), _title_of(shown), up, LEVELS), f"Calls as a tree, by {by}", tree=True),
+        *_selected_call(frame, node),
+        table(_longest_calls(frame, where)),
     ]
 
 
-def tree_controls(by: str, query: Query) -> Elements:
+def _tree_controls(by: str, query: Query) -> Elements:
     """Return the controls of the tree: what its nodes are and, of functions, whether those in libraries are shown."""
     # The numbers of nodes are those of one tree.
     kept = {name: value for name, value in query.items() if name != "under"}
     shown = "1" if query.get("library") == "1" else "0"
     return [
-        choice("by", [(name, f"by {name}") for name in CALLS_BY], by, kept, "what the calls are"),
+        choice("by", [(name, f"by {name}") for name in _CALLS_BY], by, kept, "what the calls are"),
         choice("library", FRAMES, shown, kept, "the functions") if by == "function" else None,
     ]
 
 
 @lru_cache(KEPT)
-def call_tree(artefact: Artefact, options: Options, by: str) -> pd.DataFrame:
+def _call_tree(artefact: Artefact, options: Options, by: str) -> pd.DataFrame:
     """Return the table of `traces.views.tree` with three more columns; the result is cached for the next click.
 
     `ns` is the time on the device or, if nothing ran there, on the host, which `clock` names. `path` has the names of
@@ -82,12 +82,12 @@ def call_tree(artefact: Artefact, options: Options, by: str) -> pd.DataFrame:
     return frame.assign(path=pd.Series(paths, frame.index, dtype=object))[frame["ns"] > 0]
 
 
-def tree_of(frame: pd.DataFrame) -> Tree:
+def _tree_of(frame: pd.DataFrame) -> Tree:
     """Return what is drawn for each call in `frame`; functions in the user's own files have a colour of their own."""
     total = int(frame["ns"][frame["parent"] < 0].sum())
     facts = (frame[name].tolist() for name in ("path", "ns", "count"))
     hovers = [
-        f"{'<br>'.join(plain(name) for name in path[-CALLERS:])}<br>"
+        f"{'<br>'.join(plain(name) for name in path[-_CALLERS:])}<br>"
         f"{duration_ns(spent)} in {quantity(count, 'call')}, {share(spent, total)} of what is shown"
         for path, spent, count in zip(*facts, strict=True)
     ]
@@ -97,12 +97,12 @@ def tree_of(frame: pd.DataFrame) -> Tree:
     return Tree(frame["node"].tolist(), frame["parent"].tolist(), frame["ns"].tolist(), names, hovers, colours)
 
 
-def title_of(frame: pd.DataFrame) -> str:
+def _title_of(frame: pd.DataFrame) -> str:
     """Return the text of the root of the chart: the time of all calls in it."""
     return f"{duration_ns(int(frame['ns'][frame['parent'] < 0].sum()))} in all calls"
 
 
-def selected_call(frame: pd.DataFrame, node: int) -> Elements:
+def _selected_call(frame: pd.DataFrame, node: int) -> Elements:
     """Return the path to the selected call, outermost first; functions are links to their source."""
     known = frame[frame["node"] == node]
     if known.empty:
@@ -112,7 +112,7 @@ def selected_call(frame: pd.DataFrame, node: int) -> Elements:
     return [html.P(title, className="hint"), html.Ol([html.Li(source_code(clean(name))) for name in path], id="path")]
 
 
-def longest_calls(frame: pd.DataFrame, where: str) -> Table:
+def _longest_calls(frame: pd.DataFrame, where: str) -> Table:
     """Return a table of the calls with the most time; `where` is "device" or "host", where that time was spent."""
     largest = frame.nlargest(LARGEST, "ns", keep="first")
     columns = (largest[name].tolist() for name in ("path", "ns", "count", "own_ns"))

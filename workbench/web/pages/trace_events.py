@@ -20,8 +20,8 @@ from workbench.web.served_run import ServedRun
 
 WIDTH = 1200
 """The width of a chart in columns; events that are narrower than a column are joined with their neighbours."""
-WINDOWS = 64
-COLLECTIVES = 60
+_WINDOWS = 64
+_COLLECTIVES = 60
 LATEST_NS = 1 << 62
 COLOURS = ("kind", "stream", "phase")
 
@@ -47,14 +47,14 @@ def event_query(query: Query) -> EventQuery:
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
-def whole_span(blocks: pd.DataFrame) -> Nanoseconds:
+def _whole_span(blocks: pd.DataFrame) -> Nanoseconds:
     """Return the time range (0, end) in ns that covers all events of a table; the trace starts at 0."""
     return 0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1
 
 
 def longest_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
     """Return a table of the longest events of the trace file with index `file` in the time range `span` (None: all)."""
-    return [table(longest_events(blocks_in(served.traces[file], served.options, span)))]
+    return [table(longest_events(_blocks_in(served.traces[file], served.options, span)))]
 
 
 def has_memory(served: ServedRun, file: int) -> bool:
@@ -71,13 +71,13 @@ def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> El
     frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
         return []
-    window = span or whole_span(blocks_in(artefact, served.options, span))
+    window = span or _whole_span(_blocks_in(artefact, served.options, span))
     figure = memory_chart(frame, window)
     return [drawn("held", figure, "Allocated and reserved memory over time", zooms=True)]
 
 
-@lru_cache(WINDOWS)
-def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
+@lru_cache(_WINDOWS)
+def _blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
     """Return a table of the events in a time range; neighbouring short events are joined to blocks.
 
     The result is cached, because computing it takes a third of a second for a large trace.
@@ -95,7 +95,7 @@ def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Element
         return []
     shift = clock_shift(served, file)
     common = (span[0] + shift, span[1] + shift) if span else None
-    late = views.lateness(served.traces, served.options, COLLECTIVES)
+    late = views.lateness(served.traces, served.options, _COLLECTIVES)
     # Lateness was computed over the whole recording; only collectives in the window are shown.
     if common:
         late = late[(late["start_ns"] < common[1]) & (late["end_ns"] > common[0])]

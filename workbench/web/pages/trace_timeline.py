@@ -35,17 +35,17 @@ from workbench.web.theme import theme
 NAME = "events"
 """The id of the timeline."""
 KEPT = 6
-STATE_CHARACTERS = 2000
+_STATE_CHARACTERS = 2000
 STEPS = 2000
-LABEL = (
+_LABEL = (
     "Timeline of the events of each stream and thread. Arrow keys move between events, Enter shows the callers of one, "
     "W and S zoom, A and D move, F fits the event, M selects its time, N goes to the next match, 0 shows everything. "
     "The strip above it shows the whole trace. "
     "The tab Longest events below has the same as a table."
 )
-PALETTE_SIZE = 8
-LISTED_LAUNCHES = 8
-HEADING_CHARACTERS = 120
+_PALETTE_SIZE = 8
+_LISTED_LAUNCHES = 8
+_HEADING_CHARACTERS = 120
 """The most characters of an event's name in a heading."""
 
 
@@ -72,14 +72,14 @@ def beside(served: ServedRun, file: int, query: Query) -> int | None:
 
 def timeline(served: ServedRun, file: int, query: Query, span: tuple[int, int] | None) -> html.Figure:
     """Return the element of the timeline of a trace file; `span` is the visible time range in ns, None for all."""
-    config = json.dumps(config_of(served, file, query, span), separators=(",", ":"))
-    attributes: dict[str, Any] = {"data-timeline": config, "data-label": LABEL}
+    config = json.dumps(_config_of(served, file, query, span), separators=(",", ":"))
+    attributes: dict[str, Any] = {"data-timeline": config, "data-label": _LABEL}
     place = html.Div(id=NAME, className="timeline", **attributes)
     spoken: dict[str, Any] = {"role": "group", "aria-label": "Events over time"}
     return html.Figure([place, dcc.Store(id=zoom_of(NAME))], **spoken)
 
 
-def config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] | None) -> dict[str, object]:
+def _config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] | None) -> dict[str, object]:
     """Return the JSON object from which the browser draws the timeline: trace files, colours, steps, range and
     selection.
     """
@@ -87,7 +87,7 @@ def config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] 
     other = beside(served, file, query)
     sources = [source(served, file, file, wanted.colour, titled=other is not None)]
     if wanted.path:
-        sources.insert(0, path_source(file))
+        sources.insert(0, _path_source(file))
     if other is not None:
         sources.append(source(served, other, file, wanted.colour, titled=True))
     starts = trace_marks(served, served.traces[file]).starts()[:STEPS]
@@ -98,12 +98,12 @@ def config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] 
         "legend": legend(wanted.colour),
         "steps": [(at, f"step {step}") for step, at in starts],
         "span": span,
-        "chosen": chosen_facts(served, file, chosen_event(served, file, query)),
+        "chosen": _chosen_facts(served, file, chosen_event(served, file, query)),
         "state": {
             "find": search_text(query),
-            "pick": query.get("pick", "")[:STATE_CHARACTERS],
-            "pin": query.get("pin", "")[:STATE_CHARACTERS].split(),
-            "fold": query.get("fold", "")[:STATE_CHARACTERS].split(),
+            "pick": query.get("pick", "")[:_STATE_CHARACTERS],
+            "pin": query.get("pin", "")[:_STATE_CHARACTERS].split(),
+            "fold": query.get("fold", "")[:_STATE_CHARACTERS].split(),
         },
     }
 
@@ -122,13 +122,13 @@ def source(served: ServedRun, file: int, first: int, colour: str, *, titled: boo
         "title": title if titled else "",
         # The head of a track has room for few letters before the name of the thread.
         "short": title.replace("rank ", "r") if titled else "",
-        "shift": shift_between(served, file, first),
+        "shift": _shift_between(served, file, first),
         "by": colour,
         "colours": [shade for _, shade in colours(colour)],
     }
 
 
-def path_source(file: int) -> dict[str, object]:
+def _path_source(file: int) -> dict[str, object]:
     """Return the JSON object from which the browser draws the critical path of a trace file, as a track of its own.
 
     Its colours always stand for the kinds of work.
@@ -145,7 +145,7 @@ def path_source(file: int) -> dict[str, object]:
     }
 
 
-def shift_between(served: ServedRun, file: int, first: int) -> int:
+def _shift_between(served: ServedRun, file: int, first: int) -> int:
     """Return the ns to add to times of the trace file `file` to get times of the trace file `first`."""
     return 0 if file == first else clock_shift(served, file) - clock_shift(served, first)
 
@@ -156,7 +156,7 @@ def colours(colour: str) -> list[tuple[str, str]]:
         return [(kind or "host", theme().kinds[kind]) for kind in KINDS]
     if colour == "phase":
         return [(name, theme().kinds[""] if name == "other" else theme().nth(i)) for i, name in enumerate(views.PHASES)]
-    return [("", theme().nth(i)) for i in range(PALETTE_SIZE)]
+    return [("", theme().nth(i)) for i in range(_PALETTE_SIZE)]
 
 
 def legend(colour: str) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def legend(colour: str) -> list[tuple[str, str]]:
     return colours(colour) if colour != "stream" else []
 
 
-def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[str, object] | None:
+def _chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[str, object] | None:
     """Return where the browser draws the clicked event: its row, track (`lane`), depth, start and duration in ns.
 
     `launches` are the pairs of a call and the work that it launched, between which the browser draws arrows. Starts are
@@ -176,7 +176,7 @@ def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[st
     found = facts(served, chosen) if chosen else None
     if chosen is None or found is None:
         return None
-    shift = shift_between(served, chosen.file, file)
+    shift = _shift_between(served, chosen.file, file)
     found_launches = launches_from(served.traces[chosen.file], chosen.row, served.options).launches
     return {
         "file": str(chosen.file),
@@ -267,18 +267,18 @@ def selected_event(served: ServedRun, file: int, chosen: Chosen, query: Query) -
     whose = "" if artefact.rank is None else f"rank {artefact.rank}, "
     kind = ", ".join(word for word in (found.kind or "host", clean(found.category)) if word)
     return [
-        html.H2(clean(names[0][:HEADING_CHARACTERS]), id="event"),
+        html.H2(clean(names[0][:_HEADING_CHARACTERS]), id="event"),
         labelled("Duration", [f"{duration_ns(found.dur_ns)}{inside}"]),
         labelled("Start", [duration_ns(found.start_ns)]),
         labelled("Track", [f"{whose}{clean(found.lane)}"]),
         labelled("Kind", [kind]),
-        *launch_list(served, file, chosen, query),
+        *_launch_list(served, file, chosen, query),
         html.H2("The event and its callers", id="callers"),
         html.Ol([html.Li(source_code(name)) for name in names]),
     ]
 
 
-def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> Elements:
+def _launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> Elements:
     """Return the call that launched the clicked work of a device, or the first work that the clicked event launched.
 
     Each links to the page with this event selected. The list is empty if the trace links none.
@@ -286,10 +286,10 @@ def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> E
     found = launches_from(served.traces[chosen.file], chosen.row, served.options)
     if not found.launches:
         return []
-    first, shift = found.launches[0], shift_between(served, chosen.file, file)
+    first, shift = found.launches[0], _shift_between(served, chosen.file, file)
 
     def selecting(launch: Launch, row: int) -> str:
-        return address(query_for(query, launch, row, shift))
+        return address(_query_for(query, launch, row, shift))
 
     def timing(launch: Launch) -> str:
         return f", {duration_ns(launch.work.dur_ns)}, begins {duration_ns(launch.wait_ns)} after its call"
@@ -299,9 +299,9 @@ def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> E
         return [labelled("Launch", [to_call, f", {duration_ns(first.wait_ns)} before it began"])]
     items = [
         html.Li(
-            [link(clean(one.work.name[:HEADING_CHARACTERS]), selecting(one, one.work.row), fixed=True), timing(one)]
+            [link(clean(one.work.name[:_HEADING_CHARACTERS]), selecting(one, one.work.row), fixed=True), timing(one)]
         )
-        for one in found.launches[:LISTED_LAUNCHES]
+        for one in found.launches[:_LISTED_LAUNCHES]
     ]
     left = found.count - len(items)
     return [
@@ -311,7 +311,7 @@ def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> E
     ]
 
 
-def query_for(query: Query, launch: Launch, row: int, shift: int) -> Query:
+def _query_for(query: Query, launch: Launch, row: int, shift: int) -> Query:
     """Return the query of the page that selects the event in `row`; its time range holds the call and its work.
 
     `shift` is the number of ns to add to times of the trace file to get times of the page.

@@ -12,7 +12,7 @@ from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.stacks.thread_stacks import TEXT_BYTES, main_thread_of
 
-START_OF_CHILD = "_bootstrap"
+_START_OF_CHILD = "_bootstrap"
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 
 
@@ -38,14 +38,14 @@ def read_children(path: Path) -> list[Child]:
     matches = list(PROCESS.finditer(text))
     ends = [match.start() for match in matches[1:]] + [len(text)]
     return [
-        Child(int(match["pid"]), match["command"], own_part(main_thread_of(text[match.end() : end])))
+        Child(int(match["pid"]), match["command"], _own_part(main_thread_of(text[match.end() : end])))
         for match, end in zip(matches, ends, strict=True)
     ]
 
 
-def own_part(stack: list[Frame]) -> list[Frame]:
+def _own_part(stack: list[Frame]) -> list[Frame]:
     """Return the frames of a forked process that are newer than the fork; `stack` has the innermost frame first.
 
     The older frames are copies from the parent process, so they do not show what the child process does.
     """
-    return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))
+    return list(takewhile(lambda frame: frame.name != _START_OF_CHILD, stack))

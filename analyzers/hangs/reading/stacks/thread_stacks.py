@@ -8,8 +8,8 @@ from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks
 
 TEXT_BYTES = 1 << 22
-FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
-PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
+_FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
+_PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
 """Matches a frame as py-spy prints it; a frame of native code has no line number if its library has none."""
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
@@ -24,7 +24,7 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
     thread reliably, so the deepest stack is taken, among those with the frame `<module>` if there are any.
     """
     try:
-        return main_thread_of(text_of(path, rank))
+        return main_thread_of(_text_of(path, rank))
     except OSError:
         return []
 
@@ -32,7 +32,7 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
 def read_threads(path: Path, rank: int) -> list[list[Frame]]:
     """Return the stacks of all threads of a rank, each innermost frame first; empty if the file cannot be read."""
     try:
-        return split_threads(text_of(path, rank).splitlines())
+        return _split_threads(_text_of(path, rank).splitlines())
     except OSError:
         return []
 
@@ -40,7 +40,7 @@ def read_threads(path: Path, rank: int) -> list[list[Frame]]:
 def read_pid(path: Path, rank: int) -> int:
     """Return the id of a rank's process, which py-spy writes before its stacks; 0 if the file has none."""
     try:
-        match = PROCESS.search(text_of(path, rank))
+        match = PROCESS.search(_text_of(path, rank))
     except OSError:
         return 0
     return int(match["pid"]) if match else 0
@@ -51,12 +51,12 @@ def main_thread_of(text: str) -> list[Frame]:
 
     It is the deepest stack, among those with the frame `<module>` if there are any.
     """
-    threads = split_threads(text.splitlines())
+    threads = _split_threads(text.splitlines())
     scripts = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
     return max(scripts or threads, key=len, default=[])
 
 
-def text_of(path: Path, rank: int) -> str:
+def _text_of(path: Path, rank: int) -> str:
     """Return the text with the stacks of `rank`, from a file of its own or from a page of many ranks.
 
     Raises:
@@ -68,12 +68,12 @@ def text_of(path: Path, rank: int) -> str:
         return file.read(TEXT_BYTES).decode(errors="replace")
 
 
-def split_threads(lines: list[str]) -> list[list[Frame]]:
+def _split_threads(lines: list[str]) -> list[list[Frame]]:
     """Return the stack of each thread in the `lines` of a file, as a list of frames, innermost first."""
     threads: list[list[Frame]] = [[]]
     for line in lines:
         if THREAD.match(line):
             threads.append([])
-        elif match := FAULTHANDLER.match(line) or PY_SPY.match(line):
+        elif match := _FAULTHANDLER.match(line) or _PY_SPY.match(line):
             threads[-1].append(Frame(match["name"], match["file"], int(match["line"] or 0)))
     return [thread for thread in threads if thread]

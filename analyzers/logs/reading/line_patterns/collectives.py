@@ -10,7 +10,7 @@ from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, numbers, pattern, plain
 
 GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s(]+))?(?:\s?\(([^)]*)\))? Rank (\d+)\]")
-FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]*)\])?")
+_FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]*)\])?")
 
 
 def group_of(text: str) -> tuple[str | None, int | None]:
@@ -19,7 +19,7 @@ def group_of(text: str) -> tuple[str | None, int | None]:
     return (match[3] or match[1], number(match[4])) if match else (None, None)
 
 
-def timed_out(match: "re.Match[str]") -> Found:
+def _timed_out(match: "re.Match[str]") -> Found:
     """Return the event that reports a collective that timed out, as NCCL's watchdog prints it.
 
     Old versions of PyTorch print the rank only in this line.
@@ -64,7 +64,7 @@ def lagging(match: "re.Match[str]") -> Found:
     return Found(EventKind.DESYNC, Facts(ranks=numbers(match[1])), seq=number(named[1]) if named else None)
 
 
-def desync_operation(match: "re.Match[str]") -> Found:
+def _desync_operation(match: "re.Match[str]") -> Found:
     """Return the event of a line in a desync report which says in which operation one rank timed out.
 
     A desync report is a watchdog's comparison of all ranks after a timeout.
@@ -77,7 +77,7 @@ def fingerprints(match: "re.Match[str]") -> Found:
 
     The first rank in `facts.ranks` has printed it.
     """
-    mine, theirs = FINGERPRINT.search(match[2]), FINGERPRINT.search(match[4])
+    mine, theirs = _FINGERPRINT.search(match[2]), _FINGERPRINT.search(match[4])
     facts = Facts(
         reason=Reason.FINGERPRINTS,
         ranks=[int(match[1]), int(match[3])],
@@ -89,13 +89,13 @@ def fingerprints(match: "re.Match[str]") -> Found:
 
 
 def described(match: "re.Match[str] | None") -> str | None:
-    """Return an operation with its shape, such as `ALLREDUCE [8]`, from a match of `FINGERPRINT`; None without one."""
+    """Return an operation with its shape, such as `ALLREDUCE [8]`, from a match of `_FINGERPRINT`; None without one."""
     if not match:
         return None
     return match[1] + (f" [{match[2]}]" if match[2] else "")
 
 
-def missed_barrier(match: "re.Match[str]") -> Found:
+def _missed_barrier(match: "re.Match[str]") -> Found:
     """Return the event of a monitored barrier's error, with the ranks that did not join according to rank 0."""
     facts = Facts(ranks=numbers(match[1]), timeout_ms=number(match[2]), operation="monitored_barrier")
     return Found(EventKind.MONITORED_BARRIER, facts)
@@ -106,19 +106,19 @@ def unused(match: "re.Match[str]") -> Found:
     return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
 
 
-def gloo_timeout(match: "re.Match[str]") -> Found:
+def _gloo_timeout(match: "re.Match[str]") -> Found:
     """Return the event that reports a timeout in gloo."""
     facts = Facts(timeout_ms=number(match[1]))
     return Found(EventKind.TIMEOUT, facts)
 
 
-def sizes_differ(match: "re.Match[str]") -> Found:
+def _sizes_differ(match: "re.Match[str]") -> Found:
     """Return the event that reports a rank that received more bytes than its buffer holds."""
     facts = Facts(reason=Reason.SIZES, input_elements=number(match[1]), output_elements=number(match[2]))
     return Found(EventKind.MISMATCH, facts)
 
 
-def different_models(match: "re.Match[str]") -> Found:
+def _different_models(match: "re.Match[str]") -> Found:
     """Return the event that reports two ranks whose models have different parameters."""
     return Found(EventKind.MISMATCH, Facts(reason=Reason.MODELS, ranks=[int(match[1]), int(match[2])]))
 
@@ -129,7 +129,7 @@ PATTERNS = (
         "caught collective operation timeout",
         r"\[Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)"
         r"(?:, NumelIn=(\d+), NumelOut=(\d+))?, Timeout\(ms\)=(\d+)\) ran for (\d+) milliseconds",
-        timed_out,
+        _timed_out,
     ),
     pattern(
         "ast enqueued",
@@ -139,7 +139,7 @@ PATTERNS = (
     pattern("watchdog got stuck", r"watchdog got stuck for (\d+) seconds", heartbeat),
     pattern("Heartbeat monitor timed out", r"Heartbeat monitor timed out", heartbeat),
     pattern("watchdog hang", r"due to ProcessGroupNCCL watchdog hang", heartbeat),
-    pattern("Timeout at collective", r"\[(\d{1,9})\] Timeout at collective: (\w+), #(\d+)", desync_operation),
+    pattern("Timeout at collective", r"\[(\d{1,9})\] Timeout at collective: (\w+), #(\d+)", _desync_operation),
     pattern("but didn't", r"\[([\d, ]+)\] (?:joined but didn't finish|finished collective #\d+, but didn't)", lagging),
     pattern("lagging ranks", r"ranks \[([\d, ]+)\] are the lagging ranks", lagging),
     pattern(
@@ -151,7 +151,7 @@ PATTERNS = (
     pattern(
         "failed to pass monitoredBarrier",
         r"Ranks? ([\d, ]+) failed to pass monitoredBarrier(?: in (\d+) ms)?",
-        missed_barrier,
+        _missed_barrier,
     ),
     plain("but received errors while waiting for", LOST, Reason.PEER_GONE),
     pattern("did not receive grad for rank", r"did not receive grad for rank (\d{1,9}): (.{1,400})", unused),
@@ -160,11 +160,11 @@ PATTERNS = (
     pattern(
         "DDP expects same model",
         r"but Rank (\d{1,9}) has \d+ params, while rank (\d{1,9}) has inconsistent",
-        different_models,
+        _different_models,
     ),
-    pattern("op.preamble.length", r"op\.preamble\.length <= op\.nbytes\.? (\d+) vs (\d+)", sizes_differ),
+    pattern("op.preamble.length", r"op\.preamble\.length <= op\.nbytes\.? (\d+) vs (\d+)", _sizes_differ),
     plain("Message truncated", EventKind.MISMATCH, Reason.SIZES, r"NCCL WARN Message truncated"),
-    pattern("Timed out waiting", r"Timed out waiting (\d+)ms for (?:send|recv)", gloo_timeout),
+    pattern("Timed out waiting", r"Timed out waiting (\d+)ms for (?:send|recv)", _gloo_timeout),
     plain("Application timeout caused pair closure", LOST, Reason.PEER_GONE),
     plain("Connection closed by peer", LOST, Reason.PEER_GONE),
     plain("Connection closed by remote peer", LOST, Reason.PEER_GONE),

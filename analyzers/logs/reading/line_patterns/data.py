@@ -5,28 +5,28 @@ import re
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
 
-TROUBLE = (
+_TROUBLE = (
     r"\b(?:[Ww]arn\w*|WARN\w*|[Ee]rror|ERROR|[Ee]xception|[Ff]ail\w*|bad|broken|corrupt\w*|invalid|out of memory)\b"
 )
 SKIPPED = r"\b[Ss]kipp(?:ing|ed)\b"
-WORKER, DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
+_WORKER, _DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
 LOSS = (
     r"(?:^|[\s|,{'\"(\[])((?:[A-Za-z]\w{0,40}[_/ ])?(?:[Ll]oss|grad_norm|grad norm|gnorm|perplexity))['\"]?"
     r"\s{0,4}(?:[:=]\s{0,8}|is |became )?['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?))\b"
 )
 
 
-def killed_worker(match: "re.Match[str]") -> Found:
+def _killed_worker(match: "re.Match[str]") -> Found:
     """Return the event for a data-loader worker that was ended by a signal, with its process id and the signal.
 
     The program's line in the traceback only shows where the main process noticed the death; it is not the cause.
     """
-    return Found(WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
+    return Found(_WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
 
 
-def ended_worker(match: "re.Match[str]") -> Found:
+def _ended_worker(match: "re.Match[str]") -> Found:
     """Return the event that reports a data-loader worker that exited, with its process id."""
-    return Found(WORKER, Facts(reason=Reason.WORKER_EXIT, pid=number(match[1])))
+    return Found(_WORKER, Facts(reason=Reason.WORKER_EXIT, pid=number(match[1])))
 
 
 def worker_signal(match: "re.Match[str]") -> Found:
@@ -34,16 +34,16 @@ def worker_signal(match: "re.Match[str]") -> Found:
     name = match[1]
     # PyTorch itself says that a bus error in a worker is probably caused by too little shared memory.
     reason = Reason.SHARED_MEMORY if "bus" in name else Reason.WORKER_SIGNAL
-    return Found(WORKER, Facts(reason=reason, signal=name))
+    return Found(_WORKER, Facts(reason=reason, signal=name))
 
 
-def lost_number(match: "re.Match[str]") -> Found:
+def _lost_number(match: "re.Match[str]") -> Found:
     """Return the event that reports a loss or gradient norm that is not finite."""
     reason = Reason.GRADIENT if "norm" in match[1] else Reason.LOSS
     return Found(NAN, Facts(reason=reason, name=f"{match[1].strip()} {match[2]}"))
 
 
-def local_gradient(match: "re.Match[str]") -> Found:
+def _local_gradient(match: "re.Match[str]") -> Found:
     """Return the event that reports a NaN that Megatron-LM found on a rank before the ranks exchanged gradients."""
     return Found(NAN, Facts(reason=Reason.GRADIENT, ranks=[int(match[1])]), int(match[1]))
 
@@ -56,38 +56,40 @@ def no_space(match: "re.Match[str]") -> Found | None:
     """
     # The last of these are the names that PyTorch gives to its files in shared memory.
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
-        return Found(WORKER, Facts(reason=Reason.SHARED_MEMORY))
+        return Found(_WORKER, Facts(reason=Reason.SHARED_MEMORY))
     named = re.search(r"(?:device|exceeded|system): '([^']{1,300})'", match.string)
-    return Found(DISK, Facts(reason=Reason.NO_SPACE, name=named[1] if named else match[0]))
+    return Found(_DISK, Facts(reason=Reason.NO_SPACE, name=named[1] if named else match[0]))
 
 
 PATTERNS = (
-    pattern("is killed by signal", r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]{1,60})", killed_worker),
-    pattern("exited unexpectedly", r"worker \(pid\(?s?\)? ([\d]+)[^)]{0,200}\) exited unexpectedly", ended_worker),
+    pattern(
+        "is killed by signal", r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]{1,60})", _killed_worker
+    ),
+    pattern("exited unexpectedly", r"worker \(pid\(?s?\)? ([\d]+)[^)]{0,200}\) exited unexpectedly", _ended_worker),
     pattern("encountered in worker", r"Unexpected ([a-z -]{1,40}) encountered in worker", worker_signal),
-    plain("DataLoader timed out", WORKER, Reason.WORKER_TIMEOUT),
-    plain("Pin memory thread exited", WORKER, Reason.WORKER_EXIT),
-    plain("unable to open shared memory object", WORKER, Reason.SHARED_MEMORY),
-    plain("unable to mmap", WORKER, Reason.SHARED_MEMORY, r"unable to mmap \d+ bytes from file"),
+    plain("DataLoader timed out", _WORKER, Reason.WORKER_TIMEOUT),
+    plain("Pin memory thread exited", _WORKER, Reason.WORKER_EXIT),
+    plain("unable to open shared memory object", _WORKER, Reason.SHARED_MEMORY),
+    plain("unable to mmap", _WORKER, Reason.SHARED_MEMORY, r"unable to mmap \d+ bytes from file"),
     pattern(
         "Errno", r"\[Errno (?:28|122|30|116|5)\] (?:No space left on device|Disk quota exceeded|Read-only file system"
         r"|Stale file handle|Input/output error)", no_space,
     ),
     pattern("No space left on device", r"No space left on device", no_space),
-    plain("failed writing file", DISK, Reason.WRITE_FAILED, r"PytorchStreamWriter failed writing"),
-    plain("iostream error", DISK, Reason.WRITE_FAILED, r"Error: basic_ios::clear: iostream error"),
-    plain("unexpected pos", DISK, Reason.WRITE_FAILED, r"unexpected pos \d+ vs \d+"),
+    plain("failed writing file", _DISK, Reason.WRITE_FAILED, r"PytorchStreamWriter failed writing"),
+    plain("iostream error", _DISK, Reason.WRITE_FAILED, r"Error: basic_ios::clear: iostream error"),
+    plain("unexpected pos", _DISK, Reason.WRITE_FAILED, r"unexpected pos \d+ vs \d+"),
     plain("OVERFLOW", EventKind.OVERFLOW_SKIP, None, r"OVERFLOW! .*[Ss]kipping step"),
-    plain("kipp", EventKind.SKIPPED_WORK, None, rf"{TROUBLE}.{{0,200}}{SKIPPED}|{SKIPPED}.{{0,200}}{TROUBLE}"),
+    plain("kipp", EventKind.SKIPPED_WORK, None, rf"{_TROUBLE}.{{0,200}}{SKIPPED}|{SKIPPED}.{{0,200}}{_TROUBLE}"),
     plain("cannot decrease scale anymore", NAN, Reason.SCALE_EXHAUSTED),
-    pattern("found NaN in local grad norm", r"Rank (\d{1,9})\b.*found NaN in local grad norm", local_gradient),
+    pattern("found NaN in local grad norm", r"Rank (\d{1,9})\b.*found NaN in local grad norm", _local_gradient),
     plain("nan values in its", NAN, Reason.GRADIENT, r"Function '\w+' returned nan values in its"),
     plain("is nan or inf", NAN, Reason.LOSS, r"The loss returned in `\w+` is nan or inf"),
     plain("Train loss contains a NaN", NAN, Reason.LOSS),
     plain("infinite or NaN at iteration", NAN, Reason.LOSS),
-    pattern("nan", LOSS, lost_number),
-    pattern("NaN", LOSS.replace("nan", "NaN"), lost_number),
-    pattern("inf", LOSS, lost_number),
+    pattern("nan", LOSS, _lost_number),
+    pattern("NaN", LOSS.replace("nan", "NaN"), _lost_number),
+    pattern("inf", LOSS, _lost_number),
     plain("raining completed", EventKind.COMPLETED, None, r"\b[Tt]raining completed"),
     plain("raining complete", EventKind.COMPLETED, None, r"\b[Tt]raining complete\b"),
     plain("raining finished", EventKind.COMPLETED, None, r"\b[Tt]raining finished"),

@@ -5,16 +5,16 @@ import re
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
 
-SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
+_SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
 """The Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue.
 
 An Xid is the number by which NVIDIA's driver reports an error of a GPU or of a program on it.
 """
 # Xid 45 only says that the driver cleaned up after an earlier error.
-CONSEQUENT_XIDS = {45}
+_CONSEQUENT_XIDS = {45}
 BROKEN = ("uncorrectable ECC", "hardware stack error", "nvlink", "GPU is lost")
 NO_GPU = ("no CUDA-capable device", "busy or unavailable", "initialization failed", "driver version", "no kernel image")
-NCCL_INVALID = "invalid usage"
+_NCCL_INVALID = "invalid usage"
 
 
 def xid(match: "re.Match[str]") -> Found | None:
@@ -23,21 +23,21 @@ def xid(match: "re.Match[str]") -> Found | None:
     The result is None for an Xid that is only a consequence of another one.
     """
     code = number(match[2])
-    if code is None or code in CONSEQUENT_XIDS:
+    if code is None or code in _CONSEQUENT_XIDS:
         return None
-    is_software = code in SOFTWARE_XIDS
+    is_software = code in _SOFTWARE_XIDS
     facts = Facts(reason=Reason.XID_SOFTWARE if is_software else Reason.XID, xid=code, pci=match[1], name=match[3])
     pid = re.search(r"pid='?(\d{1,9})", match[3])
-    facts = facts if not pid else with_pid(facts, int(pid[1]))
+    facts = facts if not pid else _with_pid(facts, int(pid[1]))
     return Found(EventKind.HARDWARE, facts)
 
 
-def with_pid(facts: Facts, pid: int) -> Facts:
+def _with_pid(facts: Facts, pid: int) -> Facts:
     """Return the facts of an Xid, with the id of the process that used the device added."""
     return Facts(reason=facts.reason, xid=facts.xid, pci=facts.pci, name=facts.name, pid=pid)
 
 
-def lost_device(match: "re.Match[str]") -> Found:
+def _lost_device(match: "re.Match[str]") -> Found:
     """Return the event for a device that the driver can no longer reach, with its PCI address if printed.
 
     The driver's message begins with `NVRM: The NVIDIA GPU <address>`. Only the next lines show the problem: the device
@@ -55,7 +55,7 @@ def unsupported_device(match: "re.Match[str]") -> Found:
     return Found(EventKind.STARTUP, Facts(reason=Reason.UNSUPPORTED_DEVICE, name=match[1].strip() or None))
 
 
-RAISED = re.compile(
+_RAISED = re.compile(
     r"(?:\w(?:Error|Exception)|what\(\)|exception):?$|^\[(?:rank ?\d|default\d|PG |[EWIF]\d{3}|\d)|NCCL|"
     r"^\w+\.(?:cpp|cu|h)\b",
     re.IGNORECASE,
@@ -77,7 +77,7 @@ def cuda_error(match: "re.Match[str]") -> Found:
     asserts = Reason.DEVICE_ASSERT if "device-side assert" in text else None
     before = match.string[: match.start()].rpartition("\n")[2].strip()
     return Found(
-        EventKind.CUDA_ERROR, Facts(reason=asserts, name=text, caught=bool(before and not RAISED.search(before)))
+        EventKind.CUDA_ERROR, Facts(reason=asserts, name=text, caught=bool(before and not _RAISED.search(before)))
     )
 
 
@@ -144,8 +144,8 @@ def driver_too_old(match: "re.Match[str]") -> Found:
 HARDWARE, STARTUP = EventKind.HARDWARE, EventKind.STARTUP
 PATTERNS = (
     pattern("NVRM: Xid", r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,4}),? ?(.{0,200})", xid),
-    pattern("fallen off the bus", r"fallen off the bus", lost_device),
-    pattern("Unable to determine the device handle", r"Unable to determine the device handle", lost_device),
+    pattern("fallen off the bus", r"fallen off the bus", _lost_device),
+    pattern("Unable to determine the device handle", r"Unable to determine the device handle", _lost_device),
     pattern("NVRM:", r"\bNVRM: .{0,80}\bis not supported by (.{0,80})", unsupported_device),
     pattern(
         "ECC error",

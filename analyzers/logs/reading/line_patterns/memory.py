@@ -18,14 +18,14 @@ PARTS = {
     "unallocated_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
     "process_bytes": re.compile(rf"this process has {SIZE} memory in use"),
 }
-OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
+_OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
 DEVICE = re.compile(r"GPU (\d{1,4})[; ]")
 
 
-def cuda_out_of_memory(match: "re.Match[str]") -> Found:
+def _cuda_out_of_memory(match: "re.Match[str]") -> Found:
     """Return the event that reports a device that ran out of memory, with the sizes that PyTorch's message contains."""
     text = match.string
-    sizes = {name: bytes_at(expression, text) for name, expression in PARTS.items()}
+    sizes = {name: _bytes_at(expression, text) for name, expression in PARTS.items()}
     device = DEVICE.search(text)
     facts = Facts(
         reason=Reason.ALLOCATOR,
@@ -34,23 +34,23 @@ def cuda_out_of_memory(match: "re.Match[str]") -> Found:
         allocated_bytes=sizes["allocated_bytes"],
         unallocated_bytes=sizes["unallocated_bytes"],
         process_bytes=sizes["process_bytes"],
-        requested_bytes=plausible(size_in_bytes(match[1], match[2])),
+        requested_bytes=_plausible(size_in_bytes(match[1], match[2])),
         device=number(device[1]) if device else None,
-        other_processes=[size for amount, unit in OTHERS.findall(text) if (size := size_in_bytes(amount, unit))],
+        other_processes=[size for amount, unit in _OTHERS.findall(text) if (size := size_in_bytes(amount, unit))],
     )
     return Found(EventKind.OUT_OF_MEMORY, facts)
 
 
-def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
+def _bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
     """Return the size in bytes that `expression` finds in a text; None if it finds none, or an impossible size."""
     match = expression.search(text)
     if not match:
         return None
     amount, unit = [group for group in match.groups() if group]
-    return plausible(size_in_bytes(amount, unit))
+    return _plausible(size_in_bytes(amount, unit))
 
 
-def plausible(size: int | None) -> int | None:
+def _plausible(size: int | None) -> int | None:
     """Return the size if a device can have this many bytes, else None."""
     return size if size is not None and size < MOST_BYTES else None
 
@@ -66,7 +66,7 @@ def host_allocator(match: "re.Match[str]") -> Found:
     return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, requested_bytes=number(match[1])))
 
 
-def killed_by_kernel(match: "re.Match[str]") -> Found:
+def _killed_by_kernel(match: "re.Match[str]") -> Found:
     """Return the event that reports a process which the kernel's OOM killer ended.
 
     `facts.process_bytes` is its resident memory, if the line has it.
@@ -79,20 +79,20 @@ def killed_by_kernel(match: "re.Match[str]") -> Found:
     return Found(EventKind.HOST_OUT_OF_MEMORY, facts)
 
 
-def killed_in_step(match: "re.Match[str]") -> Found:
+def _killed_in_step(match: "re.Match[str]") -> Found:
     """Return the event that reports a Slurm task that ran out of memory, with its host."""
     facts = Facts(reason=Reason.OOM_KILLER, host=match[1], ranks=[])
     return Found(EventKind.HOST_OUT_OF_MEMORY, facts)
 
 
 PATTERNS = (
-    pattern("Tried to allocate", rf"[Tt]ried to allocate {SIZE}(?! of dynamic)", cuda_out_of_memory),
+    pattern("Tried to allocate", rf"[Tt]ried to allocate {SIZE}(?! of dynamic)", _cuda_out_of_memory),
     pattern("Failed to CUDA calloc", r"\[(\d+)\].*Failed to CUDA calloc(?: async)? (\d+) bytes", nccl_buffers),
     pattern("Cuda failure", r"\[(\d+)\].*Cuda failure (?:\d+ )?'out of memory'()", nccl_buffers),
     pattern("you tried to allocate", r"you tried to allocate (\d+) bytes", host_allocator),
-    pattern("Killed process", r"Killed process (\d+)", killed_by_kernel),
-    pattern("task=", r"oom-kill:.*\bpid=(\d+)", killed_by_kernel),
-    pattern("Out Of Memory", r"srun: error: (\S+): tasks? [\d,-]+: Out Of Memory", killed_in_step),
+    pattern("Killed process", r"Killed process (\d+)", _killed_by_kernel),
+    pattern("task=", r"oom-kill:.*\bpid=(\d+)", _killed_by_kernel),
+    pattern("Out Of Memory", r"srun: error: (\S+): tasks? [\d,-]+: Out Of Memory", _killed_in_step),
     plain("oom_kill", EventKind.HOST_OUT_OF_MEMORY, Reason.OOM_KILLER, r"Detected \d+ oom[_-]kill event"),
     plain("oom-kill", EventKind.HOST_OUT_OF_MEMORY, Reason.OOM_KILLER, r"Detected \d+ oom[_-]kill event"),
     plain("job memory limit", EventKind.HOST_OUT_OF_MEMORY, Reason.OOM_KILLER, r"Exceeded (?:job|step) memory limit"),

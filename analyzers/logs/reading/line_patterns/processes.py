@@ -6,7 +6,7 @@ import signal
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, numbers, pattern
 
-SIGNALS = {
+_SIGNALS = {
     "Segmentation fault": "SIGSEGV",
     "Aborted": "SIGABRT",
     "Bus error": "SIGBUS",
@@ -16,7 +16,7 @@ SIGNALS = {
     "Terminated": "SIGTERM",
 }
 REASONS = (("TIME LIMIT", Reason.TIME_LIMIT), ("NODE FAIL", Reason.NODE_FAILURE), ("PREEMPT", Reason.PREEMPTION))
-SHELL_CODE = 128
+_SHELL_CODE = 128
 """The number that shells and containers add to the number of a signal for the exit code of a process that it ended."""
 
 
@@ -24,21 +24,21 @@ def signal_name(exit_code: int | None) -> str | None:
     """Return the signal that an exit code means, such as `SIGKILL` for -9 and for 137; None if it means no signal."""
     if exit_code is None:
         return None
-    value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
+    value = -exit_code if exit_code < 0 else exit_code - _SHELL_CODE
     try:
         return signal.Signals(value).name if value > 0 else None
     except ValueError:
         return None
 
 
-def failed_worker(match: "re.Match[str]") -> Found:
+def _failed_worker(match: "re.Match[str]") -> Found:
     """Return the event for the worker whose failure was first noticed by torchrun's agent."""
     code = int(match[1])
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(match[2]), pid=number(match[3]))
     return Found(EventKind.EXIT, facts)
 
 
-def deepspeed_exit(match: "re.Match[str]") -> Found:
+def _deepspeed_exit(match: "re.Match[str]") -> Found:
     """Return the event for a worker whose exit was reported by DeepSpeed's launcher, with its exit code."""
     code = int(match[1])
     local = re.search(r"--local_rank=(\d{1,4})", match.string)
@@ -46,23 +46,23 @@ def deepspeed_exit(match: "re.Match[str]") -> Found:
     return Found(EventKind.EXIT, facts)
 
 
-def spawned(match: "re.Match[str]") -> Found:
+def _spawned(match: "re.Match[str]") -> Found:
     """Return the event that reports a process of torch.multiprocessing.spawn that a signal ended."""
     return Found(EventKind.SIGNAL, Facts(local_rank=number(match[1]), signal=match[2]))
 
 
 def crashed(match: "re.Match[str]") -> Found | None:
     """Return the event that reports a crash, with its signal; Python's fault handler, abseil or a shell printed it."""
-    name = SIGNALS.get(match[1], match[1])
+    name = _SIGNALS.get(match[1], match[1])
     return Found(EventKind.SIGNAL, Facts(signal=name if name.startswith("SIG") else f"SIG{name}"))
 
 
-def numbered_signal(match: "re.Match[str]") -> Found:
+def _numbered_signal(match: "re.Match[str]") -> Found:
     """Return the event that reports a signal that the line gives as a number."""
     return Found(EventKind.SIGNAL, Facts(signal=signal_name(-int(match[1]))))
 
 
-def slurm_task(match: "re.Match[str]") -> Found | None:
+def _slurm_task(match: "re.Match[str]") -> Found | None:
     """Return the event which reports that Slurm tasks failed, with their numbers as `ranks`.
 
     The number of a task is the rank of its process only if Slurm starts a task for each rank. The result is None for
@@ -70,20 +70,20 @@ def slurm_task(match: "re.Match[str]") -> Found | None:
     """
     words = match[3]
     code = re.search(r"exit code (\d{1,4})", words)
-    name = next((name for text, name in SIGNALS.items() if words.startswith(text)), None)
+    name = next((name for text, name in _SIGNALS.items() if words.startswith(text)), None)
     # With SIGTERM, Slurm ends the other tasks after one has failed: it says nothing about the cause.
     if name == "SIGTERM" or (not code and not name):
         return None
     facts = Facts(
         host=match[1],
-        ranks=task_numbers(match[2]),
+        ranks=_task_numbers(match[2]),
         exit_code=int(code[1]) if code else None,
         signal=name or signal_name(int(code[1]) if code else None),
     )
     return Found(EventKind.EXIT, facts)
 
 
-def task_numbers(text: str) -> list[int]:
+def _task_numbers(text: str) -> list[int]:
     """Return the numbers in a text such as `0-3,5`; of each range, at most the first thousand."""
     ranges = [numbers(part) for part in text.split(",")]
     # A damaged line such as `0-999999999` must not fill the memory.
@@ -111,7 +111,7 @@ def launcher_signal(match: "re.Match[str]") -> Found:
     return Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.LAUNCHER_SIGNAL, signal=signal_name(-int(match[1]))))
 
 
-def memory_corruption(match: "re.Match[str]") -> Found:
+def _memory_corruption(match: "re.Match[str]") -> Found:
     """Return the event that reports a heap that the C library found damaged."""
     return Found(EventKind.SIGNAL, Facts(signal="SIGABRT", name=match[0]))
 
@@ -140,19 +140,19 @@ PATTERNS = (
     pattern(
         "failed (exitcode:",
         r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d+) \(pid: (\d+)\)",
-        failed_worker,
+        _failed_worker,
     ),
     pattern("closing signal", r"Sending process (\d{1,9}) closing signal (SIG\w+)", closed),
     pattern("Unable to shutdown process", r"Unable to shutdown process (\d{1,9}) via \S+, forcefully exiting", forced),
-    pattern("exits with return code", r"exits with return code = (-?\d{1,6})", deepspeed_exit),
-    pattern("terminated with signal", r"process (\d+) terminated with signal (SIG\w+)", spawned),
+    pattern("exits with return code", r"exits with return code = (-?\d{1,6})", _deepspeed_exit),
+    pattern("terminated with signal", r"process (\d+) terminated with signal (SIG\w+)", _spawned),
     pattern("atal Python error", r"Fatal Python error: ([A-Z][a-z]+(?: [a-z]+){0,2})", crashed),
     pattern("received at time", r"\*\*\* (SIG[A-Z]+) received at time", crashed),
-    pattern("Caught signal", r"Caught signal (\d{1,2}) \(", numbered_signal),
+    pattern("Caught signal", r"Caught signal (\d{1,2}) \(", _numbered_signal),
     pattern(
         "srun: error:",
         r"srun: error: (\S{1,200}): tasks? ([\d,-]{1,400}): (.{1,80})",
-        slurm_task,
+        _slurm_task,
     ),
     pattern(
         "CANCELLED AT", r"\*\*\* (?:STEP|JOB) \S+ (?:ON (\S+) )?CANCELLED AT \S+(?: DUE TO ([A-Z ]{1,40}))?", cancelled
@@ -162,8 +162,8 @@ PATTERNS = (
     pattern("got signal:", r"Process \d+ got signal: (\d{1,2})", launcher_signal),
     pattern("Main process received SIGTERM", r"Main process received SIGTERM()",
             lambda _: Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.LAUNCHER_SIGNAL, signal="SIGTERM"))),
-    pattern("free", r"double free or corruption|free\(\): invalid (?:pointer|size|next size)", memory_corruption),
-    pattern("malloc", r"malloc\(\): \w+|corrupted (?:size vs\. prev_size|double-linked list)", memory_corruption),
+    pattern("free", r"double free or corruption|free\(\): invalid (?:pointer|size|next size)", _memory_corruption),
+    pattern("malloc", r"malloc\(\): \w+|corrupted (?:size vs\. prev_size|double-linked list)", _memory_corruption),
     pattern(
         "core dumped", r"(Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception)", crashed
     ),

@@ -14,7 +14,7 @@ def port_in_use(match: "re.Match[str]") -> Found:
     return Found(STARTUP, Facts(reason=Reason.PORT_IN_USE, port=number(port[1]) if port else None))
 
 
-def bind_warning(match: "re.Match[str]") -> Found:
+def _bind_warning(match: "re.Match[str]") -> Found:
     """Return the event that reports a failed bind to one address.
 
     It is harmless if the bind to another address succeeds.
@@ -50,7 +50,7 @@ PATTERNS = (
     pattern("EADDRINUSE", r"EADDRINUSE", port_in_use),
     pattern("failed to listen on any", r"failed to listen on any.*(?:EADDRINUSE|ddress already in use)", port_in_use),
     pattern("ddress already in use", r"Error: .*ddress already in use", port_in_use),
-    pattern("failed to bind to", r"failed to bind to \S*?:(\d{2,5}) .*errno: 98", bind_warning),
+    pattern("failed to bind to", r"failed to bind to \S*?:(\d{2,5}) .*errno: 98", _bind_warning),
     plain("RendezvousTimeoutError", STARTUP, Reason.RENDEZVOUS_TIMEOUT),
     plain("RendezvousConnectionError", STARTUP, Reason.UNREACHABLE_MASTER),
     pattern(

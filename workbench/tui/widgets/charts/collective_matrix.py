@@ -20,7 +20,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 BROKEN = ("missing", "mismatch")
 """The states of a collective of which the number is shown above the matrix."""
-LABEL_WIDTH, WIDEST_LABEL = 10, 26
+LABEL_WIDTH, _WIDEST_LABEL = 10, 26
 """The least and the most columns in front of the cells, for the rank or the ranks that share a row."""
 
 
@@ -41,7 +41,7 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         """Draw a matrix, scrolled to its newest columns."""
         self._frame = frame
         longest = max(map(len, map(str, frame.index)), default=0)
-        self._label_width = min(max(LABEL_WIDTH, longest + 2), WIDEST_LABEL)
+        self._label_width = min(max(LABEL_WIDTH, longest + 2), _WIDEST_LABEL)
         self.virtual_size = Size(self._label_width + 2 * len(frame.columns), len(frame) + 1)
         self.refresh()
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
@@ -80,10 +80,10 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         return Strip([Segment(line.ljust(last) + names[-1], Style(dim=True))])
 
     def _row(self, row: int) -> Strip:
-        return Strip([state_cell(state) for state in self._frame.iloc[row].astype(str)])
+        return Strip([_state_cell(state) for state in self._frame.iloc[row].astype(str)])
 
 
-def state_cell(state: str) -> Segment:
+def _state_cell(state: str) -> Segment:
     """Return the cell for the state of a collective: its sign and a space; an unknown state is a question mark."""
     colour = COLLECTIVE_STATES.get(state, COLLECTIVE_STATES[""])
     return Segment(f"{COLLECTIVE_SIGNS.get(state, '?')} ", Style(color=colour, bold=True))

@@ -60,9 +60,9 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
     def ruler(self) -> Sequence[str]:
         """Return the parts of the text below the chart: the memory at the cursor, and the peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
-        memory = memory_text(int(row["allocated"]), int(row["reserved"]))
+        memory = _memory_text(int(row["allocated"]), int(row["reserved"]))
         return [f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}", f"▼ {top}"]
 
 
-def memory_text(allocated: int, reserved: int) -> str:
+def _memory_text(allocated: int, reserved: int) -> str:
     return f"{size(allocated)} allocated" + (f", {size(reserved)} reserved" if reserved else "")

@@ -22,17 +22,17 @@ from workbench.tui.widgets.cut_text import fitted
 from workbench.tui.widgets.key_bindings import SCROLL_KEYS
 from workbench.tui.widgets.widget_options import WidgetOptions
 
-HEAD_LINES = 2
+_HEAD_LINES = 2
 """The number of lines above the events: the range of time with the legend, and the ruler."""
-RULER_COLUMNS = 14
+_RULER_COLUMNS = 14
 """The usual distance, in columns, between two times of the ruler."""
-RULER_STEPS = (1.0, 2.0, 5.0, 10.0)
+_RULER_STEPS = (1.0, 2.0, 5.0, 10.0)
 """The round distances between times of the ruler; 2.5 would need a digit more than 2."""
 PROFILER = "PyTorch Profiler"
 """The name of the lane with the profiler's own work, which says nothing about the job."""
 LABEL_WIDTH = 20
 """The columns in front of the events, for the name of the stream or thread."""
-SHORTEST_NAME = 3
+_SHORTEST_NAME = 3
 
 
 class Gantt(ScrollView, TimeZoom, can_focus=True):
@@ -59,11 +59,11 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
         self.set_window(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)
-        self.virtual_size = Size(0, len(self._rows) + HEAD_LINES)
+        self.virtual_size = Size(0, len(self._rows) + _HEAD_LINES)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        return self._line(self.scroll_offset.y + y - HEAD_LINES, y).apply_style(self.rich_style)
+        return self._line(self.scroll_offset.y + y - _HEAD_LINES, y).apply_style(self.rich_style)
 
     def _line(self, row: int, y: int) -> Strip:
         width = self.scrollable_content_region.width
@@ -91,7 +91,7 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         A tick whose label does not fit is left out.
         """
         first, last = self._window
-        line, step = "", int(round_distance(max(1.0, (last - first) * RULER_COLUMNS / max(1, columns)), RULER_STEPS))
+        line, step = "", int(round_distance(max(1.0, (last - first) * _RULER_COLUMNS / max(1, columns)), _RULER_STEPS))
         ticks = range(-(-first // step) * step, last, step) if len(self._spans) else range(0)
         for at, label in zip(ticks, tick_durations(ticks, step, last - first), strict=True):
             column = (at - first) * columns // max(1, last - first)
@@ -113,12 +113,12 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
             begin = max(0, int((start - first) * scale))
             end = min(width, max(begin + 1, int((start + dur - first) * scale)))
             owner[begin:end] = [number] * (end - begin)
-        names = [block_name(count, name) for count, name in zip(events["count"], events["name"], strict=True)]
+        names = [_block_name(count, name) for count, name in zip(events["count"], events["name"], strict=True)]
         kinds = events["kind"].tolist()
         return [piece(names, kinds, number, length) for number, length in runs(owner)]
 
 
-def block_name(count: int, name: str) -> str:
+def _block_name(count: int, name: str) -> str:
     """Return the name of a block that stands for `count` events; it includes the name of the longest event."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
@@ -132,7 +132,7 @@ def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segme
         return Segment(" " * length)
     colour = EVENT_KINDS[kinds[number]]
     style = Style(color=text_colour(colour), bgcolor=colour)
-    if length < SHORTEST_NAME:
+    if length < _SHORTEST_NAME:
         return Segment(EVENT_KIND_SIGNS[kinds[number]] * length, style)
     return Segment(f"{names[number][: length - 1]:<{length - 1}}▕", style)
 

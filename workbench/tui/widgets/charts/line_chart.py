@@ -25,24 +25,24 @@ from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 from workbench.tui.widgets.wrapped_pieces import wrapped
 
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a Braille cell, by row and column."""
-BRAILLE = 0x2800
-LABEL = 10
+_BRAILLE = 0x2800
+_LABEL = 10
 """The columns to the left of the lines, for the labels of the value axis."""
-HEAD_ROWS = 1
+_HEAD_ROWS = 1
 """The number of rows for the title above the chart."""
-RULER_ROWS = 2
+_RULER_ROWS = 2
 """The most rows for the text below the chart."""
-VALUE_WIDTH = 10
+_VALUE_WIDTH = 10
 """The usual width, in columns, of a sign and a value in the text below the chart."""
-SIGN_EVERY = 6
+_SIGN_EVERY = 6
 """The smallest distance, in columns, between two signs on the same line."""
-LABEL_EVERY = 4
+_LABEL_EVERY = 4
 """The usual distance, in rows, between the labels of the value axis."""
-NEARLY = 1e-9
+_NEARLY = 1e-9
 """The largest distance from a whole number that counts as a rounding error of a multiple."""
-MARK, CURSOR = "┄", "┆"
+MARK, _CURSOR = "┄", "┆"
 Point = tuple[int, int]
 """A position, as (from the left, from the top), in Braille dots or in character cells."""
 
@@ -107,14 +107,14 @@ class LineChart(Widget, can_focus=True):
     def _draw(self) -> None:
         """Compute the dots of all lines, and the cells with their signs."""
         self._ruler_rows = self._needed_ruler_rows()
-        room = max(1, self.size.width - LABEL), max(1, self.size.height - HEAD_ROWS - self._ruler_rows)
+        room = max(1, self.size.width - _LABEL), max(1, self.size.height - _HEAD_ROWS - self._ruler_rows)
         low, high, self._labels = round_heights(self._lines, room[1])
         self._scale = Scale(*room, tuple(map(int, self._lines.table.index)), low, high)
         self._dots, self._signs = {}, {}
         for number, name in enumerate(self._lines.names):
             points = self._scale.points(self._lines.table[name].tolist())
             for x, y in connected(points):
-                self._dots.setdefault((x // 2, y // 4), Counter())[number] |= DOTS[y % 4][x % 2]
+                self._dots.setdefault((x // 2, y // 4), Counter())[number] |= _DOTS[y % 4][x % 2]
             self._signs |= dict.fromkeys(sign_places(points, number, len(self._lines.names)), number)
         self.refresh()
 
@@ -129,7 +129,7 @@ class LineChart(Widget, can_focus=True):
             return [Segment(NO_DATA if y == 1 else "", Style(dim=True))]
         if (row := y - self.size.height + self._ruler_rows) >= 0:
             return self._ruler_segments(row)
-        return [Segment(f"{self._label(y - 1):>{LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
+        return [Segment(f"{self._label(y - 1):>{_LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
 
     def _label(self, row: int) -> str:
         """Return the label to the left of row `row` of the chart; empty for most rows.
@@ -146,7 +146,7 @@ class LineChart(Widget, can_focus=True):
         mark, at = self._lines.mark, self._scale.x(self.cursor) // 2
         empty = MARK if mark is not None and self._scale.y(mark) // 4 == row else " "
         for column in range(self._scale.columns):
-            yield self._cell((column, row), CURSOR if column == at else empty, reverse=column == at)
+            yield self._cell((column, row), _CURSOR if column == at else empty, reverse=column == at)
 
     def _cell(self, place: Point, empty: str, *, reverse: bool) -> Segment:
         """Return the chart's cell at `place`: the sign of a run, or the dots of its line, or the character `empty`.
@@ -161,7 +161,7 @@ class LineChart(Widget, can_focus=True):
             number, bits = sorted(dots)[place[0] % len(dots)], 0
             for part in dots.values():
                 bits |= part
-            return Segment(chr(BRAILLE | bits), Style(color=self._lines.colour(number), reverse=reverse))
+            return Segment(chr(_BRAILLE | bits), Style(color=self._lines.colour(number), reverse=reverse))
         return Segment(empty, Style(dim=True))
 
     def _ruler(self) -> list[Text]:
@@ -195,8 +195,8 @@ class LineChart(Widget, can_focus=True):
         """Return how many rows the text below the chart usually takes; these are reserved before the cursor moves."""
         if self._lines.texts or self._lines.table.empty:
             return 1
-        usual = [Text(self._step_text()), *[Text(" " * VALUE_WIDTH)] * len(self._lines.names)]
-        return min(wrapped(usual, self.size.width - 1).plain.count("\n") + 1, RULER_ROWS)
+        usual = [Text(self._step_text()), *[Text(" " * _VALUE_WIDTH)] * len(self._lines.names)]
+        return min(wrapped(usual, self.size.width - 1).plain.count("\n") + 1, _RULER_ROWS)
 
     def _step_text(self) -> str:
         """Return the step at the cursor and the range of steps."""
@@ -211,9 +211,9 @@ def round_heights(lines: Lines, rows: int) -> tuple[float, float, list[float]]:
     """
     low, high = lines.heights()
     span = (high - low) or abs(high) or 1.0
-    step = round_distance(span / max(1, rows // LABEL_EVERY))
+    step = round_distance(span / max(1, rows // _LABEL_EVERY))
     step = max(1.0, float(math.ceil(step))) if lines.power else step
-    first, last = math.floor(low / step + NEARLY), math.ceil(high / step - NEARLY)
+    first, last = math.floor(low / step + _NEARLY), math.ceil(high / step - _NEARLY)
     labels = [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]
     return labels[0], labels[-1], labels
 
@@ -234,9 +234,9 @@ def sign_places(points: Sequence[Point | None], number: int, count: int) -> Iter
 
     The lines take turns along the x axis, so that the signs of equal lines do not cover each other.
     """
-    last = -SIGN_EVERY
+    last = -_SIGN_EVERY
     for row, point in enumerate(points):
         is_turn = row % min(count, len(points)) == number % len(points)
-        if point and is_turn and point[0] // 2 - last >= SIGN_EVERY:
+        if point and is_turn and point[0] // 2 - last >= _SIGN_EVERY:
             last = point[0] // 2
             yield last, point[1] // 4

@@ -16,7 +16,7 @@ from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 from workbench.tui.widgets.widget_options import WidgetOptions
 
-TICK_COLUMNS = 7
+_TICK_COLUMNS = 7
 """The columns of a chart for the label of each step."""
 
 
@@ -85,7 +85,7 @@ class MemoryTimeline(StackedChart):
         shown = {step: row for row, step in rows if 0 < row < len(entries)}
         begun = [step for row, step in rows if row == 0][-1:]
         first = (begun or list(shown))[:1]
-        apart = round_distance((len(shown) or 1) / max(1, self.starts[-1] // TICK_COLUMNS))
+        apart = round_distance((len(shown) or 1) / max(1, self.starts[-1] // _TICK_COLUMNS))
         labels = {0 if begun else shown[step]: f"step {step}" for step in first}
         for step, row in shown.items():
             if step % max(1, int(apart)) == 0:

@@ -12,7 +12,7 @@ import numpy as np
 from analyzers.columns import Floats
 
 EIGHTHS = 8
-MOST_OWED = 8.0
+_MOST_OWED = 8.0
 """The most eighths by which one cell may correct a layer's area; more would draw the layer where it is not."""
 
 
@@ -41,11 +41,11 @@ def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
     columns, count = layers.shape
     # The tiny divisor is for a table of zeros, whose top is 0.
     heights = np.nan_to_num(np.maximum(layers, 0.0)) / max(top, 1e-300) * rows * EIGHTHS
-    dealt, owed = deal_eighths(heights, rows * EIGHTHS), np.zeros(count + 1)
-    return [[divided(runs, owed) for runs in runs_of_cells(dealt[column], rows)] for column in range(columns)]
+    dealt, owed = _deal_eighths(heights, rows * EIGHTHS), np.zeros(count + 1)
+    return [[divided(runs, owed) for runs in _runs_of_cells(dealt[column], rows)] for column in range(columns)]
 
 
-def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
+def _deal_eighths(heights: Floats, total: int) -> list[list[int]]:
     """Return, for each column, the height of each layer in eighths of a cell; the empty space above comes last.
 
     The heights of a column add up to `total`. The top of the stack is rounded separately in each column. Area that a
@@ -54,13 +54,13 @@ def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
     owed, columns = np.zeros(heights.shape[1]), []
     for column in heights:
         filled = min(total, round(float(column.sum())))
-        counts = largest_remainder(np.maximum(column + owed, 0.0), filled)
+        counts = _largest_remainder(np.maximum(column + owed, 0.0), filled)
         owed = np.clip(owed + column - counts, -1.0, 1.0)
         columns.append([*counts.tolist(), total - filled])
     return columns
 
 
-def largest_remainder(wanted: Floats, total: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _largest_remainder(wanted: Floats, total: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """Round the numbers in `wanted` to whole numbers whose sum is `total`.
 
     All are rounded down; then those that lost most get one more. (1.6, 1.3, 0.1) with a total of 3 becomes (2, 1, 0).
@@ -74,7 +74,7 @@ def largest_remainder(wanted: Floats, total: int) -> "np.ndarray[tuple[int], np.
     return counts
 
 
-def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
+def _runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
     """Return, for each cell of a column from the bottom up, its layers as (layer, eighths).
 
     `counts` has the height of each layer in eighths. For example, with two cells, the heights 5 and 11 become `[[(0,
@@ -101,16 +101,16 @@ def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
         return Cell(EIGHTHS, runs[0][0], runs[0][0])
     blank = len(owed) - 1
     edges = [len(runs) - 1] if runs[-1][0] == blank else range(1, len(runs))
-    best = min((candidate(runs, edge, owed) for edge in edges), key=lambda cell: lost(runs, cell, owed))
+    best = min((_candidate(runs, edge, owed) for edge in edges), key=lambda cell: lost(runs, cell, owed))
     for layer, eighths in runs:
         owed[layer] += eighths
     owed[best.below] -= best.eighths
     owed[best.above] -= EIGHTHS - best.eighths
-    np.clip(owed, -MOST_OWED, MOST_OWED, out=owed)
+    np.clip(owed, -_MOST_OWED, _MOST_OWED, out=owed)
     return best
 
 
-def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
+def _candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
     """Return a cell with two colours: one for the runs before index `edge`, one for the others.
 
     `runs` are (layer, eighths), from the bottom up. `owed` is the area, in eighths, that earlier cells left out of each

@@ -22,22 +22,22 @@ from workbench.tui.widgets.charts.value_axis import Unit, ValueAxis, value_axis,
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LEVELS = " ▁▂▃▄▅▆▇█"
-PATTERNS = "█▒░▓#=+:·"
+_PATTERNS = "█▒░▓#=+:·"
 """The signs of the layers, lowest first, for terminals without colours; neighbouring signs differ in density."""
-RULER_ROWS = 3
+_RULER_ROWS = 3
 """The number of rows for the marks above the chart, and for the labels and the text below it."""
 AXIS_WIDTH = 12
 NARROW = 50
 """The chart width, in columns, below which the chart has no value axis."""
-CURSOR = "│"
-GAP = "   "
+_CURSOR = "│"
+_GAP = "   "
 """The space between the parts of the line below the chart."""
-WIDEST_COLUMNS = 32
+_WIDEST_COLUMNS = 32
 """The most columns that a table row takes, in a chart of few rows."""
 FAILURE = "✗"
 NO_DATA = "no data to draw"
 
-NUMBERS = (int, float, np.number)
+_NUMBERS = (int, float, np.number)
 
 
 class StackedChart(Widget, can_focus=True):
@@ -140,12 +140,12 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def _cell_rows(self) -> int:
-        return max(1, self.size.height - RULER_ROWS)
+        return max(1, self.size.height - _RULER_ROWS)
 
     def _scale(self) -> None:
         self._drawn.clear()
         self._scaled_for = self.size
-        self.starts = starts_of_rows(len(self.instants), self.columns)
+        self.starts = _starts_of_rows(len(self.instants), self.columns)
         self._tick_text = self._tick_line()
         self._cells = []
         if len(self.instants) and self._colours:
@@ -192,19 +192,19 @@ class StackedChart(Widget, can_focus=True):
         if self.size != self._scaled_for:  # a line may be asked for before the message that the size has changed
             self._scale()
         if y == height - 1:
-            label = fitting(self._ruler_parts(), width) if len(self.instants) else NO_DATA
+            label = _fitting(self._ruler_parts(), width) if len(self.instants) else NO_DATA
             return Strip([Segment(label[:width].ljust(width), Style(dim=True))], width)
         if y == 0:
             return Strip([Segment(" " * self.axis_width), *self._marks(self.columns)], width)
-        if y == height - RULER_ROWS + 1:
+        if y == height - _RULER_ROWS + 1:
             floor = self.floor_text()[: self.axis_width - 2] if self.axis_width else ""
             label = f"{floor:>{self.axis_width - 2}} ┘" if floor else " " * self.axis_width
             return Strip([Segment(label + self._tick_text, Style(dim=True))], width)
-        line = height - RULER_ROWS - y
+        line = height - _RULER_ROWS - y
         return Strip([Segment(self._axis_label(line), Style(dim=True)), *self._columns(line)], width).simplify()
 
     def _ruler_parts(self) -> Sequence[str]:
-        return [*self.ruler(), *([f"{CURSOR} cursor"] if self.can_focus else [])]
+        return [*self.ruler(), *([f"{_CURSOR} cursor"] if self.can_focus else [])]
 
     def _axis_label(self, line: int) -> str:
         """Return the part of the value axis to the left of one line of the chart; some lines have a label."""
@@ -254,7 +254,7 @@ class StackedChart(Widget, can_focus=True):
     def _segment(self, cell: Cell) -> Segment:
         if cell.larger >= len(self._colours) and cell.below == cell.above:
             return Segment(" ")
-        return Segment(LEVELS[cell.eighths], style_of(self._colour(cell.below), self._colour(cell.above)))
+        return Segment(LEVELS[cell.eighths], _style_of(self._colour(cell.below), self._colour(cell.above)))
 
     def _pattern(self, cell: Cell) -> Segment:
         """Return the cell as a character, for terminals without colours: a sign for the layer that fills most of it.
@@ -263,21 +263,21 @@ class StackedChart(Widget, can_focus=True):
         """
         layer = cell.larger
         if layer < len(self._colours):
-            return Segment(PATTERNS[layer % len(PATTERNS)])
+            return Segment(_PATTERNS[layer % len(_PATTERNS)])
         return Segment(LEVELS[cell.eighths] if cell.below < len(self._colours) else " ")
 
     def _cursor_cell(self, cell: Cell) -> Segment:
         """Return a cell with the vertical line of the cursor, in black or white, whichever has more contrast."""
         colour = self._colour(cell.larger)
         style = Style(color=text_colour(colour), bgcolor=colour, bold=True) if colour else Style(bold=True)
-        return Segment(CURSOR, style)
+        return Segment(_CURSOR, style)
 
     def _colour(self, layer: int) -> str | None:
         return list(self._colours.values())[layer] if layer < len(self._colours) else None
 
     def _marks(self, width: int) -> list[Segment]:
         marks = [" "] * width
-        cursor = {self.cursor: CURSOR} if self.can_focus else {}
+        cursor = {self.cursor: _CURSOR} if self.can_focus else {}
         for row, sign in (cursor | self.signs()).items() if len(self.instants) else ():
             if 0 <= row < len(self.instants) and (at := self._middle_of(row)) < width:
                 marks[at] = sign
@@ -286,23 +286,23 @@ class StackedChart(Widget, can_focus=True):
         return [Segment(mark, style) for mark, style in zip(marks, styles, strict=True)]
 
 
-def starts_of_rows(rows: int, columns: int) -> list[int]:
+def _starts_of_rows(rows: int, columns: int) -> list[int]:
     """Return the column at which each row of a table begins, and at the end the column after the last row.
 
-    The rows share the columns equally; each is at least one and at most `WIDEST_COLUMNS` wide.
+    The rows share the columns equally; each is at least one and at most `_WIDEST_COLUMNS` wide.
 
     >>> starts_of_rows(3, 8)
     [0, 2, 5, 8]
     """
-    width = min(WIDEST_COLUMNS * rows, max(columns, rows))
+    width = min(_WIDEST_COLUMNS * rows, max(columns, rows))
     return [width * row // rows for row in range(rows + 1)] if rows else [0]
 
 
-def fitting(parts: Iterable[str], width: int) -> str:
+def _fitting(parts: Iterable[str], width: int) -> str:
     """Return as many of the first parts as fit into `width` characters, separated by gaps."""
     line = ""
     for part in parts:
-        longer = f"{line}{GAP}{part}" if line else part
+        longer = f"{line}{_GAP}{part}" if line else part
         if len(longer) > width:
             break
         line = longer
@@ -310,6 +310,6 @@ def fitting(parts: Iterable[str], width: int) -> str:
 
 
 @lru_cache(maxsize=1024)
-def style_of(colour: str | None, behind: str | None) -> Style:
+def _style_of(colour: str | None, behind: str | None) -> Style:
     """Return the style with `colour` on the background `behind`; it is cached, because creating a style is slow."""
     return Style(color=colour, bgcolor=behind)

@@ -14,11 +14,11 @@ from workbench.colours import STATUSES, phase_colour
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 
-BASE = 0.05
+_BASE = 0.05
 """The least height of the column of the lowest loss, as a share of the range of the losses, so that it is visible."""
-TICK_COLUMNS = 6
+_TICK_COLUMNS = 6
 """The columns of a chart for the label of each step."""
-FLOORS = 5
+_FLOORS = 5
 """A chart of losses begins at a round number: a multiple of this part of their range, which is rounded up."""
 
 
@@ -48,7 +48,7 @@ class PhaseChart(StackedChart):
 
     def ruler(self) -> Sequence[str]:
         """Return the parts of the text below the chart: the range of steps, and the longest step."""
-        return [step_range(self.instants), f"▼ longest {duration(float(self.instants['dur_s'].max()))}"]
+        return [_step_range(self.instants), f"▼ longest {duration(float(self.instants['dur_s'].max()))}"]
 
 
 class LossChart(StackedChart):
@@ -87,7 +87,7 @@ class LossChart(StackedChart):
         """Return the parts of the text below the chart: the ranges of steps and losses, and the meaning of `✗`."""
         losses = self.instants["loss"]
         broken = [f"{FAILURE} not finite"] if self.signs() else []
-        return [step_range(self.instants), *broken, f"loss {losses.min():.4f} … {losses.max():.4f}"]
+        return [_step_range(self.instants), *broken, f"loss {losses.min():.4f} … {losses.max():.4f}"]
 
 
 def floor_below(lowest: float, highest: float) -> float:
@@ -100,12 +100,12 @@ def floor_below(lowest: float, highest: float) -> float:
         return 0.0
     # A constant loss has no range.
     span = (highest - lowest) or abs(lowest) or 1.0
-    step = round_distance(span / FLOORS)
-    floor = float(f"{math.floor((lowest - BASE * span) / step) * step:.12g}")
+    step = round_distance(span / _FLOORS)
+    floor = float(f"{math.floor((lowest - _BASE * span) / step) * step:.12g}")
     return max(0.0, floor) if lowest >= 0 else floor
 
 
-def step_range(frame: pd.DataFrame) -> str:
+def _step_range(frame: pd.DataFrame) -> str:
     return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}"
 
 
@@ -116,7 +116,7 @@ def step_ticks(frame: pd.DataFrame, columns: int) -> dict[int, str]:
     next recorded step has a label. If a row stands for several steps, its label is the round number.
     """
     steps = [int(step) for step in frame["step"]]
-    apart = max(1, int(round_distance((steps[-1] - steps[0] + 1) / max(1, columns // TICK_COLUMNS))))
+    apart = max(1, int(round_distance((steps[-1] - steps[0] + 1) / max(1, columns // _TICK_COLUMNS))))
     labelled = (row for row in range(1, len(steps)) if steps[row] // apart > steps[row - 1] // apart)
     several = len(steps) == columns and steps[-1] - steps[0] > columns
     named = ((row, steps[row] // apart * apart if several else steps[row]) for row in labelled)

@@ -3,7 +3,7 @@
 from textual.message import Message
 from textual.widget import Widget
 
-SHORTEST_NS = 100
+_SHORTEST_NS = 100
 """The shortest time range, in ns, that zooming shows: shorter than any event of a profiler."""
 
 
@@ -43,7 +43,7 @@ class TimeZoom(Widget):
     def action_zoom(self, factor: float) -> None:
         """Make the time range `factor` times as long around the middle; 0 shows the whole recording."""
         first, last = self._window
-        span = max(SHORTEST_NS, int((last - first) * factor))
+        span = max(_SHORTEST_NS, int((last - first) * factor))
         if not factor or span >= self._whole[1]:
             self.post_message(self.WindowAsked(None))
             return

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-DECIMAL = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+_DECIMAL = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 FEW = (1.0, 2.0, 2.5, 5.0, 10.0)
 """The round numbers from a power of ten to the next one.
 
 DECIMAL has those for values from 0 on, FEW those for other ranges.
 """
-MINUTES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0)
-MINUTE_S, HOUR_S = 60.0, 3600.0
-MOST_LABELLED = 1e300
+_MINUTES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0)
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
+_MOST_LABELLED = 1e300
 """The largest value with labels; multiples of a value near Python's largest number would be infinite."""
-MOST_ROWS = 8
-USUAL_ROWS = 4
+_MOST_ROWS = 8
+_USUAL_ROWS = 4
 """The distance of labels, in rows, that is preferred among scales that use the height equally well."""
-PREFERRED = 0.01
-"""The share by which a scale may be higher for each row by which its labels come nearer to `USUAL_ROWS`."""
+_PREFERRED = 0.01
+"""The share by which a scale may be higher for each row by which its labels come nearer to `_USUAL_ROWS`."""
 
 
 class Unit(Enum):
@@ -49,18 +49,18 @@ def value_axis(largest: float, rows: int, unit: Unit) -> ValueAxis:
     """Return a scale with round labels for a chart of `rows` rows; it ends at `largest` or a little above.
 
     For example, a chart of 25 rows whose largest value is 602 ms ends at 625 ms, and every fourth row has a label, from
-    100 ms to 600 ms. If `largest` is above `MOST_LABELLED`, there are no labels.
+    100 ms to 600 ms. If `largest` is above `_MOST_LABELLED`, there are no labels.
     """
     if not largest > 0 or not math.isfinite(largest):
         return ValueAxis(1.0, {})
-    if largest > MOST_LABELLED:
+    if largest > _MOST_LABELLED:
         return ValueAxis(largest, {})
     # Two labels at least, where there are rows for them, but none in neighbouring rows.
-    apart = range(2, min(MOST_ROWS, rows // 2) + 1) if rows >= USUAL_ROWS else range(1, 2)
+    apart = range(2, min(_MOST_ROWS, rows // 2) + 1) if rows >= _USUAL_ROWS else range(1, 2)
     scales = [(distance, round_up(largest * distance / rows, unit)) for distance in apart]
     distance, step = min(
         scales,
-        key=lambda scale: scale[1] * rows / scale[0] * (1 + PREFERRED * abs(scale[0] - USUAL_ROWS)),
+        key=lambda scale: scale[1] * rows / scale[0] * (1 + _PREFERRED * abs(scale[0] - _USUAL_ROWS)),
     )
     labels = {distance * number - 1: step * number for number in range(1, rows // distance + 1)}
     return ValueAxis(step * rows / distance, labels)
@@ -72,7 +72,7 @@ def round_up(value: float, unit: Unit = Unit.NUMBER) -> float:
     >>> round_up(0.012), round_up(150 << 20, Unit.BYTES) / (1 << 20), round_up(70.0, Unit.SECONDS)
     (0.02, 192.0, 120.0)
     """
-    scale, choices = multiples(value, unit)
+    scale, choices = _multiples(value, unit)
     # Rounding must not take the next number for a value that is one of them.
     return next((scale * choice for choice in choices if scale * choice >= value * (1 - 1e-9)), value)
 
@@ -86,7 +86,7 @@ def round_distance(value: float, choices: Sequence[float] = FEW) -> float:
     return next(scale * choice for choice in choices if scale * choice >= value * (1 - 1e-9))
 
 
-def multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
+def _multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
     """Return (scale, numbers): the products of scale and a number are the round values near `value`, ascending."""
     if unit is Unit.BYTES:
         power = max(0, math.floor(math.log(max(value, 1.0), 1024)))
@@ -95,10 +95,10 @@ def multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
             2**exponent * mantissa for exponent in range(11) for mantissa in (1, 3) if 2**exponent * mantissa <= 1024
         }
         return 1024.0**power, sorted(decimal | binary | ({1.5, 2.5} if power else set()))
-    if unit is Unit.SECONDS and value > MINUTE_S / 3:
-        scale = HOUR_S if value > HOUR_S / 2 else MINUTE_S
-        return scale, [n * 10.0**exponent for exponent in range(9) for n in DECIMAL] if scale == HOUR_S else MINUTES
-    return 10.0 ** math.floor(math.log10(value)), FEW if unit is Unit.NUMBER else (*DECIMAL, 10.0)
+    if unit is Unit.SECONDS and value > _MINUTE_S / 3:
+        scale = _HOUR_S if value > _HOUR_S / 2 else _MINUTE_S
+        return scale, [n * 10.0**exponent for exponent in range(9) for n in _DECIMAL] if scale == _HOUR_S else _MINUTES
+    return 10.0 ** math.floor(math.log10(value)), FEW if unit is Unit.NUMBER else (*_DECIMAL, 10.0)
 
 
 def without_zeros(text: str) -> str:

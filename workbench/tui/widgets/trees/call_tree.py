@@ -11,7 +11,7 @@ from workbench.present.bar import bar
 from workbench.tui.widgets.trees.lazy_tree import LazyTree
 from workbench.tui.widgets.widget_options import WidgetOptions
 
-ENGINE = "autograd::engine::"
+_ENGINE = "autograd::engine::"
 """The namespace of all calls of the backward pass, which would leave no room for their names on a narrow screen."""
 
 
@@ -48,5 +48,5 @@ class CallTree(LazyTree):
         entry = self._frame.iloc[row]
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])
-        count, name = int(entry["count"]), clean(entry["name"]).removeprefix(ENGINE)
+        count, name = int(entry["count"]), clean(entry["name"]).removeprefix(_ENGINE)
         return Text(f"{bar(spent, longest, 8):<8} {duration_ns(spent):>9} {count:>7} x  {name}")

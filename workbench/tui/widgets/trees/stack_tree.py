@@ -49,7 +49,7 @@ class StackTree(LazyTree):
         head = f"{quantity(self._all, 'rank')} with a stack" if self._all else "no stacks recorded"
         names = [f"{file}:{line} {name}" for file, line, name in zip(*(self._frame[c] for c in PLACE), strict=True)]
         more = f", {quantity(hidden, 'library frame')} hidden (i)" if hidden else ""
-        self.fill(Text(head + more), parents_of(self._frame["depth"].tolist()), names)
+        self.fill(Text(head + more), _parents_of(self._frame["depth"].tolist()), names)
 
     def label_of(self, row: int) -> Text:
         """Return the line of the frame with the index `row`: function, source line and ranks.
@@ -62,7 +62,7 @@ class StackTree(LazyTree):
         return Text.assemble(clean(frame["name"]), (f"  {clean(frame['place'])}", "dim"), mark)
 
 
-def parents_of(depths: Sequence[int]) -> list[int]:
+def _parents_of(depths: Sequence[int]) -> list[int]:
     """Return the index of each row's parent (-1: none); the parent is the last earlier row with a smaller depth.
 
     >>> parents_of([0, 1, 2, 1])

@@ -15,9 +15,9 @@ from workbench.web.pages.overview.steps import step_overview
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
-FIRST_TABLES = 2
+_FIRST_TABLES = 2
 """The number of tables of the report that are shown below the ranks; the first ones are the most important."""
-HALF, SPACE = 110, 3
+_HALF, SPACE = 110, 3
 """The numbers of letters that fit beside each other in half of a large screen, and in the space between columns."""
 
 
@@ -29,7 +29,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
     runs = [served.run, *([served.other] if served.other else [])]
     # The report of a comparison knows nothing about its ranks but their numbers.
     ranks = [] if served.rooms.compare else [rank_list(report)]
-    first, more = parted(sections(report))
+    first, more = _parted(sections(report))
     tables = [section for section in (*ranks, *first, file_list(runs)) if section.rows]
     return html.Div(
         [
@@ -46,16 +46,16 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
 def placed(section: Table) -> html.Div:
     """Return a table as HTML; one that is too wide for half of a large screen may take all of its width."""
     widths = (max(map(len, cells)) + SPACE for cells in zip(section.columns, *section.rows, strict=True))
-    return html.Div(table(section), className="broad" if sum(widths) > HALF else "")
+    return html.Div(table(section), className="broad" if sum(widths) > _HALF else "")
 
 
-def parted(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
+def _parted(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
     """Split tables into those that are visible at once and those that a click shows.
 
     Only a few tables are visible at once, so that the page stays short; the pages of the analyzers show all tables. A
     single remaining table is visible too.
     """
-    at = FIRST_TABLES if len(tables) > FIRST_TABLES + 1 else len(tables)
+    at = _FIRST_TABLES if len(tables) > _FIRST_TABLES + 1 else len(tables)
     return [*tables[:at]], [*tables[at:]]
 
 

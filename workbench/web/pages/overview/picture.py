@@ -23,9 +23,9 @@ from workbench.web.served_run import ServedRun
 HEIGHT = 360
 STEPS = 2
 """The number of steps in the picture of a failed allocation: the failing step, and one to compare it with."""
-COLLECTIVES = 24
+_COLLECTIVES = 24
 """The number of last collectives that the picture shows; the one that hangs is among them."""
-SINGLE_RANKS = 12
+_SINGLE_RANKS = 12
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 
 
@@ -36,36 +36,36 @@ def picture(served: ServedRun) -> html.Figure | None:
     what changed, whether it has findings or not.
     """
     if served.rooms.compare:
-        return captioned(change) if (change := first_change(served.rooms.compare)) else None
+        return _captioned(change) if (change := first_change(served.rooms.compare)) else None
     lead = served.report.lead()
     for finding in [*([lead] if lead else []), *served.report.findings]:
         at = evidence_link(finding)
-        draw = DRAWINGS.get(at.room) if at and at.room in served.rooms.names else None
+        draw = _DRAWINGS.get(at.room) if at and at.room in served.rooms.names else None
         if at and draw and (drawing := draw(served, at)):
-            return captioned(drawing)
+            return _captioned(drawing)
     return None
 
 
-def captioned(drawing: Drawing) -> html.Figure:
+def _captioned(drawing: Drawing) -> html.Figure:
     """Return a drawing (caption, figure) as HTML, with the caption above the figure."""
     title, figure = drawing
     if isinstance(figure, go.Figure):
         figure.update_layout(height=HEIGHT)
     else:
-        figure = with_height(figure)
+        figure = _with_height(figure)
     shown = drawn("picture", figure, title)
     shown.children = [html.Figcaption(title), shown.children]
     return shown
 
 
-def with_height(figure: FigurePart) -> FigurePart:
+def _with_height(figure: FigurePart) -> FigurePart:
     """Return a figure that is `HEIGHT` pixels high, without the checks of Plotly's class, which take half a second."""
     layout = figure["layout"]
     assert isinstance(layout, dict)
     return {**figure, "layout": {**layout, "height": HEIGHT}}
 
 
-def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+def _memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     """Return a chart of the memory of the finding's device over time, by category; None without snapshots."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     if not devices:
@@ -76,7 +76,7 @@ def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     return f"Allocated memory by category, {device_name(device)}", figure
 
 
-def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+def _hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     """Return a chart of the state of the last collectives on each rank, with its caption; None if none is recorded.
 
     It shows the process group that the finding's rank blocks.
@@ -85,12 +85,12 @@ def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     if data is None or not data.groups:
         return None
     group = shown_group(data, room_query(served, at))
-    frame = states_in_window(served, group, COLLECTIVES, SINGLE_RANKS)
+    frame = states_in_window(served, group, _COLLECTIVES, _SINGLE_RANKS)
     title = f"State of the last collectives of process group {group.desc or group.name}, by rank"
     return None if frame.empty else (title, collective_matrix(frame))
 
 
-def steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+def _steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     """Return a chart of step logs with its caption; None without step logs.
 
     It shows the loss, or the phases of the finding's rank, or else the duration of the steps of all ranks.
@@ -107,10 +107,10 @@ def steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     return "Duration of each step, by rank", step_durations(series, [straggler.rank for straggler in data.stragglers])
 
 
-DRAWINGS: dict[str, Callable[[ServedRun, EvidenceLink], Drawing | None]] = {
-    "memory": memory_drawing,
-    "hang": hang_drawing,
-    "steps": steps_drawing,
+_DRAWINGS: dict[str, Callable[[ServedRun, EvidenceLink], Drawing | None]] = {
+    "memory": _memory_drawing,
+    "hang": _hang_drawing,
+    "steps": _steps_drawing,
     "trace": trace_drawing,
 }
 """{name of an analyzer: function that draws its evidence}, for the analyzers whose evidence can be drawn."""

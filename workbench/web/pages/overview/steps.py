@@ -13,15 +13,15 @@ from workbench.web.components.small_charts import SmallChart, failed_step, small
 from workbench.web.components.step_charts import duration_axis, thinned
 from workbench.web.served_run import ServedRun
 
-LABEL = "Memory, step time and loss of each step"
+_LABEL = "Memory, step time and loss of each step"
 
 
 def step_overview(served: ServedRun) -> html.Figure | None:
     """Return the small charts as HTML, with the failed step marked; None if fewer than two of them have data."""
-    charts = [chart for chart in (*memory_chart(served), *logged_charts(served)) if len(chart.by_step) > 1]
+    charts = [chart for chart in (*memory_chart(served), *_logged_charts(served)) if len(chart.by_step) > 1]
     if len(charts) < 2:
         return None
-    return drawn("steps-overview", small_charts(charts, failed_step(served.report)), LABEL, bar=False)
+    return drawn("steps-overview", small_charts(charts, failed_step(served.report)), _LABEL, bar=False)
 
 
 def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
@@ -39,7 +39,7 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
         yield SmallChart(f"peak memory{whose}", peaks, byte_axis(peaks.max()))
 
 
-def logged_charts(served: ServedRun) -> Iterator[SmallChart]:
+def _logged_charts(served: ServedRun) -> Iterator[SmallChart]:
     """Yield charts of step time and loss from the step logs; each value is the largest of all ranks in that step."""
     if served.rooms.steps is None:
         return
