@@ -139,7 +139,8 @@ def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_anothe
     if os.geteuid() == 0:
         os.chown(entry if of_another_user == "entry" else folder, 65534, 65534)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+        stranger = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: stranger)
     assert entry_files.open_entry(entry, lambda: pytest.fail("not used")) is None
     with pytest.warns(CacheWarning, match="another user owns"):
         assert sequence(dump) == SEQUENCE
