@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from workbench.recorders import signals
 from workbench.recorders.files import RankInfo, require_descriptors
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, NO_GROUP, Heartbeat
@@ -162,7 +163,9 @@ class Attached:
         self._check_interval_s = min(_LONGEST_CHECK_INTERVAL_S, min(timeout_s, train_s) / _CHECKS_PER_TIMEOUT)
         self._ended = threading.Event()
         self._last_beat = threading.Lock()
-        threading.Thread(target=self._watch, name="workbench-pulse", daemon=True).start()
+        pulse = threading.Thread(target=self._watch, name="workbench-pulse", daemon=True)
+        with signals.not_for_new_threads():
+            pulse.start()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
         self._exit: SystemExit | None = None

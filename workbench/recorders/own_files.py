@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import ref
 
+from workbench.recorders import signals
 from workbench.recorders.files import write_bytes
 
 Params = ParamSpec("Params")
@@ -261,7 +262,8 @@ def _watch(backlog: Backlog) -> bool:
         _backlogs.clear()
         thread = threading.Thread(target=_catch_up, name="workbench-writer", daemon=True)
         try:
-            thread.start()
+            with signals.not_for_new_threads():
+                thread.start()
         except RuntimeError:
             return False
         _thread = thread

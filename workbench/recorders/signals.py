@@ -20,6 +20,18 @@ _UNUSED_RT_SIGNALS = 6
 """The number of the highest and lowest realtime signals that are left to others: debuggers and runtimes take these."""
 _ACTION_BYTES = 512
 """More than the size of C's `struct sigaction` on any system."""
+_OF_FAULTS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGABRT,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+}
+"""The signals of a fault, which the thread that causes it gets; blocked, they would end the process without a stack."""
+_requests: set[int] = set()
+"""The realtime signals on which our handler writes the stack."""
 _masks: dict[int, set[int]] = {}
 """The signals that a thread which is about to fork had blocked before, by the thread's identifier."""
 _held: dict[int, Callable[[], None]] = {}
@@ -58,12 +70,29 @@ def kept(number: int) -> Iterator[None]:
 def write_stack_on(number: int, file: IO[str] | int, *, all_threads: bool) -> None:
     """Let faulthandler write the stack to `file` when this process gets the signal `number`."""
     faulthandler.register(number, file=file, all_threads=all_threads)
+    if number >= getattr(signal, "SIGRTMIN", signal.NSIG):
+        _requests.add(number)
 
 
 def release(number: int) -> None:
     """Restore the effect of the signal `number` before `write_stack_on`, unless the script has taken it meanwhile."""
     if signal.getsignal(number) == signal.SIG_DFL:
         faulthandler.unregister(number)
+
+
+@contextlib.contextmanager
+def not_for_new_threads() -> Iterator[None]:
+    """Return a context in which threads of ours are started, so that they take no signals of the process.
+
+    The kernel gives a signal to any thread that has not blocked it. Where the script blocks a signal in order to wait
+    for it, or to finish a step first, a thread of ours would take it, and the process would end. The signals on which
+    our handler writes the stack are left to all threads: the script has no use for them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OF_FAULTS - _requests)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def reset_in_children(number: int, reset: Callable[[], None]) -> None:

@@ -282,6 +282,14 @@ except ChildProcessError as error: print(error, flush=True)
         ]
         + ".si_signo, flush=True)",
     ),
+    *(
+        Row(
+            f"{name} is blocked in a step, no group",
+            group="",
+            step=f"if n == 2:\n    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.{name}])\n    os.kill(os.getpid(), signal.{name}); time.sleep(0.05)\n    print(signal.sigwait([signal.{name}]), flush=True)\n    signal.pthread_sigmask(signal.SIG_SETMASK, before)",
+        )
+        for name in ("SIGTERM", "SIGUSR2", "SIGALRM")
+    ),
     Row(
         "sigwait, blocked before",
         early="signal.pthread_sigmask(signal.SIG_BLOCK, range(34, 65))",

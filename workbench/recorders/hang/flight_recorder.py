@@ -166,7 +166,7 @@ class FlightRecorder:
         """
         if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
             return
-        with torch_warnings_hidden(), signals.kept(signal.SIGPIPE):
+        with torch_warnings_hidden(), signals.kept(signal.SIGPIPE), signals.not_for_new_threads():
             self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
         # A forked child must not free it at its end: that would stop the server of its parent.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))

@@ -153,7 +153,9 @@ class TerminationDelay:
         os.set_blocking(self._pipe[1], False)
         signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=False)
         signals.reset_in_children(signal.SIGTERM, self._forget_in_child)
-        threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
+        waiting = threading.Thread(target=self._wait, name="termination-delay", daemon=True)
+        with signals.not_for_new_threads():
+            waiting.start()
 
     def remove(self) -> None:
         """Restore the default effect of SIGTERM."""
