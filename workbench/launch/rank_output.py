@@ -21,6 +21,8 @@ from workbench.console import note
 
 _PIPE_BYTES = 1 << 20
 """The output that a rank may write while this process does not run, before it has to wait."""
+_LINE_BYTES = 1 << 20
+"""The bytes of a line after which it is passed on before its end."""
 _DRAIN_S = 2.0
 """The seconds to wait for the rest of the output after the end of the ranks; a daemon of theirs may keep it open."""
 
@@ -103,15 +105,12 @@ class PipedLogs(DefaultLogsSpecs):
             file: BinaryIO | None = None
             with contextlib.suppress(OSError):
                 file = stack.enter_context(log.open("wb", buffering=0))
-            line = b""
+            lines = _Lines(prefix)
             while chunk := os.read(source, 1 << 16):
                 file = self._write(file, chunk)
-                if sink is None:
-                    continue
-                whole, line = split(line + chunk) if prefix else (chunk, b"")
-                sink = self._write(sink, b"".join(prefix + each for each in whole.splitlines(keepends=True)))
-            if line:
-                self._write(sink, prefix + line + b"\n")
+                if sink is not None:
+                    sink = self._write(sink, lines.whole(chunk) if prefix else chunk)
+            self._write(sink, lines.rest())
 
     def _write(self, file: BinaryIO | None, content: bytes) -> BinaryIO | None:
         """Write to one of the two outputs, and return it; None if it cannot be written any more."""
@@ -126,7 +125,38 @@ class PipedLogs(DefaultLogsSpecs):
         return file
 
 
-def split(text: bytes) -> tuple[bytes, bytes]:
-    """Return the complete lines of a text, and what follows them."""
-    end = text.rfind(b"\n") + 1
-    return text[:end], text[end:]
+class _Lines:
+    """Prefixes the lines of a rank, and holds back what follows the last one: another rank may write in between.
+
+    A progress bar ends its lines with a carriage return. A line that is longer than `_LINE_BYTES` is passed on in
+    pieces of that size, as if each were a line: a rank that writes no line ends would fill the memory.
+    """
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._is_after_return = False
+
+    def whole(self, chunk: bytes) -> bytes:
+        """Add what the rank has written, and return the prefixed lines that it completes."""
+        feed = b""
+        if self._is_after_return and chunk.startswith(b"\n"):
+            feed, chunk = chunk[:1], chunk[1:]  # the second half of a line end
+        self._is_after_return = chunk.endswith(b"\r")
+        end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        if end:
+            text = b"".join([*self._held, chunk[:end]])
+            self._held = [chunk[end:]]
+            self._held_bytes = len(chunk) - end
+            return feed + b"".join(self._prefix + line for line in text.splitlines(keepends=True))
+        self._held.append(chunk)
+        self._held_bytes += len(chunk)
+        return feed + (self.rest() if self._held_bytes >= _LINE_BYTES else b"")
+
+    def rest(self) -> bytes:
+        """Return what is held back, as a prefixed line; empty if nothing is."""
+        text = b"".join(self._held)
+        self._held = []
+        self._held_bytes = 0
+        return self._prefix + text + b"\n" if text else b""

@@ -105,6 +105,23 @@ def test_a_python_program_becomes_four_ranks(home, words, arguments):
     assert (written["status"], written["world_size"], written["command"][-1]) == ("completed", 4, words[-1])
 
 
+def test_lines_of_any_length_are_passed_on(home):
+    """A progress bar is shown as it is written, and a rank that writes no line ends does not fill the memory."""
+    (home / "long.py").write_text(
+        "import os, time\n"
+        "for _ in range(48 if os.environ['RANK'] == '1' else 0): os.write(1, b'x' * (1 << 16))\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    for part in (b'a 1%\\r', b'a 2%', b'\\r', b'\\nb', b'c\\r\\nd'): os.write(1, part); time.sleep(0.1)\n"
+    )
+    words = (sys.executable, "-P", "-m", "workbench", "launch", "--nproc", "2", "--no-watch", "--", "long.py")
+    ended = subprocess.run(words, cwd=home, env=environment(home), capture_output=True, check=True, timeout=300)
+    pieces = re.findall(rb"1: (x+)\n", ended.stdout)
+    assert b"".join(pieces) == b"x" * (48 << 16)
+    assert 2 <= len(pieces) <= 3
+    rest = re.sub(rb"1: x+\n", b"", ended.stdout)
+    assert rest.startswith(b"0: a 1%\r0: a 2%\r\n0: bc\r\n0: d\n")
+
+
 @pytest.mark.parametrize(
     "words",
     [
