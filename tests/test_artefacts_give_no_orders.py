@@ -4,11 +4,11 @@ The run folder of these tests is hostile: everything in it that can name a comma
 module names something that leaves a trace if it is touched. Each command of `workbench` is tried on it.
 """
 
+import io
 import json
 import os
 import pickle
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -16,11 +16,15 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import command_line
 import pytest
+import torch
 from typer.main import get_command
 
+from trainer.errors import CheckpointError
+from trainer.plain_checkpoint import PlainPlanner, PlainReader
 from workbench.cli import app
 from workbench.recorders.hang.heartbeat import LAYOUT
 
@@ -234,6 +238,50 @@ def test_a_command_does_nothing_that_an_artefact_says(traps, tmp_path, words):
     assert traps.sprung() == []
 
 
+@pytest.mark.parametrize("name", ["run.json", ".settling", "logs", "logs/stdout.log", "previous", "dumps", "nodes"])
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_a_job_does_not_write_through_what_lies_in_its_folder(tmp_path, name, is_pipe):
+    """A received folder may have a link to a file of the person, or a pipe that keeps a writer waiting."""
+    run, precious = tmp_path / "run", tmp_path / "precious"
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    precious.mkdir()
+    (precious / "stdout.log").write_text("years of work")
+    if is_pipe:
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to(precious if name in ("logs", "previous", "dumps", "nodes") else precious / "stdout.log")
+    ended = command_line.run("launch", "--no-watch", "--job.dump_folder", run, "--", "echo", "hello", timeout=60)
+    assert ended.returncode == 3, ended.stderr
+    assert "hello" not in ended.stdout
+    assert [(path.name, path.read_text()) for path in precious.iterdir()] == [("stdout.log", "years of work")]
+
+
+def test_parity_deletes_nothing_through_a_link(tmp_path):
+    kept = tmp_path / "victim" / "checkpoint" / "step-1000" / "weights"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("years of work")
+    (tmp_path / "parity").mkdir()
+    (tmp_path / "parity" / "seed").symlink_to(tmp_path / "victim")
+    words = ("--config", ROOT / "configs" / "debug_model.toml", "--run", "dp_shard=1", "--run", "dp_shard=2")
+    ended = command_line.run("parity", *words, "--folder", tmp_path / "parity", timeout=120)
+    assert ended.returncode == 3, ended.stderr
+    assert kept.read_text() == "years of work"
+
+
+def test_a_checkpoint_is_read_as_data(tmp_path):
+    """PyTorch loads its metadata by `pickle`, when a run resumes from the newest checkpoint in its folder."""
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Order(f"touch {tmp_path}/executed")))
+    with pytest.raises(CheckpointError, match=r"names posix\.system"):
+        PlainReader(tmp_path).read_metadata()
+    value = io.BytesIO()
+    torch.save(Order(f"touch {tmp_path}/executed"), value)
+    value.seek(0)
+    item = SimpleNamespace(dest_index=SimpleNamespace(fqn="train_state.step"))
+    with pytest.raises(CheckpointError, match="no plain value"):
+        PlainPlanner().load_bytes(item, value)
+    assert not (tmp_path / "executed").exists()
+
+
 @pytest.mark.parametrize("words", [("watch", "{run}", "--no-tui"), ("serve", "{run}", "--port", "0", "--live")])
 def test_a_command_that_lasts_does_nothing_that_an_artefact_says(traps, tmp_path, words):
     run = hostile_run(tmp_path / "run", traps)
@@ -259,6 +307,7 @@ def test_a_command_that_lasts_does_nothing_that_an_artefact_says(traps, tmp_path
             pytest.fail(f"nothing was shown: {(tmp_path / 'printed').read_text()}")
         time.sleep(3)
     finally:
-        process.send_signal(signal.SIGINT)
+        # An interrupt is ignored where a shell started the tests in the background.
+        process.terminate()
         process.wait(60)
     assert traps.sprung() == []

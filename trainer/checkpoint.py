@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -27,6 +26,7 @@ from trainer.config import JobConfig
 from trainer.data.loader import Loader
 from trainer.errors import CheckpointError
 from trainer.hugging_face import load_weights, save_weights
+from trainer.plain_checkpoint import PlainPlanner, PlainReader
 from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -213,9 +213,9 @@ class Checkpointer:
         }
         if "dataloader" in target:
             # Older checkpoints have only a part of it.
-            saved = FileSystemReader(path).read_metadata().state_dict_metadata
+            saved = PlainReader(path).read_metadata().state_dict_metadata
             target["dataloader"] = {k: v for k, v in target["dataloader"].items() if f"dataloader.{k}" in saved}
-        load(target, checkpoint_id=path)
+        load(target, storage_reader=PlainReader(path), planner=PlainPlanner())
         self.state.restore(target)
         return path
 
@@ -260,4 +260,4 @@ def _build_stager(*, pinned: bool) -> DefaultStager:
 
 def _is_resumable(path: Path) -> bool:
     """Return whether the checkpoint at `path` has more than weights; only then can a run resume from it."""
-    return "train_state.step" in FileSystemReader(path).read_metadata().state_dict_metadata
+    return "train_state.step" in PlainReader(path).read_metadata().state_dict_metadata

@@ -17,7 +17,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -87,7 +87,20 @@ class Store:
         self._files, self._root = open_file_system(url)
         self._folders = set[str]()
         protocol = self._files.protocol
-        self._is_renamed = not {protocol, *(protocol if isinstance(protocol, tuple | list) else ())}.isdisjoint(RENAMED)
+        protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self._is_renamed, self._is_local = not protocols.isdisjoint(RENAMED), "file" in protocols
+
+    def refuse_links(self, name: str) -> None:
+        """Refuse a path in the folder that leads elsewhere: other nodes, who may write here, could have linked it.
+
+        Raises:
+            InputError: A part of the path is a link, on a disk of this machine.
+        """
+        parts = PurePosixPath(name).parts if self._is_local else ()
+        for length in range(1, len(parts) + 1):
+            path = Path(self._root, *parts[:length])
+            if path.is_symlink():
+                raise InputError(f"{path} is a link: what is written there would go elsewhere", "remove it")
 
     def put(self, source: Path, name: str) -> None:
         """Write a file of this machine as `name`, a path in the folder.
@@ -95,6 +108,7 @@ class Store:
         Raises:
             InputError: It cannot be written.
         """
+        self.refuse_links(name)
         asking(self._full_url, lambda: self._put(source, name))
 
     def _put(self, source: Path, name: str) -> None:
@@ -144,7 +158,13 @@ class Store:
             if not is_plain(last):
                 continue
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                content = self._files.cat_file(f"{name}/{file}".rstrip("/"), 0, _INCIDENT_BYTES)
+                path = f"{name}/{file}".rstrip("/")
+                # A pipe that another node left would keep an ordinary read waiting.
+                content = (
+                    read_whole(Path(path), _INCIDENT_BYTES)
+                    if self._is_local
+                    else self._files.cat_file(path, 0, _INCIDENT_BYTES)
+                )
                 yield last.removesuffix(".json"), msgspec.json.decode(content, type=kind)
 
 
@@ -159,6 +179,7 @@ class Sender:
         self._folder, self._store = folder, Store(url)
         self._session = _session_of(folder, node)
         self._node = self._free_name(node)
+        self._store.refuse_links(f"{NODES}/{self._node}/{NODE_FILE}")
         now = time.time_ns()
         self._report = Node(
             session=self._session, host=socket.gethostname(), first_ns=now, last_ns=now, expected=expected

@@ -1,6 +1,7 @@
 """Implement `workbench parity`: train on several meshes from the same weights, and find the first different tensor."""
 
 import math
+import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from trainer.config import ConfigError, JobConfig, load
 from trainer.config.mesh.degrees import EXPERT, KEYS, REPLICATE, SHARD
 from workbench.console import note
 from workbench.errors import UsageProblem
+from workbench.launch.own_folder import refuse_links
 from workbench.launch.plan import Plan, Request, plan, trainer_arguments
 from workbench.launch.run import diagnose, launch
 
@@ -118,6 +120,8 @@ def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance
         plan(_request_of(comparison, base, one, Path(run.folder)))
         for one, run in zip(comparison.variants, runs, strict=True)
     ]
+    for job in jobs:
+        refuse_links(job.folder, with_itself=True)
     # A seed checkpoint of an earlier comparison may be of another model.
     shutil.rmtree(comparison.folder / _SEED_FOLDER / "checkpoint", ignore_errors=True)
     for job, what in zip(jobs, ("the seed checkpoint", *(run.name for run in runs)), strict=True):
@@ -164,7 +168,15 @@ def _request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: P
     """Return the launch request of run `one`, which writes to `folder`; `base` is the shared configuration."""
     mesh = (part for name, degree in one.degrees.items() for part in (f"--parallelism.{KEYS[name]}", str(degree)))
     start = comparison.folder / _SEED_FOLDER / "checkpoint" / "step-0"
-    loading = ("--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.initial_load_path", str(start))
+    # A checkpoint in the folder of the run would go before the seed checkpoint: there is none of this name.
+    own_folder = ("--checkpoint.folder", f"none-{secrets.token_hex(4)}")
+    loading = (
+        "--checkpoint.enable",
+        "--checkpoint.load_only",
+        "--checkpoint.initial_load_path",
+        str(start),
+        *own_folder,
+    )
     steps = comparison.steps or min(base.training.steps, STEPS)
     values = ("--debug.record_values",) if comparison.values else ()
     batch = () if one.sets(BATCH) else (f"--{BATCH}", str(_local_batch(comparison, base, one)))

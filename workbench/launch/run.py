@@ -24,6 +24,7 @@ from workbench.launch.breakdowns import breakdowns
 from workbench.launch.collection import Collection, collecting, folder_to_explain
 from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
+from workbench.launch.own_folder import refuse_links
 from workbench.launch.plan import Plan, Request, plan, refuse_missing_checkpoint
 from workbench.launch.run_manifest import record_outcome, record_start
 from workbench.present import render
@@ -94,6 +95,7 @@ def launch(job: Plan, collection: Collection | None = None) -> Outcome:
 
     `collection` brings the files of the job's nodes together; None if they are not collected.
     """
+    refuse_links(job.folder)
     began = time.time()
     is_command = job.request.command is not None
     with _in_spite_of_disk("the start of the job"):

@@ -178,6 +178,23 @@ def test_hostile_reports_and_incidents_are_left_out(run, tmp_path):
     assert Store(str(home)).read("incidents", Incident) == {}
 
 
+def test_a_link_or_pipe_that_another_node_left_leads_nowhere(run, tmp_path):
+    home, victim = tmp_path / "home", tmp_path / "victim"
+    write(victim / "run.json", "years of work")
+    (home / "nodes").mkdir(parents=True)
+    (home / "nodes" / "n1").symlink_to(victim)
+    with pytest.raises(InputError, match="is a link"):
+        Sender(run, str(home), "n1")
+    assert files_of(victim) == {"run.json": b"years of work"}
+    (home / "nodes" / "evil").mkdir()
+    (home / "incidents").mkdir()
+    for pipe in (home / "nodes" / "evil" / "node.json", home / "incidents" / "evil.json"):
+        os.mkfifo(pipe)
+    sender = Sender(run, str(home), "n2")
+    sender.send_new(ended=True)
+    assert files_of(victim) == {"run.json": b"years of work"}
+
+
 def test_a_request_needs_a_rank_of_this_node(tmp_path):
     assert not request_dumps(tmp_path, Incident("stalled", "", 1))
 

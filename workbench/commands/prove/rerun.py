@@ -18,6 +18,7 @@ from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import memory_report, steps_report
 from workbench.console import note
+from workbench.launch.own_folder import refuse_links
 from workbench.proof_data import Rerun, Settings
 from workbench.python_path import command, environment
 
@@ -67,6 +68,7 @@ def written(text: str, folder: Path) -> Path:
     Raises:
         InputError: The folder cannot be written.
     """
+    refuse_links(folder, with_itself=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / CONFIGURATION
