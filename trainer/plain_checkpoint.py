@@ -24,6 +24,8 @@ _CLASSES = {
     ("torch.serialization", "_get_layout"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("collections", "OrderedDict"),
+    # Python 3.13 has moved the classes of paths.
+    *((module, name) for module in ("pathlib", "pathlib._local") for name in ("Path", "PosixPath", "PurePosixPath")),
     *(("builtins", name) for name in ("set", "frozenset", "list", "dict", "tuple")),
     *(
         (known.__name__, name)
