@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.console import note
-from workbench.launch.child import run_child
+from workbench.launch.child import run_child, telling_ranks
 from workbench.launch.guard import guarded_job
 from workbench.launch.plan import Plan
 from workbench.launch.processes import MARK, end_processes
@@ -112,7 +112,8 @@ def _run_under_agent(plan: Plan) -> Outcome:
         logs_specs=logs,
     )
     try:
-        elastic_launch(config, plan.words[0])(*plan.words[1:])
+        with telling_ranks(config.run_id):
+            elastic_launch(config, plan.words[0])(*plan.words[1:])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         # Only a failure names both the global and the local rank of a worker; its log folder has the local rank.

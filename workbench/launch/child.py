@@ -15,8 +15,11 @@ from types import FrameType
 from typing import BinaryIO
 
 from workbench.console import note
+from workbench.launch.processes import read, send
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MESSAGES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+"""The signals that mean what the command says: save a checkpoint, or print the stacks."""
 _PATIENCE_S = 40.0
 """The seconds that the command has to end after a signal, before it is killed; launchers give their own ranks 30 s."""
 _DRAIN_S = 2.0
@@ -118,10 +121,11 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
 
 @contextlib.contextmanager
 def _passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
-    """Return a context in which SIGINT, SIGTERM and SIGHUP are passed on to the command.
+    """Return a context in which signals are passed on to the command.
 
-    The context yields a list; the time of each signal is added to it, in seconds of the monotonic clock. `own_group`
-    says that the command leads its own process group. Then all processes of the group get the signals.
+    The context yields a list; the time of each SIGINT, SIGTERM and SIGHUP is added to it, in seconds of the monotonic
+    clock. `own_group` says that the command leads its own process group. Then all processes of the group get these
+    signals, and stop and continue with this process. SIGUSR1, SIGUSR2 and SIGQUIT are for the command alone.
     """
     received: list[float] = []
 
@@ -134,9 +138,48 @@ def _passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Itera
             elif number != signal.SIGINT:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    def tell(number: int, _frame: FrameType | None) -> None:
+        # In the foreground group, the terminal has already sent what its keys mean to the command.
+        if own_group or number != signal.SIGQUIT:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def stop_or_continue(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    handlers = dict.fromkeys(_SIGNALS, pass_on) | dict.fromkeys(_MESSAGES, tell)
+    if own_group and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        handlers |= dict.fromkeys((signal.SIGTSTP, signal.SIGCONT), stop_or_continue)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def telling_ranks(run_id: str) -> Iterator[None]:
+    """Return a context in which SIGUSR1 and SIGUSR2 are passed on to the ranks of torchrun's agent in this process.
+
+    The agent would end by them, without its ranks. `run_id` is the one of the agent's settings.
+    """
+    mark = f"TORCHELASTIC_RUN_ID={run_id}".encode()
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        children = b" ".join(read(path) for path in Path("/proc/self/task").glob("*/children"))
+        ranks = {int(pid) for pid in children.split() if mark in read(Path("/proc", pid.decode(), "environ"))}
+        send(ranks, signal.Signals(number))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, tell) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

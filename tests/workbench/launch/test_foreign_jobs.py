@@ -122,6 +122,63 @@ def test_lines_of_any_length_are_passed_on(home):
     assert rest.startswith(b"0: a 1%\r0: a 2%\r\n0: bc\r\n0: d\n")
 
 
+ANSWERS = """
+import os, signal, time
+told = []
+for name in ("SIGUSR1", "SIGUSR2", "SIGQUIT"):
+    signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
+os.write(1, b"ready\\n")
+while len(told) < COUNT:
+    time.sleep(0.05)
+os.write(1, f"told {told}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "names"), [([], ["SIGUSR1", "SIGUSR2", "SIGQUIT"]), (["2"], ["SIGUSR1", "SIGUSR2"])]
+)
+def test_messages_to_the_launcher_reach_the_job(home, request, options, names):
+    """Schedulers tell a job by SIGUSR1 that its time ends; the launcher must neither end by it nor keep it."""
+    (home / "answers.py").write_text(ANSWERS.replace("COUNT", str(len(names))))
+    ranks = [word for number in options for word in ("--nproc", number)]
+    command = [sys.executable, "-P", "-m", "workbench", "launch", *ranks, "--no-watch", "--", "python", "answers.py"]
+    expected = int(options[0]) if options else 1
+    with (home / "shown").open("wb") as shown:
+        job = subprocess.Popen(command, cwd=home, env=environment(home), stdout=shown, start_new_session=True)
+    request.addfinalizer(job.kill)
+    deadline = time.monotonic() + 120
+    while (home / "shown").read_bytes().count(b"ready") < expected and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for name in names:
+        os.kill(job.pid, getattr(signal, name))
+        time.sleep(0.3)
+    assert job.wait(60) == 0
+    numbers = [int(getattr(signal, name)) for name in names]
+    assert (home / "shown").read_text().count(f"told {numbers}") == expected
+
+
+def states(pid: int) -> str:
+    """Return the states of a process and of the command `sleep` that it started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    sleeping = [each for each in children if Path(f"/proc/{each}/comm").read_text() == "sleep\n"]
+    return "".join(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] for each in (pid, *sleeping))
+
+
+def test_a_command_stops_and_continues_with_the_launcher(home, request):
+    command = [sys.executable, "-P", "-m", "workbench", "launch", "--no-watch", "--", "sleep", "100"]
+    job = subprocess.Popen(command, cwd=home, env=environment(home), start_new_session=True)
+    request.addfinalizer(job.kill)
+    for number, expected in ((None, "SS"), (signal.SIGTSTP, "TT"), (signal.SIGCONT, "SS"), (signal.SIGTERM, "")):
+        if number is not None:
+            time.sleep(0.3)  # the launcher sets its handlers after the start of the command
+            os.kill(job.pid, number)
+        deadline = time.monotonic() + 60
+        while expected and states(job.pid) != expected:
+            assert time.monotonic() < deadline, states(job.pid)
+            time.sleep(0.1)
+    assert job.wait(60) == 130
+
+
 @pytest.mark.parametrize(
     "words",
     [
