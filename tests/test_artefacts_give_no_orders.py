@@ -256,6 +256,15 @@ def test_a_job_does_not_write_through_what_lies_in_its_folder(tmp_path, name, is
     assert [(path.name, path.read_text()) for path in precious.iterdir()] == [("stdout.log", "years of work")]
 
 
+@pytest.mark.parametrize("started_ns", [10**30, -(10**30), 10**39, "x", None])
+def test_any_start_time_of_an_earlier_run_is_endured(tmp_path, started_ns):
+    manifest = {"schema": "workbench.run/1", "status": "completed", "started_ns": started_ns}
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    ended = command_line.run("launch", "--no-watch", "--job.dump_folder", tmp_path, "--", "echo", "hello", timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "hello\n")
+    assert len(list((tmp_path / "previous").iterdir())) == 1
+
+
 def test_parity_deletes_nothing_through_a_link(tmp_path):
     kept = tmp_path / "victim" / "checkpoint" / "step-1000" / "weights"
     kept.parent.mkdir(parents=True)

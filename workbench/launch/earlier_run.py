@@ -45,5 +45,6 @@ def _is_running_elsewhere(manifest: Manifest) -> bool:
 def _start_stamp(manifest: Manifest) -> str:
     """Return the start time in a manifest as a UTC timestamp that is valid as a folder name."""
     started = manifest.get("started_ns")
-    seconds = started / 1e9 if isinstance(started, int) else time.time()
+    # Up to the year 9999: a hostile file may have any number.
+    seconds = started / 1e9 if isinstance(started, int) and 0 <= started < 253_402_300_800 * 10**9 else time.time()
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"

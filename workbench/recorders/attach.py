@@ -17,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -170,7 +170,7 @@ class Attached:
         sys.excepthook = self._uncaught
         self._exit: SystemExit | None = None
         self._previous_exit = sys.exit
-        sys.exit = self._exiting
+        sys.exit = cast("Any", _Exit(self._exiting))
         if multiprocessing.parent_process() is None:
             atexit.register(self.close)
         else:
@@ -304,6 +304,21 @@ class Attached:
             safely(lambda: on_error(error))
         safely(lambda: self.flight.failed(error, step=step, phase=phase))
         self.flight.stop_serving()
+
+
+class _Exit:
+    """Stands in for `sys.exit`; pickled or copied, it is `sys.exit`, as in `Process(target=sys.exit)`."""
+
+    __module__ = "sys"
+
+    def __init__(self, function: Callable[[str | int | None], NoReturn]) -> None:
+        self._function = function
+
+    def __call__(self, status: str | int | None = None, /) -> NoReturn:
+        self._function(status)
+
+    def __reduce__(self) -> str:
+        return "exit"
 
 
 class NotAttached(Attached):

@@ -35,7 +35,7 @@ def remember_stack(error: BaseException) -> None:
     The traceback of the SystemExit does not yet contain the outer frames. Only names and lines are stored: frame
     objects would keep all local variables alive if the script catches the SystemExit and continues.
     """
-    calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
+    calls = reversed(traceback.extract_stack()[:-3])  # without this function and the two that wrap `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
     setattr(error, _EXIT_FRAMES, frames)
 
