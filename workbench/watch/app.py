@@ -92,6 +92,8 @@ class WatchApp(TerminalApp[bool]):
         self.call_from_thread(self._show, job)
 
     def _show(self, job: WatchedJob) -> None:
+        if not self.is_running:  # the user has quit during the look, and the widgets are gone
+            return
         self.job = job
         self.query_one("#summary", Static).update(summary(job.now))
         self.query_one("#charts", Static).update(Group(*charts(job.now, self.size.width - 2)))

@@ -222,3 +222,11 @@ def test_a_line_of_numbers_keeps_the_highest_and_the_broken():
 def test_a_stall_outside_the_marked_phases_is_in_the_step(phase, words):
     stall = StalledRanks(ranks=[0, 1], step=6, phase=phase, stalled_s=9.0, dumps_in_s=None, ends_in_s=None)
     assert words in stall_text(stall)
+
+
+async def test_a_redraw_after_the_end_of_the_app_is_skipped(job):
+    """A look at a slow disk may end after the user has quit."""
+    app = WatchApp(job)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.job is not None)
+    app.on_resize()

@@ -44,11 +44,15 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         self._label_width = min(max(LABEL_WIDTH, longest + 2), _WIDEST_LABEL)
         self.virtual_size = Size(self._label_width + 2 * len(frame.columns), len(frame) + 1)
         self.refresh()
-        self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
+        self.call_after_refresh(self._scroll_to_newest)
 
     def on_resize(self) -> None:
         """Scroll to the newest columns again, because the matrix may have been drawn before its size was known."""
-        self.scroll_to(x=self.virtual_size.width, animate=False)
+        self._scroll_to_newest()
+
+    def _scroll_to_newest(self) -> None:
+        # Forced, because Textual ignores it until the scroll bar is shown, which a busy machine does later.
+        self.scroll_to(x=self.virtual_size.width, animate=False, force=True)
 
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset
