@@ -11,6 +11,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -25,6 +26,8 @@ PATIENCE_S = 60
 PRELOADED = ("torch", "torch.distributed.distributed_c10d", "torch._dynamo", "torch.profiler", "torch.nn.parallel")
 WITHOUT, TWO_LINES, LAUNCHER = "without", "two lines", "launcher"
 MARK = b"workbench"
+PROFILER_LINE = re.compile(rb"^([A-Z]+):[-\d]+ [:\d]+ \d+:\d+ ", re.MULTILINE)
+"""The beginning of a line of torch's profiler, with the time and the process, which differ from run to run."""
 TEMPLATE = """\
 import os, signal, sys, threading, time
 FOLDER, MODE = sys.argv[1:3]
@@ -81,7 +84,6 @@ class Row:
     python: tuple[str, ...] = ()
     environment: dict[str, str | None] = field(default_factory=dict)
     folder: str = "../outputs"
-    copies: int = 1
 
     @property
     def script(self) -> str:
@@ -174,6 +176,7 @@ class Surroundings:
             status, cpu_s = self._torch(hooked=mode == LAUNCHER).run(request)
         wall_s = time.monotonic() - began
         out, err = (Path(path).read_bytes().replace(os.fsencode(home), b"HOME") for path in streams)
+        err = PROFILER_LINE.sub(rb"\1:", err)
         return Ended(status, out, err, contents(work, folder), cpu_s, wall_s)
 
     def _torch(self, *, hooked: bool) -> Torch:

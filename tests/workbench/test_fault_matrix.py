@@ -56,7 +56,9 @@ def test_any_two_faults_together_cost_no_part_of_the_answer(tmp_path, locale, st
     if name:
         (folder / name).chmod(0)
     ended = run(folder, STREAMS[stream], LOCALES[locale] | make_cache(CACHES[cache], tmp_path / "cache"))
-    assert ended.returncode == (3 if STREAMS[stream] == ">/dev/full" else 0), ended.stderr
+    assert ended.returncode == (3 if STREAMS[stream] else 0), ended.stderr
+    assert (b"error: " in ended.stderr) is bool(STREAMS[stream])
+    assert (b"hint: do not close stdout" in ended.stderr) is (STREAMS[stream] == ">&-")
     assert b"Traceback" not in ended.stderr
     assert (b"the cache cannot be written" in ended.stderr) is (CACHES[cache] != "writable")
     if not STREAMS[stream]:

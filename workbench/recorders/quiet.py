@@ -14,7 +14,7 @@ import torch
 
 _LIBRARIES = Path(torch.__file__).parent / "lib"
 VARIABLE = "KINETO_LOG_LEVEL"
-_ERROR, _SILENT = 2, 6
+_ERROR, _SILENT, _PROFILER_DEFAULT = 2, 6, 4
 
 
 @contextlib.contextmanager
@@ -38,17 +38,30 @@ def profiler_messages_hidden() -> Iterator[None]:
     """Hide the lines that the profiler's library, Kineto, logs inside this context."""
     try:
         library = ctypes.CDLL(str(_LIBRARIES / "libtorch_cpu.so"))
-        level = ctypes.c_int.in_dll(library, "_ZN10libkineto6Logger14severityLevel_E")
+        level = ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
     except (OSError, ValueError):
         yield
         return
-    before, is_set = level.value, VARIABLE in os.environ
-    level.value = max(before, _SILENT)
-    # Kineto reads it at the start of the first session.
-    os.environ.setdefault(VARIABLE, str(_SILENT))
+    asked = os.environ.get(VARIABLE)
+    before = level.value or _first_level(asked)
+    level.value = _SILENT
+    # Kineto sets its level from the environment at the start of the first session.
+    os.environ[VARIABLE] = str(_SILENT)
     try:
         yield
     finally:
         level.value = before
-        if not is_set:
-            os.environ.pop(VARIABLE, None)
+        if asked is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = asked
+
+
+def _first_level(asked: str | None) -> int:
+    """Return the level that Kineto sets at the start of its first session; before, the level is 0."""
+    if asked is None:
+        return _PROFILER_DEFAULT
+    try:
+        return int(asked)
+    except ValueError:
+        return 0
