@@ -8,10 +8,13 @@ from pathlib import Path
 
 from analyzers.errors import WorkbenchError
 from analyzers.nodes.received import NODE_FILE, NODES, Node
+from analyzers.words import quantity
 from workbench.collect.beside import DONE, URL
-from workbench.collect.sender import Store
+from workbench.collect.sender import ENDED, Store
 from workbench.console import note
+from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.plan import Plan
+from workbench.launch.run_manifest import read_manifest
 from workbench.python_path import command, environment
 from workbench.remote.local_paths import local_path
 from workbench.remote.urls import without_credentials
@@ -19,6 +22,8 @@ from workbench.remote.urls import without_credentials
 WAIT_S = 60.0
 """The seconds for which the launcher of rank 0 waits for the files of other nodes at the end of the job."""
 _SENDER_S = 90.0
+_OF_THE_TRAINER = ("tb", "values", "not_finite")
+"""Folders that our trainer writes beside those of every job."""
 _LOOK_S = 1.0
 
 
@@ -26,12 +31,20 @@ class Collection:
     """The files of a job's nodes at the URL of `--collect`, and the process that writes those of this node there."""
 
     def __init__(self, job: Plan, url: str) -> None:
-        self.url, self._nodes = url, job.request.nnodes
+        self.url, self._job = url, job
         # An error of the URL is one of the launch, before the job starts.
         self._store = Store(url)
+        self._sender: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start to write this node's files; those of an earlier run must have been moved away."""
+        job = self._job
+        # Our trainer moves them itself, but only on the node of rank 0, and after this.
+        if job.earlier_files is None and read_manifest(job.folder / "run.json").get("status") in ENDED:
+            set_aside_earlier_run(job.folder, _OF_THE_TRAINER)
         self._sender = subprocess.Popen(
-            command("workbench.collect.beside", str(job.folder), str(self._nodes)),
-            env=environment() | {URL: url},
+            command("workbench.collect.beside", str(job.folder), str(job.request.nnodes)),
+            env=environment() | {URL: self.url},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C at the launcher must not end it before the last files are written
@@ -39,7 +52,7 @@ class Collection:
 
     def finish(self) -> None:
         """Write the remaining files of this node, and end the process that does so."""
-        if self._sender.poll() is not None:
+        if self._sender is None or self._sender.poll() is not None:
             return
         try:
             self._sender.communicate(DONE, _SENDER_S)
@@ -65,8 +78,8 @@ class Collection:
         """Return the nodes that have not yet written all of their files as text; empty if there is none."""
         nodes: dict[str, Node] = self._store.read(NODES, Node, NODE_FILE)
         late = [name for name, node in nodes.items() if not node.ended]
-        if not late and len(nodes) < self._nodes:
-            return f"{self._nodes - len(nodes)} more nodes"
+        if not late and len(nodes) < self._job.request.nnodes:
+            return quantity(self._job.request.nnodes - len(nodes), "more node")
         return ", ".join(late)
 
 

@@ -104,6 +104,8 @@ def launch(job: Plan, collection: Collection | None = None) -> Outcome:
             words = job.command if is_command else job.words
             record_start(job.folder, words, job.nproc * job.request.nnodes if job.starts_ranks else None)
         job.logs.mkdir(parents=True, exist_ok=True)
+    if collection:
+        collection.begin()
     note(_announcement(job))
     # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.
     display = LiveDisplay(job.folder, began, trouble_only=is_command) if job.request.watch else nullcontext()

@@ -243,6 +243,16 @@ def test_a_command_is_collected_too(tmp_path):
     assert json.loads(manifest.read_text())["status"] == "completed"
 
 
+def test_the_files_of_an_earlier_run_in_the_folder_are_not_written(tmp_path):
+    write(tmp_path / "outputs" / "steps" / "rank_0.jsonl", "of the run before\n")
+    write(tmp_path / "outputs" / "run.json", '{"schema": "workbench.run/1", "status": "completed", "started_ns": 1}')
+    command = [*WORKBENCH, "launch", "--no-watch", "--collect", str(tmp_path / "home"), "--", "sleep", "8"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert not list((tmp_path / "home").rglob("rank_0.jsonl"))
+    assert list((tmp_path / "outputs" / "previous").rglob("rank_0.jsonl"))
+
+
 def test_a_signal_lets_a_sender_write_the_rest(run, tmp_path):
     write(run / "run.json", '{"schema": "workbench.run/1", "status": "running"}')
     home = tmp_path / "home"
