@@ -17,6 +17,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -252,28 +253,29 @@ class Sender:
         self._store.put_struct(self._report, f"{NODES}/{self._node}/{NODE_FILE}")
 
     def _send(self, path: str) -> None:
-        """Write a file if it has changed since it was written; one that is gone by now is left out."""
-        with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        """Write a file if it has changed since it was written; one that is gone by now is left out.
+
+        Raises:
+            InputError: It cannot be written to the URL.
+            OSError: There is no room for a copy of it on this machine.
+        """
+        with contextlib.ExitStack() as stack:
             try:
                 file = stack.enter_context(open_regular(self._folder / path))
-                status = os.fstat(file.fileno())
-                state: State = (status.st_ino, status.st_size, status.st_mtime_ns)
-                if status.st_size <= _SMALL_BYTES:
-                    state = (status.st_size, file.read(_SMALL_BYTES))
-                    file.seek(0)
-                if state == self._sent.get(path):
-                    return
-                # A copy of what is open here: the path may be another file by now, or a link.
-                copy = Path(scratch, "copy")
-                with copy.open("wb") as target:
-                    shutil.copyfileobj(file, target)
+                state = _state_of(file)
             except OSError:
                 return
+            if state == self._sent.get(path):
+                return
+            # A copy of what is open here: the path may be another file by now, or a link.
+            copy = stack.enter_context(tempfile.NamedTemporaryFile())
+            shutil.copyfileobj(file, copy)
+            copy.flush()
             began = time.monotonic()
-            self._store.put(copy, f"{NODES}/{self._node}/{path}")
+            self._store.put(Path(copy.name), f"{NODES}/{self._node}/{path}")
             self._next_at[path] = time.monotonic() + _PATIENCE * (time.monotonic() - began)
             self._sent[path] = state
-            self._report.bytes += status.st_size
+            self._report.bytes += copy.tell()
 
     def _exchange_incidents(self) -> None:
         """Report dumps that this node began to take; if another node reported some, request dumps from this one."""
@@ -300,6 +302,16 @@ class Sender:
             time.sleep(_LOOK_S)
             if last_incident(self._folder / "dumps") != self._incident:
                 return
+
+
+def _state_of(file: BufferedReader) -> State:
+    """Return the state of an open file, which changes with its content; the file is at its beginning afterwards."""
+    status = os.fstat(file.fileno())
+    if status.st_size > _SMALL_BYTES:
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    content = file.read(_SMALL_BYTES)
+    file.seek(0)
+    return status.st_size, content
 
 
 def _session_of(folder: Path, node: str) -> str:

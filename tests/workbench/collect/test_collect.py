@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -251,6 +252,23 @@ def test_the_files_of_an_earlier_run_in_the_folder_are_not_written(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert not list((tmp_path / "home").rglob("rank_0.jsonl"))
     assert list((tmp_path / "outputs" / "previous").rglob("rank_0.jsonl"))
+
+
+def test_a_file_for_whose_copy_there_is_no_room_is_not_taken_for_written(run, tmp_path):
+    """The node must not report that all of its files are there."""
+    home = tmp_path / "home"
+    sender = Sender(run, str(home), "n1")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, before[1]))
+    try:
+        with pytest.raises((OSError, InputError)):
+            sender.send_new(ended=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (home / "nodes" / "n1" / "node.json").exists()
+    sender.send_new(ended=True)
+    assert (home / "nodes" / "n1" / "dumps" / "rank_2").read_bytes() == (run / "dumps" / "rank_2").read_bytes()
+    assert read_node_list(home).nodes["n1"].ended
 
 
 def test_a_signal_lets_a_sender_write_the_rest(run, tmp_path):
