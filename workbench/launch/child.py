@@ -107,7 +107,8 @@ def _read_chunk(source: int) -> bytes:
 def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
     """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`, if there is one.
 
-    If one of the two can no longer be written, continue with the other.
+    If one of the two can no longer be written, continue with the other. But if the reader of our output has gone, as
+    `head` does, `source` is closed: the command learns of it as it would without the launcher.
     """
     sinks = [sink] if file is None else [sink, file]
     while chunk := _read_chunk(source):
@@ -115,6 +116,9 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
             try:
                 each.write(chunk)
                 each.flush()
+            except BrokenPipeError:
+                os.close(source)
+                return
             except (OSError, ValueError):
                 sinks.remove(each)
 

@@ -106,20 +106,28 @@ class PipedLogs(DefaultLogsSpecs):
             with contextlib.suppress(OSError):
                 file = stack.enter_context(log.open("wb", buffering=0))
             lines = _Lines(prefix)
-            while chunk := os.read(source, 1 << 16):
-                file = self._write(file, chunk)
-                if sink is not None:
-                    sink = self._write(sink, lines.whole(chunk) if prefix else chunk)
-            self._write(sink, lines.rest())
+            # Where the reader of our output has gone, as `head` does, the rank learns of it as without the launcher.
+            with contextlib.suppress(BrokenPipeError):
+                while chunk := os.read(source, 1 << 16):
+                    file = self._write(file, chunk)
+                    if sink is not None:
+                        sink = self._write(sink, lines.whole(chunk) if prefix else chunk)
+                self._write(sink, lines.rest())
 
     def _write(self, file: BinaryIO | None, content: bytes) -> BinaryIO | None:
-        """Write to one of the two outputs, and return it; None if it cannot be written any more."""
+        """Write to one of the two outputs, and return it; None if it cannot be written any more.
+
+        Raises:
+            BrokenPipeError: Nobody reads from this output any more.
+        """
         if file is None or not content:
             return file
         try:
             with self._lock:
                 file.write(content)
                 file.flush()
+        except BrokenPipeError:
+            raise
         except (OSError, ValueError):
             return None
         return file
