@@ -54,7 +54,8 @@ def start(
 
     With `steps` or `profile_step`, everything that `workbench launch -- COMMAND` records is recorded: steps and their
     phases; on CUDA the memory history, with a snapshot when memory runs out; and profiler traces of step `profile_step`
-    (from 1) and after SIGUSR1. Steps are counted from the first optimizer step after this call.
+    (from 1) and when somebody touches `profile_now` in the folder. Steps are counted from the first optimizer step
+    after this call.
 
     Without a process group there are no collectives to watch. Then all of this but the dumps is recorded, and the
     methods of the returned object do nothing. If the script creates a group later, the dumps start at the next

@@ -65,16 +65,17 @@ if __name__ == "__main__":
     mp.spawn(main, nprocs=2)
 """
 ALONE = """
-import os, signal, torch
+import pathlib, time, torch
 model = torch.nn.Linear(4, 4)
 other, optimizer = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
-for step in range(1, 10):
+for step in range(1, 20):
     other.step()
     if step % 3 == 0:
         model(torch.full((2, 4), float("nan" if step == 9 else step))).sum().backward()
     optimizer.step()
-    if step == 3:
-        os.kill(os.getpid(), signal.SIGUSR1)
+    if step == 2:
+        pathlib.Path("outputs/profile_now").touch()
+        time.sleep(1.5)
 raise KeyError("labels")
 """
 
@@ -158,10 +159,10 @@ def test_a_single_process_is_recorded_and_profiled_at_a_signal(tmp_path):
     assert ended.returncode == 1
     assert "KeyError: 'labels' in <module>" in " ".join(ended.stdout.split())
     _, *steps = steps_of(tmp_path, 0)
-    assert [step["step"] for step in steps] == list(range(1, 10))
+    assert [step["step"] for step in steps] == list(range(1, 20))
     assert steps[8]["local_loss"] is None
-    assert [step["step"] for step in steps if "profile" in step["tags"]] == [7]
-    assert list((tmp_path / "outputs/profile_traces").glob("iteration_7/*.json"))
+    assert [step["step"] for step in steps if "profile" in step["tags"]] == [15]
+    assert list((tmp_path / "outputs/profile_traces").glob("iteration_15/*.json"))
 
 
 def in_hooked_python(home: Path, program: str, *options: str, **settings: str) -> "subprocess.CompletedProcess[str]":

@@ -223,12 +223,13 @@ except ChildProcessError as error: print(error, flush=True)
     Row("handlers of all signals in the steps", step=ON_SIGNALS, end=SEND_SIGNALS),
     Row(
         "getsignal of all signals",
-        end=f"print([(s, signal.getsignal(s)) for s in {EVERY_SIGNAL} if s != signal.SIGUSR1 and signal.getsignal(s) not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)], flush=True)",
+        end=f"print([(s, signal.getsignal(s)) for s in {EVERY_SIGNAL} if signal.getsignal(s) not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)], flush=True)",
     ),
     *(
         killed_by(name)
         for name in (
             "SIGTERM",
+            "SIGUSR1",
             "SIGUSR2",
             "SIGHUP",
             "SIGALRM",

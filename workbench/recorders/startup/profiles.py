@@ -1,7 +1,9 @@
-"""Profile steps of an unchanged training script: a given step, every n-th step, or a step after the signal SIGUSR1."""
+"""Profile steps of an unchanged training script: a given step, every n-th step, or a step when somebody asks for it.
 
-import signal
-import threading
+Who wants a profile of a running job touches the file `profile_now` in its folder. No signal asks for it: schedulers and
+frameworks use SIGUSR1 and SIGUSR2 for their own messages.
+"""
+
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +12,15 @@ from torch.profiler import ProfilerAction
 
 from workbench.recorders.files import read_json
 from workbench.recorders.own_files import harmless, save_json
-from workbench.recorders.signals import is_free, reset_in_children
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 
-SIGNAL = signal.SIGUSR1
+REQUEST = "profile_now"
+_LOOK_S = 1.0
+"""The seconds between two looks for a request."""
 _LEAD_STEPS = 3
-"""The number of steps from the signal to the step to profile, because ranks get the signal in different steps."""
-_REQUEST = ".profile_step.json"
-_REQUEST_AGE_S = 30.0
+"""The number of steps from a request to the traced step, beside those of two looks: ranks look at different times."""
+_AGREED = ".profile_step.json"
+_AGREED_AGE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,20 @@ class OneStep(TracePlan):
 class Profiles:
     """Runs the profiler in the steps to trace and in their warm-up steps; in other steps it costs nothing.
 
-    `first` is the number of a single step to trace; `regular` is a schedule of repeated traces. Both are optional.
+    `folder` is for the traces, and `run` is the run folder. `first` is the number of a single step to trace; `regular`
+    is a schedule of repeated traces. Both are optional.
     """
 
-    def __init__(self, folder: Path, device: str, first: int | None = None, regular: TracePlan | None = None) -> None:
+    def __init__(
+        self, folder: Path, run: Path, device: str, first: int | None = None, regular: TracePlan | None = None
+    ) -> None:
         self._folder, self._device, self._wanted = folder, device, first
+        self._request = run / REQUEST
+        # A request that was there before is of an earlier run.
+        self._seen, self._next_look, self._step_of_look = _time_of(self._request), time.monotonic() + _LOOK_S, 0
         self._regular = regular
         self._recorder = TraceRecorder(plan=regular, device=device) if regular else None
         self._step = 0
-        on_main_thread = threading.current_thread() is threading.main_thread()
-        self._handler = lambda *_: self.request()
-        # A handler of the script, or of its framework, stays: such as that of a Slurm requeue.
-        if on_main_thread and is_free(SIGNAL):
-            signal.signal(SIGNAL, self._handler)
-            reset_in_children(SIGNAL, self._reset_signal)
-
-    def _reset_signal(self) -> None:
-        if signal.getsignal(SIGNAL) is self._handler and threading.current_thread() is threading.main_thread():
-            signal.signal(SIGNAL, signal.SIG_DFL)
 
     def abandon(self) -> None:
         """Stop profiling in a forked child, without closing the session of the parent."""
@@ -65,17 +64,20 @@ class Profiles:
         return self._recorder is not None
 
     @harmless
-    def request(self) -> None:
-        """Request a trace of a step soon after this one (the handler of SIGUSR1); all ranks trace the same step.
-
-        The first rank that gets the signal chooses the step.
-        """
-        if self._recorder is None:
-            self._wanted = _agreed_step(self._folder, self._step + _LEAD_STEPS)
+    def _look(self, step: int) -> None:
+        """Look for a request, and agree with the other ranks on the step to trace: the first that sees it chooses."""
+        self._next_look = time.monotonic() + _LOOK_S
+        passed, self._step_of_look = step - self._step_of_look, step
+        asked = _time_of(self._request)
+        if asked != self._seen and self._recorder is None:
+            self._seen = asked
+            self._wanted = _agreed_step(self._folder, step, _LEAD_STEPS + 2 * passed)
 
     def begin(self, step: int) -> bool:
         """Begin step `step`, and return whether it is traced."""
         self._step = step
+        if time.monotonic() >= self._next_look:
+            self._look(step)
         # The profiler starts one step early, because it needs a step to warm up.
         if self._recorder is None and self._wanted in (step, step + 1):
             plan = OneStep(self._folder, 2, 1, 1, step=self._wanted)
@@ -100,14 +102,23 @@ class Profiles:
         self._recorder, self._wanted = None, None
 
 
-def _agreed_step(folder: Path, step: int) -> int:
-    """Return the step to profile that another rank has recently chosen; if none has, choose `step` for all ranks.
+def _time_of(path: Path) -> int:
+    """Return the time of the last change of a file in ns; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
+
+def _agreed_step(folder: Path, step: int, lead: int) -> int:
+    """Return the step to profile that another rank has recently chosen; if none has, choose one for all ranks.
+
+    `step` is the current step, and the chosen one is `lead` steps later.
     The choice is written to a file in `folder`, which all ranks read.
     """
-    path = folder / _REQUEST
+    path = folder / _AGREED
     chosen = read_json(path)
-    if chosen and time.time() - chosen["time_s"] < _REQUEST_AGE_S and chosen["step"] > step - _LEAD_STEPS:
+    if chosen and time.time() - chosen["time_s"] < _AGREED_AGE_S and chosen["step"] > step:
         return int(chosen["step"])
-    save_json(path, {"step": step, "time_s": time.time()})
-    return step
+    save_json(path, {"step": step + lead, "time_s": time.time()})
+    return step + lead

@@ -215,7 +215,7 @@ class Recording:
         traces = asked.folder / asked.traces
         schedule = (asked.profiler_warmup, asked.profiler_active)
         regular = TracePlan(traces, asked.profile_freq, *schedule) if asked.profile_freq else None
-        self._profiles = Profiles(traces, device, asked.profile_step, regular)
+        self._profiles = Profiles(traces, asked.folder, device, asked.profile_step, regular)
         if device == "cuda":
             cuda_failure.record_history()
         self._time_phases()
