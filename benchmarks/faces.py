@@ -174,7 +174,7 @@ def timed(ask: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def told(what: str, seconds: float, target: float) -> bool:
+def is_within(what: str, seconds: float, target: float) -> bool:
     kept = seconds < target
     print(f"{'ok  ' if kept else 'MISS'}  {what:<56} {seconds * 1e3:8.1f} ms   target {target * 1e3:.0f} ms")
     return kept
@@ -195,14 +195,14 @@ def main() -> int:
         took, gap = asyncio.run(loading(large))
         print(f"      read and drawn in {took:.1f} s")
         about = f"longest gap while it loads (event loop busy: {gap.worked * 1e3:.0f} ms)"
-        kept = [told(about, gap.longest, GAP_S)]
+        kept = [is_within(about, gap.longest, GAP_S)]
         asyncio.run(loading(many))
         paints = zip(*(asyncio.run(first_paint(many)) for _ in range(TIMES)), strict=True)
-        kept += [told(what, min(found), FIRST_PAINT_S) for what, found in zip(PAINTS, paints, strict=True)]
+        kept += [is_within(what, min(found), FIRST_PAINT_S) for what, found in zip(PAINTS, paints, strict=True)]
         for key, (answered, longest, worked) in asyncio.run(keys(many)).items():
-            kept.append(told(f"key {key}: next paint", answered, KEY_S))
-            kept.append(told(f"key {key}: longest gap (event loop busy: {worked * 1e3:.0f} ms)", longest, KEY_S))
-        kept += [told(f"{what} (processor)", seconds, VIEW_S) for what, seconds in views_of(many).items()]
+            kept.append(is_within(f"key {key}: next paint", answered, KEY_S))
+            kept.append(is_within(f"key {key}: longest gap (event loop busy: {worked * 1e3:.0f} ms)", longest, KEY_S))
+        kept += [is_within(f"{what} (processor)", seconds, VIEW_S) for what, seconds in views_of(many).items()]
     return 0 if all(kept) else 1
 
 

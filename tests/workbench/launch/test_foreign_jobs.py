@@ -124,13 +124,13 @@ def test_lines_of_any_length_are_passed_on(home):
 
 ANSWERS = """
 import os, signal, time
-told = []
+received = []
 for name in ("SIGUSR1", "SIGUSR2", "SIGQUIT"):
-    signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
+    signal.signal(getattr(signal, name), lambda number, frame: received.append(number))
 os.write(1, b"ready\\n")
-while len(told) < COUNT:
+while len(received) < COUNT:
     time.sleep(0.05)
-os.write(1, f"told {told}\\n".encode())
+os.write(1, f"received {received}\\n".encode())
 """
 
 
@@ -154,7 +154,7 @@ def test_messages_to_the_launcher_reach_the_job(home, request, options, names):
         time.sleep(0.3)
     assert job.wait(60) == 0
     numbers = [int(getattr(signal, name)) for name in names]
-    assert (home / "shown").read_text().count(f"told {numbers}") == expected
+    assert (home / "shown").read_text().count(f"received {numbers}") == expected
 
 
 def states(pid: int) -> str:
