@@ -117,7 +117,7 @@ def patch_optimizer(module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(_after_step)
 
 
-def _patch_torchtitan() -> None:
+def patch_torchtitan() -> None:
     """Prepare this process for torchtitan, just before torchtitan is imported; else do nothing.
 
     The launcher says whether the script is torchtitan.
