@@ -96,6 +96,8 @@ _CONTEXTS = tuple(
     )
 )
 """(kind, what names stand after): a name is replaced where one of these says what it is, and then everywhere else."""
+_LONG_WORD = re.compile(r"\S{1000,}")
+"""A word that is too long for a name, a path or a key: it is left out, as nobody can say what it holds."""
 HELD = re.compile("\ue100(\\d+)\ue101")
 _HAS_LETTERS = re.compile(r"[A-Za-z]")
 _COMMON_WORDS = (
@@ -195,7 +197,7 @@ class Anonymiser:
         self._stand_ins = StandIns()
         self._held: list[str] = []
         self._names: dict[str, str] = {}
-        seen = list(seen)
+        seen = [_LONG_WORD.sub("", text) for text in seen]
         self._learn("host", hosts)
         for text in seen:
             self._learn("user", (match for match in HOME.findall(text)))
@@ -241,6 +243,7 @@ class Anonymiser:
 
     def _without_strong(self, text: str) -> str:
         """Return a text without secrets, e-mail addresses, logins and the private parts of URLs."""
+        text = _LONG_WORD.sub(lambda match: f"<{len(match[0])} characters>", text)
         text = URL.sub(self._url, text)
         text = replace_secrets(text, lambda secret: secret if HELD.fullmatch(secret) else self._hold("secret", secret))
         text = _MAIL.sub(lambda match: self._hold("email", match[0]), text)

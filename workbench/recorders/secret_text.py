@@ -21,7 +21,9 @@ _PRIVATE_KEY = re.compile(
 )
 _OF_TEXT = r"(?:bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop|next)[_-]?token"
 """The names of tokens of text, which are no secrets."""
-_PREFIX = rf"(?<![A-Za-z0-9_])(?!\w*{_OF_TEXT})(?:[A-Za-z0-9]+[_.-])*"
+_PARTS = r"(?:[A-Za-z0-9]{1,40}[_.-]){0,12}"
+"""The parts of a name before the word for a secret; their number is bounded, or long texts would take forever."""
+_PREFIX = rf"(?<![A-Za-z0-9_])(?!\w*{_OF_TEXT}){_PARTS}"
 WORD = (
     r"(?:[a-z0-9]*passw(?:or)?d|passphrase|pwd|[a-z0-9]*secret|credentials?|api[_-]?key|(?:secret[_-]?)?access[_-]?key(?:[_-]?id)?"
     r"|(?:secret|private|account|auth|wandb|hub|ssh|signing|encryption|license|shared)[_-]?key(?:[_-]?id)?"
@@ -29,8 +31,8 @@ WORD = (
 )
 _VALUE = r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<bare>[^\s,;&\"'}\])]+))"
 NAMED = re.compile(rf"{_PREFIX}{WORD}(?![\w-])[\"']?\s*[=:]\s*{_VALUE}", re.IGNORECASE)
-_OPTION = re.compile(rf"(?<![\w-])--?(?:[A-Za-z0-9]+[_.-])*{WORD}(?![\w-])(?:\s+|=){_VALUE}", re.IGNORECASE)
-_OPTION_NAME = re.compile(rf"--?(?:[A-Za-z0-9]+[_.-])*{WORD}", re.IGNORECASE)
+_OPTION = re.compile(rf"(?<![\w-])--?{_PARTS}{WORD}(?![\w-])(?:\s+|=){_VALUE}", re.IGNORECASE)
+_OPTION_NAME = re.compile(rf"--?{_PARTS}{WORD}", re.IGNORECASE)
 _TEXT_TOKEN = re.compile(_OF_TEXT, re.IGNORECASE)
 _HEADER = re.compile(
     rf"(?:(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token|digest)\s+)?|x-[\w-]*(?:key|token)\s*:\s*"

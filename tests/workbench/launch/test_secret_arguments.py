@@ -1,12 +1,13 @@
 """What a job's command line keeps secret is not written into its run.json, which its owner alone can read."""
 
 import json
+import time
 
 import pytest
 
 from workbench.launch.run_manifest import record_start, write_manifest
 from workbench.recorders.files import write_json
-from workbench.recorders.secret_text import REMOVED, without_secrets
+from workbench.recorders.secret_text import REMOVED, replace_secrets, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,11 @@ def test_run_json_has_no_secret_and_is_private(tmp_path, monkeypatch):
     assert path.stat().st_mode & 0o777 == 0o640
     write_json(tmp_path / "new.json", {}, private=True)
     assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("part", ["a.", "a-", "a_", "a", "--a-", "://", "x@", "1.", "key=", "/a", "sk-ab-", "wandb "])
+def test_the_time_grows_with_the_length_of_a_text_alone(part):
+    """The command line of a job, and the texts of a hostile run, may have any length."""
+    began = time.process_time()
+    replace_secrets(part * (60_000 // len(part)), lambda _: "")
+    assert time.process_time() - began < 5
