@@ -17,6 +17,7 @@ import msgspec
 from analyzers.files import read_json
 from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
+from analyzers.words import quantity
 from workbench.recorders.secret_text import replace_secrets, without_secrets
 
 _PUBLIC_BELOW = re.compile(r"(?:site|dist)-packages|python3(?:\.\d+)?|trainer|torch|aten|c10")
@@ -235,10 +236,10 @@ class Anonymiser:
 
     def statement(self) -> str:
         """Return a sentence that says what was replaced, and what cannot be."""
-        counts = ", ".join(f"{number} of {kind}s" for kind, number in sorted(self._stand_ins.counts.items()))
+        counts = ", ".join(quantity(number, kind) for kind, number in sorted(self._stand_ins.counts.items()))
         return (
-            f"names: this report is anonymised (stand-ins: {counts or 'none were needed'}). Names that no rule knows,"
-            " such as those of modules, functions, phases and data sets, are still there: read it before you share it"
+            f"names, as this report is anonymised (replaced: {counts or 'nothing'}). Names that no rule knows, such as"
+            " those of modules, functions, phases and data sets, are still there: read it before you share it"
         )
 
     def _without_strong(self, text: str) -> str:

@@ -57,6 +57,14 @@ def test_without_permission_the_command_is_printed_and_not_started(run, tmp_path
     assert not (tmp_path / "executed").exists()
 
 
+def test_the_printed_command_hides_nothing(run, tmp_path):
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["command"] = ["sh", "-c", f"true\r\x1b[8m; touch {tmp_path}/executed\n\u202e", "--batch-size", "8"]
+    (run / "run.json").write_text(json.dumps(manifest))
+    ended = command_line.run("inspect", run, "--prove")
+    assert f"'true\\r\\x1b[8m; touch {tmp_path}/executed\\n\\u202e'" in ended.stderr
+
+
 @pytest.mark.parametrize(("answer", "is_started"), [("n\n", False), ("\n", False), ("y\n", True)])
 def test_on_a_terminal_the_person_is_asked(run, tmp_path, answer, is_started):
     here, there = pty.openpty()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analyzers.cache import locations
 from analyzers.errors import InputError
-from workbench.console import clean, note
+from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.remote.urls import is_url, local_part
 
@@ -36,7 +36,7 @@ class Permission:
         Raises:
             UsageProblem: The person said no, or cannot be asked because there is no terminal.
         """
-        note(f"--prove would start this command, which comes from the run folder:\n  {shlex.join(words)}")
+        note(f"--prove would start this command, which comes from the run folder:\n  {_shown(shlex.join(words))}")
         for line in _named_by(config or {}):
             note(f"  with {line}")
         if self.yes:
@@ -56,7 +56,12 @@ def _named_by(config: Mapping[str, object]) -> Iterator[str]:
     for section, keys in config.items():
         for key, value in keys.items() if isinstance(keys, dict) else ():
             if value and isinstance(value, str | list) and any(part in str(key) for part in _NAMES_CODE):
-                yield f"{clean(section)}.{clean(key)} = {clean(value)}"
+                yield _shown(f"{section}.{key} = {value}")
+
+
+def _shown(text: str) -> str:
+    """Return a text with every character that could be invisible, or change the terminal, as its code."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def refuse_foreign(sources: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """Make the report on a proof: whether the run fits with the advice, and the error of the predicted memory."""
 
+import shlex
+
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
 from analyzers.words import percent, quantity, signed_percent, size
@@ -63,7 +65,7 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         else f"Look at the second run: workbench inspect {data.rerun.folder}",
         ranks=[] if run.device.rank is None else [run.device.rank],
         step=run.device.oom.step if run.device.oom else run.device.step,
-        evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
+        evidence=[Evidence(text=shlex.join(data.rerun.command), source=data.rerun.folder)],
         confidence=1.0,
     )
 
@@ -82,7 +84,7 @@ def _unmeasured(run: RecordedRun, rerun: Rerun, applied: Considered) -> Finding:
         next=f"Look at the second run: workbench inspect {rerun.folder}. On a CPU, snapshots are written by"
         " `workbench.recorders.MemoryRecorder` in the script.",
         ranks=[] if run.device.rank is None else [run.device.rank],
-        evidence=[Evidence(text=" ".join(rerun.command), source=rerun.folder)],
+        evidence=[Evidence(text=shlex.join(rerun.command), source=rerun.folder)],
         confidence=0.6,
     )
 
@@ -105,7 +107,7 @@ def inconclusive(run: RecordedRun, data: ProofData, rerun: Rerun, applied: Consi
             else ""
         ),
         ranks=[] if run.device.rank is None else [run.device.rank],
-        evidence=[Evidence(text=" ".join(rerun.command), source=rerun.folder)],
+        evidence=[Evidence(text=shlex.join(rerun.command), source=rerun.folder)],
         confidence=0.6,
     )
 

@@ -1,6 +1,7 @@
 """Make the report on a second run that looked for the origin of a NaN or a spike of the loss."""
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from analyzers.parity.findings import value_name_of
@@ -152,7 +153,7 @@ def facts(data: RerunData) -> list[str]:
         texts.append(f"loss of each rank's part of the batch: {', '.join(parts)}")
     both = f"{loss(data.recorded_loss)} in the run, {loss(data.repeated_loss)} when the step was run again"
     texts.append(f"loss of step {data.step}: {both}")
-    return [*texts, " ".join(data.command)] if data.command else texts
+    return [*texts, shlex.join(data.command)] if data.command else texts
 
 
 def batch(data: RerunData) -> str:
@@ -204,7 +205,7 @@ def _nothing_finding(data: RerunData) -> Finding:
         why=why,
         next=advice_,
         step=data.step,
-        evidence=[Evidence(text=" ".join(data.command) or f"finding {data.event}")],
+        evidence=[Evidence(text=shlex.join(data.command) or f"finding {data.event}")],
         confidence=0.6,
     )
 
