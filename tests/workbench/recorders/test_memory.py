@@ -1,12 +1,15 @@
 """Record memory snapshots and traces of a single process on a CPU."""
 
 import bisect
+import copy
+import io
 import json
 import pickle
 import resource
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -401,3 +404,20 @@ def test_only_what_the_optimizer_allocates_has_its_stack(snapshot: dict) -> None
     ]
     assert inside
     assert all(inside)
+
+
+@pytest.mark.parametrize("during", [False, True], ids=["between steps", "in a recorded step"])
+def test_a_recorded_model_is_pickled_and_copied_as_without(tmp_path: Path, during: bool) -> None:
+    """What `torch.save(model)` writes needs nothing of ours where it is loaded; between steps it can be compiled."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    memory = MemoryRecorder(tmp_path, model, freq=1)
+    saved = io.BytesIO()
+    with memory.step(1) if during else nullcontext():
+        torch.save(model, saved)
+        twin = copy.deepcopy(model)
+        pickle.loads(pickle.dumps(model))(torch.ones(2, 4))
+    assert b"workbench" not in saved.getvalue()
+    assert torch.equal(twin(torch.ones(2, 4)), model(torch.ones(2, 4)))
+    if not during:
+        torch.compile(model, backend="eager", fullgraph=True)(torch.ones(2, 4))
+    memory.close()

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from workbench.recorders.memory.untraced import untraced
+from workbench.recorders.module_hooks import ModuleHook
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
@@ -91,8 +92,7 @@ class TensorHooks:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 self._handles.append(_add_gradient_hook(parameter, note_gradient))
-        for name, module in model.named_modules():
-            self._hook(module, without_wrappers(name))
+        self._on_modules: list[Removable] = []
 
     @contextmanager
     def note_saved_tensors(self) -> Iterator[None]:
@@ -101,13 +101,22 @@ class TensorHooks:
             yield
 
     def start(self) -> None:
-        """Start writing notes."""
+        """Start writing notes.
+
+        Hooks on modules are there only until `stop`: with them a model cannot be scripted, or compiled as one graph.
+        """
         self._running = True
         self._modules.clear()
+        if not self._on_modules:
+            for name, module in self._model.named_modules():
+                self._hook(module, without_wrappers(name))
 
     def stop(self) -> None:
-        """Stop writing notes; the hooks stay registered."""
+        """Stop writing notes, and remove the hooks on modules."""
         self._running = False
+        for handle in self._on_modules:
+            handle.remove()
+        self._on_modules.clear()
 
     def note_long_lived_tensors(self) -> None:
         """Write a note on each tensor that outlives a step; no hook is called if a script replaces such a tensor."""
@@ -148,7 +157,7 @@ class TensorHooks:
 
     def close(self) -> None:
         """Remove all hooks."""
-        self._running = False
+        self.stop()
         for handle in self._handles:
             handle.remove()
 
@@ -158,9 +167,10 @@ class TensorHooks:
             self._notes.append(Note(time.time_ns(), address, kind, label))
 
     def _hook(self, module: nn.Module, name: str) -> None:
-        self._handles.append(module.register_forward_pre_hook(untraced(self._before_forward(name))))
+        self._on_modules.append(module.register_forward_pre_hook(ModuleHook(untraced(self._before_forward(name)))))
         # Also after an exception: otherwise the stack of modules would keep the one that failed.
-        self._handles.append(module.register_forward_hook(untraced(self._after_forward), always_call=True))
+        hook = ModuleHook(untraced(self._after_forward))
+        self._on_modules.append(module.register_forward_hook(hook, always_call=True))
 
     def _before_forward(self, name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
         def enter(module: nn.Module, inputs: tuple[object, ...]) -> None:

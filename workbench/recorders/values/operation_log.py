@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.module_hooks import ModuleHook
 
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
 """The operations that are not logged, because their result has no values yet or gets them from another rank.
@@ -153,9 +154,9 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _hook(self, model: nn.Module) -> Iterator[Removable]:
         for name, module in model.named_modules():
             # First, so that the operations of the script's own hooks count as this module's, too.
-            yield module.register_forward_pre_hook(self._enters(without_wrappers(name)), prepend=True)
+            yield module.register_forward_pre_hook(ModuleHook(self._enters(without_wrappers(name))), prepend=True)
             # Also after an exception, which would otherwise leave the module on the stack.
-            yield module.register_forward_hook(self._leaves, always_call=True)
+            yield module.register_forward_hook(ModuleHook(self._leaves), always_call=True)
 
     def _enters(self, name: str) -> Any:
         def enter(_: nn.Module, __: object) -> None:

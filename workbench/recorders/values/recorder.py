@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.module_hooks import ModuleHook
 from workbench.recorders.own_files import OwnFile, remove_file
 from workbench.recorders.values.tensor_sums import Sums, sums_of
 
@@ -114,7 +115,7 @@ class ValueRecorder:
 
     def _hook(self, model: nn.Module) -> Iterator[Removable]:
         for name, module in self._observed(model):
-            yield module.register_forward_hook(self._after_forward(name))
+            yield module.register_forward_hook(ModuleHook(self._after_forward(name)))
 
     def _observed(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """Yield (name, module) of each module of `model` whose outputs are recorded."""

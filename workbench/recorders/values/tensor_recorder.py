@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.module_hooks import ModuleHook
 from workbench.recorders.startup.settings import run_folder
 from workbench.recorders.values.operation_log import tensors_in
 from workbench.recorders.values.recorder import ACTIVATION, Place, ValueRecorder
@@ -82,10 +83,10 @@ class TensorRecorder(ValueRecorder):
         return sums_of(tensor, factor=factor, copies=copies, projected=True)
 
     def _hook(self, model: nn.Module) -> Iterator[Removable]:
-        yield model.register_forward_pre_hook(self._start_forward)
+        yield model.register_forward_pre_hook(ModuleHook(self._start_forward))
         for name, module in self._observed(model):
             self._types[name] = type(module).__name__
-            yield module.register_forward_pre_hook(self._before_forward(name), with_kwargs=True)
+            yield module.register_forward_pre_hook(ModuleHook(self._before_forward(name)), with_kwargs=True)
         yield from super()._hook(model)
 
     def _start_forward(self, *_: object) -> None:
