@@ -21,7 +21,6 @@ import gc
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ from torch.optim import optimizer as optim
 from workbench import recorders
 
 ALLOWED_US = 50.0
+TASKS = Path("/proc/self/task")
 PROCESS_GROUP = dist.ProcessGroup
 WRAPPED = ("send", "recv", "recv_anysource", "broadcast", "reduce", "gather", "scatter")
 HOOKS = (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks)  # noqa: SLF001
@@ -92,10 +92,12 @@ def cost_us(run: Callable[[int], None], steps: int) -> float:
     return (time.process_time_ns() - started) / steps / 1e3
 
 
-def threads_us() -> float:
-    """Return the microseconds of processor time that the threads of the recorders have used so far."""
-    ours = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    return sum(int(Path(f"/proc/self/task/{one.native_id}/schedstat").read_text().split()[0]) for one in ours) / 1e3
+def threads_us(earlier: set[Path]) -> float:
+    """Return the microseconds of processor time that the threads of the recorders have used so far.
+
+    They are all but the main thread and those that were there before, in `earlier`.
+    """
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in set(TASKS.iterdir()) - earlier) / 1e3
 
 
 def main() -> None:
@@ -110,10 +112,11 @@ def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     run, switch, profiler = training(broadcasts=asked.messages), Switch(), cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder:
+        earlier = set(TASKS.iterdir())
         recorders.start(folder, steps=True)
         switch.started()
         run(500)
-        began_us, costs = threads_us(), dict[bool, list[float]]({True: [], False: []})
+        began_us, costs = threads_us(earlier), dict[bool, list[float]]({True: [], False: []})
         for block in range(asked.blocks):
             for on in (block % 2 == 0, block % 2 == 1):
                 switch.set(on=on)
@@ -121,7 +124,7 @@ def main() -> None:
                     profiler.enable()
                 costs[on].append(cost_us(run, asked.steps))
                 profiler.disable()
-        threads = (threads_us() - began_us) / (2 * asked.blocks * asked.steps)
+        threads = (threads_us(earlier) - began_us) / (2 * asked.blocks * asked.steps)
         switch.set(on=True)
         dist.destroy_process_group()
     if asked.profile:

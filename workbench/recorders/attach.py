@@ -164,9 +164,7 @@ class Attached:
         self._check_interval_s = min(_LONGEST_CHECK_INTERVAL_S, min(timeout_s, train_s) / _CHECKS_PER_TIMEOUT)
         self._ended = threading.Event()
         self._last_beat = threading.Lock()
-        pulse = threading.Thread(target=self._watch, name="workbench-pulse", daemon=True)
-        with signals.not_for_new_threads():
-            pulse.start()
+        signals.start_thread(self._watch)
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
         self._exit: SystemExit | None = None

@@ -252,21 +252,18 @@ class Backlog:
 
 
 _backlogs: "list[ref[Backlog]]" = []
-_thread: threading.Thread | None = None
+_writing_process = 0
+"""The process in which a thread writes what backlogs leave; 0 before the first."""
 
 
 def _watch(backlog: Backlog) -> bool:
     """Let the thread of this process write what `backlog` leaves; return False if no thread can be started."""
-    global _thread  # noqa: PLW0603
-    if _thread is None or not _thread.is_alive():  # a forked child has no threads but one
+    global _writing_process  # noqa: PLW0603
+    if _writing_process != os.getpid():  # a forked child has no threads but one
         _backlogs.clear()
-        thread = threading.Thread(target=_catch_up, name="workbench-writer", daemon=True)
-        try:
-            with signals.not_for_new_threads():
-                thread.start()
-        except RuntimeError:
+        if not signals.start_thread(_catch_up):
             return False
-        _thread = thread
+        _writing_process = os.getpid()
     _backlogs[:] = [*(known for known in _backlogs if known()), ref(backlog)]
     return True
 

@@ -5,6 +5,7 @@ their own, does not show them, and they run while the main thread is stuck or th
 installs later replaces ours.
 """
 
+import _thread
 import contextlib
 import ctypes
 import faulthandler
@@ -93,6 +94,20 @@ def not_for_new_threads() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_thread(run: Callable[[], object]) -> bool:
+    """Start a thread of ours, and return whether it could be started.
+
+    It takes no signals of the script, and is not in `threading.enumerate()`: a script that joins all threads, or waits
+    until it has only one, would wait forever for ours.
+    """
+    try:
+        with not_for_new_threads():
+            _thread.start_new_thread(run, ())
+    except RuntimeError:
+        return False
+    return True
 
 
 def reset_in_children(number: int, reset: Callable[[], None]) -> None:

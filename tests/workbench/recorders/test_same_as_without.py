@@ -150,6 +150,10 @@ except ChildProcessError as error: print(error, flush=True)
     ),
     # Ends.
     Row("os._exit", step="if n == 3: print('not flushed', end=''); os._exit(7)"),
+    Row(
+        "joins all threads",
+        end="[one.join() for one in threading.enumerate() if one is not threading.current_thread()]; print(threading.active_count(), flush=True)",
+    ),
     Row("sys.exit(3)", step="if n == 3: sys.exit(3)"),
     Row("sys.exit(3), no group", group="", step="if n == 3: sys.exit(3)"),
     Row("sys.exit with a text", step="if n == 3: sys.exit('a text')"),

@@ -153,9 +153,7 @@ class TerminationDelay:
         os.set_blocking(self._pipe[1], False)
         signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=False)
         signals.reset_in_children(signal.SIGTERM, self._forget_in_child)
-        waiting = threading.Thread(target=self._wait, name="termination-delay", daemon=True)
-        with signals.not_for_new_threads():
-            waiting.start()
+        signals.start_thread(self._wait)
 
     def remove(self) -> None:
         """Restore the default effect of SIGTERM."""
