@@ -126,8 +126,8 @@ def test_where_the_system_enforces_no_limit_a_thread_watches(monkeypatch):
 def test_a_child_that_is_only_watched_ends_for_lack_of_memory():
     """This happens on macOS; the parent takes the message for a refused allocation."""
     program = """
-from analyzers.child import end_for_lack_of_memory, watch_memory
-watch_memory(64 << 20, end_for_lack_of_memory)
+from analyzers.child import _end_for_lack_of_memory, watch_memory
+watch_memory(64 << 20, _end_for_lack_of_memory)
 kept = [bytearray(b"x" * (4 << 20)) for _ in range(1000)]
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=120)

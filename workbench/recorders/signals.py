@@ -13,6 +13,7 @@ import functools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -31,6 +32,7 @@ _OF_FAULTS = {
     signal.SIGSYS,
 }
 """The signals of a fault, which the thread that causes it gets; blocked, they would end the process without a stack."""
+_UNTIL_MEMORY_S, _UNTIL_STARTED_S = 0.1, 5
 _requests: set[int] = set()
 """The realtime signals on which our handler writes the stack."""
 _masks: dict[int, set[int]] = {}
@@ -100,11 +102,26 @@ def start_thread(run: Callable[[], object]) -> bool:
     """Start a thread of ours, and return whether it could be started.
 
     It takes no signals of the script, and is not in `threading.enumerate()`: a script that joins all threads, or waits
-    until it has only one, would wait forever for ours.
+    until it has only one, would wait forever for ours. Where the job has no memory left for the moment, `run` is called
+    again until it returns: Python would end the thread and print an error among the script's output.
     """
+    runs = _thread.allocate_lock()
+    runs.acquire()
+
+    def endure() -> None:
+        runs.release()
+        while True:
+            try:
+                run()
+            except MemoryError:
+                time.sleep(_UNTIL_MEMORY_S)
+            else:
+                return
+
     try:
         with not_for_new_threads():
-            _thread.start_new_thread(run, ())
+            _thread.start_new_thread(endure, ())
+            runs.acquire(timeout=_UNTIL_STARTED_S)  # a limit that the script sets next must not hit a thread half made
     except RuntimeError:
         return False
     return True
