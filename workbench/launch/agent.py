@@ -36,6 +36,7 @@ class Outcome:
     exit_code: int | None = None
     logs: Path | None = None
     first_rank: int | None = None
+    lost: list[OSError] = field(default_factory=list)
 
 
 def start(plan: Plan) -> Outcome:
@@ -65,11 +66,11 @@ def _run_command(plan: Plan, job: str) -> Outcome:
     `job` is the id of the job; all its processes inherit the id in an environment variable. The exit status of the
     command is not assigned to a rank, because it is not known which ranks the command starts.
     """
-    status, interrupted = run_child(plan.words, plan.logs)
+    status, interrupted, lost = run_child(plan.words, plan.logs)
     if interrupted:
         end_processes(job)  # a shell that a signal ended leaves its children
         return Outcome("interrupted", exit_code=status)
-    return Outcome("failed" if status else "completed", exit_code=status)
+    return Outcome("failed" if status else "completed", exit_code=status, lost=lost)
 
 
 def _silence_loggers(prefix: str) -> None:
@@ -128,7 +129,7 @@ def _run_under_agent(plan: Plan) -> Outcome:
         return Outcome("interrupted")
     finally:
         logs.close()
-    return Outcome("completed")
+    return Outcome("completed", lost=logs.lost)
 
 
 def _accept_cut_error_files() -> None:

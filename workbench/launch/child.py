@@ -1,6 +1,7 @@
 """Run the user's command as a child process: pass on its output, forward signals to it, and return how it ended."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -26,12 +27,13 @@ _DRAIN_S = 2.0
 """The seconds to wait for the rest of the output after the command's end; a daemon that it started may keep it open."""
 
 
-def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
+def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool, list[OSError]]:
     """Run a command to its end; copy its output to our own output, and to files in the folder `logs`.
 
-    Return (exit status, whether the launcher received a signal meanwhile). The exit status is -N if signal N killed the
-    command.
+    Return (exit status, whether the launcher received a signal meanwhile, why our stdout could not be written). The
+    exit status is -N if signal N killed the command. The list is empty if all that the command printed was passed on.
     """
+    lost: list[OSError] = []
     with contextlib.ExitStack() as stack:
         files = [_opened(stack, logs / name) for name in ("stdout.log", "stderr.log")]
         sinks = (sys.stdout.buffer, sys.stderr.buffer)
@@ -43,8 +45,8 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
         os.close(out_end)
         os.close(err_end)
         copies = [
-            threading.Thread(target=copy, args=(source, sink, file), daemon=True)
-            for source, sink, file in zip((out, err), sinks, files, strict=True)
+            threading.Thread(target=copy, args=(source, sink, file, failures), daemon=True)
+            for source, sink, file, failures in zip((out, err), sinks, files, (lost, []), strict=True)
         ]
         for thread in copies:
             thread.start()
@@ -52,7 +54,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
             status = wait(process, received)
         for thread in copies:
             thread.join(_DRAIN_S)
-        return status, bool(received)
+        return status, bool(received), lost
 
 
 def _opened(stack: contextlib.ExitStack, path: Path) -> BinaryIO | None:
@@ -104,11 +106,12 @@ def _read_chunk(source: int) -> bytes:
         return b""
 
 
-def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
+def copy(source: int, sink: BinaryIO, file: BinaryIO | None, lost: list[OSError]) -> None:
     """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`, if there is one.
 
-    If one of the two can no longer be written, continue with the other. But if the reader of our output has gone, as
-    `head` does, `source` is closed: the command learns of it as it would without the launcher.
+    If one of the two can no longer be written, continue with the other; if that is `sink`, add the error to `lost`. But
+    if the reader of our output has gone, as `head` does, `source` is closed: the command learns of it as it would
+    without the launcher.
     """
     sinks = [sink] if file is None else [sink, file]
     while chunk := _read_chunk(source):
@@ -119,8 +122,15 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
             except BrokenPipeError:
                 os.close(source)
                 return
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
                 sinks.remove(each)
+                if each is sink:
+                    lost.append(as_system_error(error))
+
+
+def as_system_error(error: OSError | ValueError) -> OSError:
+    """Return the error of a write; a stream that is closed raises a ValueError, which becomes that of the system."""
+    return error if isinstance(error, OSError) else OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 
 from workbench.console import note
+from workbench.launch.child import as_system_error
 
 _PIPE_BYTES = 1 << 20
 """The output that a rank may write while this process does not run, before it has to wait."""
@@ -64,6 +65,8 @@ class PipedLogs(DefaultLogsSpecs):
         self._sinks = (sys.stdout.buffer, sys.stderr.buffer) if shown else (None, None)
         self._prefixed = prefixed
         self._lock = threading.Lock()
+        self.lost: list[OSError] = []
+        """Why our own stdout could not be written; empty if all that the ranks printed was passed on."""
         self._copies: list[threading.Thread] = []
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -128,7 +131,9 @@ class PipedLogs(DefaultLogsSpecs):
                 file.flush()
         except BrokenPipeError:
             raise
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if file is self._sinks[0]:
+                self.lost.append(as_system_error(error))
             return None
         return file
 

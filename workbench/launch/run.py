@@ -62,6 +62,9 @@ def run(request: Request) -> Exit:
     for table in breakdowns(job):
         print(table)
     note(f"completed; look at it with: workbench inspect {job.folder}")
+    if outcome.lost:
+        # As with the answer of any command; the files below `logs` have all of the output.
+        raise outcome.lost[0]
     return Exit.OK
 
 
