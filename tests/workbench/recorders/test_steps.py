@@ -13,6 +13,7 @@ import pytest
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.hang.heartbeat import read_beat
 from workbench.recorders.timing.step_log import StepRecorder
+from workbench.recorders.timing.step_record import MemoryUse, StepRecord
 from workbench.recorders.timing.structured_log import export
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +55,52 @@ def test_phases_do_not_overlap_and_the_residual_is_the_rest(tmp_path: Path) -> N
         assert line["residual_ns"] == line["dur_ns"] - sum(line["phases"].values())
         assert line["residual_ns"] >= 0
         assert line["cpu_ns"]["fwd"] < line["phases"]["fwd"]
+
+
+def spin(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_short_steps_share_the_measured_processor_time(tmp_path: Path) -> None:
+    recorder = StepRecorder(tmp_path)
+    before = time.process_time_ns()
+    for step in range(1, 201):
+        with recorder.step(step):
+            with recorder.phase("fwd"):
+                spin(0.0005)
+            if step % 100 == 50:
+                with recorder.phase("wait"):
+                    time.sleep(0.05)
+                with recorder.phase("work"):
+                    spin(0.02)
+    used_ns = time.process_time_ns() - before
+    recorder.close()
+    logged = lines(tmp_path)[1:]
+    work = [line for line in logged if "work" in line["phases"]]
+    assert len(logged) == 200
+    assert all(line["cpu_ns"].keys() == line["phases"].keys() for line in logged)
+    total_ns = sum(sum(line["cpu_ns"].values()) for line in logged)
+    assert 0.5 * used_ns < total_ns < 1.5 * used_ns
+    assert all(line["cpu_ns"]["wait"] < 0.02e9 for line in work)
+    assert all(0.015e9 < line["cpu_ns"]["work"] < 0.04e9 for line in work)
+
+
+def test_a_line_is_json_whatever_the_values_and_names(tmp_path: Path) -> None:
+    recorder = StepRecorder(tmp_path)
+    with recorder.step(1) as line:
+        with recorder.phase('a "name"\n'):
+            pass
+        line.update(tokens=3, loss=float("-inf"), local_loss=1e-300, grad_norm=2)
+        line.tag("\u00e9")
+        line.seqs = {"0": 7, "default_pg": 2}
+    recorder.close()
+    written = lines(tmp_path)[1]
+    assert list(written["phases"]) == list(written["cpu_ns"]) == ['a "name"\n']
+    assert (written["loss"], written["local_loss"], written["grad_norm"]) == ("-inf", 1e-300, 2)
+    assert (written["tokens"], written["tags"], written["seqs"]) == (3, ["\u00e9"], {"0": 7, "default_pg": 2})
+    assert written.keys() == {*StepRecord.__annotations__, *MemoryUse.__annotations__}
 
 
 def test_the_heartbeat_tells_the_place(tmp_path: Path) -> None:

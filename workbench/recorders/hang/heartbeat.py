@@ -5,10 +5,9 @@ The file remains when the process has ended.
 
 import os
 import struct
-import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 
 from workbench.recorders.files import read_regular
 from workbench.recorders.own_files import Backlog, OwnFile
@@ -45,36 +44,39 @@ class Heartbeat:
             self._file.remove()
         self._pid = os.getpid()
         self._beats = 0
-        self._waiting: deque[tuple[int, int, int, str]] = deque(maxlen=1)
+        # One object, so that the thread that writes it never sees parts of two.
+        self._last: tuple[int, int, int, str] = (0, 0, 0, "")
+        self._written = self._last
         self._backlog = Backlog(self._write, interval_s=_INTERVAL_S, burst=_BURST)
 
     def beat(self, step: int, phase: str) -> None:
         """Write a heartbeat with the current step and phase (at most 32 bytes of UTF-8)."""
         self._beats += 1
-        now_ns = time.time_ns()
-        self._waiting.append((now_ns, step, self._beats, phase))
+        now_ns = time_ns()
+        self._last = (now_ns, step, self._beats, phase)
         if now_ns >= self._backlog.earliest_ns:
             self._backlog.write(now_ns)
 
     def beat_soon(self, step: int, phase: str) -> None:
         """Write a heartbeat within 0.1 s, or leave it out if another one follows before; it costs little."""
         self._beats += 1
-        self._waiting.append((time.time_ns(), step, self._beats, phase))
+        self._last = (time_ns(), step, self._beats, phase)
 
     def flush(self) -> None:
         """Write the last heartbeat to the file, if it waits to be written."""
         self._backlog.flush()
 
     def _write(self) -> None:
-        while self._waiting:
-            time_ns, step, beats, phase = self._waiting.pop()
-            self._file.put(LAYOUT.pack(time_ns, step, self._pid, beats, phase.encode()), 0)
+        while self._written is not (last := self._last):
+            self._written = last
+            now_ns, step, beats, phase = last
+            self._file.put(LAYOUT.pack(now_ns, step, self._pid, beats, phase.encode()), 0)
 
 
 def read_beat(path: Path) -> Beat | None:
     """Return the content of a heartbeat file; None if the rank has not written to it yet."""
     try:
-        time_ns, step, pid, beats, phase = LAYOUT.unpack(read_regular(path))
+        beat_ns, step, pid, beats, phase = LAYOUT.unpack(read_regular(path))
     except (OSError, struct.error):
         return None
-    return Beat(time_ns, step, pid, beats, phase.rstrip(b"\0").decode(errors="replace")) if beats else None
+    return Beat(beat_ns, step, pid, beats, phase.rstrip(b"\0").decode(errors="replace")) if beats else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from workbench.recorders.own_files import harmless
+from workbench.recorders.own_files import harmless, note_failure
 from workbench.recorders.startup.settings import settings
 
 if TYPE_CHECKING:
@@ -130,9 +130,15 @@ def patch_torchtitan() -> None:
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step begins (a hook of torch.optim)."""
-    safely(lambda: recording().before_step(optimizer))
+    try:
+        recording().before_step(optimizer)
+    except Exception as error:  # noqa: BLE001  # the job continues
+        note_failure(error)
 
 
 def _after_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step has ended (a hook of torch.optim)."""
-    safely(lambda: recording().after_step(optimizer))
+    try:
+        recording().after_step(optimizer)
+    except Exception as error:  # noqa: BLE001  # the job continues
+        note_failure(error)

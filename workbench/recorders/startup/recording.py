@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import _C
 from torch.utils.data import dataloader
 
 from workbench.recorders import automatic
@@ -34,6 +35,8 @@ _OTHERS_STEPS = 100
 
 That happens if the optimizer that counted them makes no step meanwhile.
 """
+_SHORT_NS, _SHORT_STEPS = 2_000_000, 10
+"""After a step shorter than `_SHORT_NS`, the numbers of collectives are read only at every tenth step."""
 
 
 class Recording:
@@ -57,6 +60,7 @@ class Recording:
         self._step_is_over = False
         self._optimizer: Callable[[], object] = lambda: None
         self._others_steps = 0
+        self._is_short = False
         self._idle = False
         self._failed = self._is_asked = False
         self._has_refused = False  # starting has failed, and is not tried again at every step
@@ -265,9 +269,10 @@ class Recording:
 
         Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """
-        # A dispatch mode of the script would see our operation.
-        is_seen = torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001
-        if self._in_step and isinstance(root, torch.Tensor) and not is_seen and root.numel() == 1 and root.is_cpu:
+        # A mode of the script would see our operations.
+        if not self._in_step or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack():  # noqa: SLF001
+            return
+        if isinstance(root, torch.Tensor) and root.numel() == 1 and root.is_cpu:
             self._line.local_loss = float(root.item())
 
     def _begin_step(self) -> None:
@@ -288,10 +293,12 @@ class Recording:
         if self._profiles.active:
             with self._steps.phase("profiler"):
                 self._profiles.end()
-        if self._attached:
+        # The numbers of ranks are compared at the same step, so short steps have them at the same steps, too.
+        if self._attached and (self._number % _SHORT_STEPS == 0 or not self._is_short):
             self._line.seqs = self._attached.flight.sequences()
         self._in_step = False
         self._steps.end_step()
+        self._is_short = self._line.dur_ns < _SHORT_NS
 
     def _save_memory(self, error: BaseException) -> None:
         cuda_failure.save(self._settings.folder / "memory_snapshot", error, finished_step=max(0, self._number - 1))

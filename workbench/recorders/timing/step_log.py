@@ -6,6 +6,7 @@ In any training script:
     with steps.step(n) as line:  ...  with steps.phase("fwd"): ...  line.update(tokens=..., loss=...)
 """
 
+import functools
 import gc
 import json
 import math
@@ -29,10 +30,22 @@ from workbench.recorders.timing.device_clock import DeviceClock, Spans
 from workbench.recorders.timing.step_record import MemoryUse, StepRecord
 from workbench.recorders.timing.step_table import StepTable
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_LINE = (
+    '{"step":%d,"start_ns":%d,"dur_ns":%d,"phases":{%s},"cpu_ns":{%s},"device_ns":{%s},"residual_ns":%d,"tokens":%d,'
+    '"loss":%s,"local_loss":%s,"grad_norm":%s,"memory_bytes":%d,"reserved_bytes":%d,"limit_bytes":%s,'
+    '"alloc_retries":%d,"tags":%s,"seqs":{%s}}\n'
+)
+"""A line of the step log: a JSON encoder would take four times as long, which a job with short steps would notice."""
 BETWEEN = "between"
 _RESIDUAL = "step"
 _MEMORY_INTERVAL_NS = 5_000_000
+_CLOCK_INTERVAL_NS = 4_000_000
+"""The CPU clock, a system call that visits all threads, is read in the phases of one step per such interval.
+
+So it is read in each step that is as long. The phases of other steps get the share of the CPU that they had in the last
+one that was measured, unless they take longer than `_LONG_PHASE_NS`.
+"""
+_LONG_PHASE_NS = 1_000_000
 _LINE_INTERVAL_S = 0.02
 _LINE_BURST = 5
 """Steps that are shorter than 20 ms are written together, once there have been five of them in a row."""
@@ -115,13 +128,17 @@ class StepRecorder:
         # The names of the open phases, outermost first; the first is `_RESIDUAL` within a step.
         self._open: list[str] = []
         self._wall_mark = self._cpu_mark = 0
+        # Whether the CPU clock is read at each beginning and end of a phase in this step, and of which phase it was
+        # read how much CPU a nanosecond takes.
+        self._is_measured, self._next_measured_ns = True, 0
+        self._cpu_share: dict[str, float] = {}
         self._waiting: list[tuple[StepLine, Spans]] = []
         self.current_step = 0
         self._started = 0
         self._line = StepLine(0)
         self._thread, self._pid = threading.get_ident(), rank_info.pid
         gc.callbacks.append(self._time_garbage_collection)
-        self._file.append(_ENCODER.encode(header(rank_info, device)).encode() + b"\n")
+        self._file.append(json.dumps(header(rank_info, device), separators=(",", ":")).encode() + b"\n")
         self.heartbeat.beat(0, "init")
         automatic.give_way_to_steps(self)
 
@@ -154,6 +171,9 @@ class StepRecorder:
         self._open = [_RESIDUAL]
         self.heartbeat.beat(step, _RESIDUAL)
         line.start_ns, self._started = time_ns(), perf_counter_ns()
+        self._is_measured = self._started >= self._next_measured_ns
+        if self._is_measured:
+            self._next_measured_ns = self._started + _CLOCK_INTERVAL_NS
         return line
 
     def end_step(self) -> None:
@@ -162,7 +182,8 @@ class StepRecorder:
         line.dur_ns = ended - self._started
         self._open.pop()
         if self._device is None:
-            line.memory = self._memory.read(ended)
+            memory = self._memory
+            line.memory = memory.use if ended < memory.next_ns else memory.read(ended)
             self._write_step(line)
         else:
             line.memory = self._device.memory()
@@ -173,20 +194,35 @@ class StepRecorder:
         """Record the time inside this context as phase `name`; phases inside this phase do not count for it."""
         return Phase(self, name)
 
-    def begin_phase(self, name: str) -> None:
-        """Begin phase `name`, like `phase` but without a context; call `end_phase` afterwards."""
-        self._enter(name)
-        if self._device:
+    def begin_phase(self, name: str, *, on_device: bool = True) -> None:
+        """Begin phase `name`, like `phase` but without a context; call `end_phase` afterwards.
+
+        Without `on_device`, the phase is not timed on the device; then `end_phase` gets the same.
+        """
+        wall, phases = perf_counter_ns(), self._open
+        # The residual is not measured, as it follows from the others.
+        if len(phases) > 1:
+            self._charge(wall)
+        elif self._is_measured:
+            self._cpu_mark = process_time_ns()
+        phases.append(name)
+        self._wall_mark = wall
+        self.heartbeat.beat(self.current_step, name)
+        if self._device and on_device:
             self._device.begin(name)
 
-    def end_phase(self, *, step_ends: bool = False) -> None:
+    def end_phase(self, *, step_ends: bool = False, on_device: bool = True) -> None:
         """End the phase that began last; `step_ends` says that the step ends too, so that no heartbeat is needed."""
-        if self._device:
+        phases = self._open
+        if self._device and on_device:
             self._device.end()
-        self._leave()
+        wall = perf_counter_ns()
+        self._charge(wall)
+        phases.pop()
+        self._wall_mark = wall
         if not step_ends:
             # Mostly another phase or the next step follows at once.
-            self.heartbeat.beat_soon(self.current_step, self.current_phase)
+            self.heartbeat.beat_soon(self.current_step, phases[-1] if phases else BETWEEN)
 
     def breakdown(self, *, last: bool) -> str | None:
         """Return a text table of the steps since the last table; None if the recorder has no `timing` table.
@@ -220,34 +256,30 @@ class StepRecorder:
         if info["generation"] < 2 or threading.get_ident() != self._thread or os.getpid() != self._pid:
             return
         if when == "start":
-            self._enter("gc")
+            self.begin_phase("gc", on_device=False)
         elif self.current_phase == "gc":
-            self._leave()
-            self.heartbeat.beat_soon(self.current_step, self.current_phase)
+            self.end_phase(on_device=False)
 
-    def _enter(self, name: str) -> None:
-        wall, cpu = perf_counter_ns(), process_time_ns()
-        # The residual is not measured, as it follows from the others.
-        if len(self._open) > 1:
-            self._charge(wall, cpu)
-        self._open.append(name)
-        self._wall_mark, self._cpu_mark = wall, cpu
-        self.heartbeat.beat(self.current_step, name)
-
-    def _leave(self) -> None:
-        wall, cpu = perf_counter_ns(), process_time_ns()
-        self._charge(wall, cpu)
-        self._open.pop()
-        self._wall_mark, self._cpu_mark = wall, cpu
-
-    def _charge(self, wall: int, cpu: int) -> None:
-        """Add the time since the last phase began or ended to the innermost open phase."""
+    def _charge(self, wall: int) -> None:
+        """Add the time since the last phase began or ended to the innermost open phase; `wall` is the time now."""
         # A collection of garbage may come between two steps.
         if self._open[0] is not _RESIDUAL:
             return
         name, line = self._open[-1], self._line
-        line.phases[name] = line.phases.get(name, 0) + wall - self._wall_mark
-        line.cpu_ns[name] = line.cpu_ns.get(name, 0) + cpu - self._cpu_mark
+        spent = wall - self._wall_mark
+        if self._is_measured or spent > _LONG_PHASE_NS:
+            cpu = process_time_ns()
+            spent_cpu, self._cpu_mark = cpu - self._cpu_mark, cpu
+            if not self._is_measured:
+                # The mark before is older than the phase, by some milliseconds.
+                spent_cpu = min(spent_cpu, int(spent * max(self._cpu_share.get(name, 1.0), 1.0)))
+                self._is_measured = True
+            elif spent:
+                self._cpu_share[name] = spent_cpu / spent
+        else:
+            spent_cpu = int(spent * self._cpu_share.get(name, 1.0))
+        line.phases[name] = line.phases.get(name, 0) + spent
+        line.cpu_ns[name] = line.cpu_ns.get(name, 0) + spent_cpu
 
     def _flush(self, *, last: bool) -> None:
         while self._waiting and (last or self._waiting[0][1].ready()):
@@ -259,7 +291,7 @@ class StepRecorder:
         if self.timing:
             self.timing.add(_record_of(line))
         self._lines.append(line)
-        now_ns = time_ns()
+        now_ns = line.start_ns + line.dur_ns
         if now_ns >= self._backlog.earliest_ns:
             self._backlog.write(now_ns)
 
@@ -267,7 +299,7 @@ class StepRecorder:
         lines = []
         while self._lines:
             try:
-                lines.append(_ENCODER.encode(_record_of(self._lines.popleft())) + "\n")
+                lines.append(_encoded(self._lines.popleft()))
             except (TypeError, ValueError) as error:  # a loss that is no number
                 note_failure(error)
         if lines:
@@ -332,6 +364,36 @@ def _record_of(line: StepLine) -> StepRecord:
     }
 
 
+def _encoded(line: StepLine) -> str:
+    """Return a finished step as its line in the step log, with the fields of `_record_of`."""
+    memory = line.memory or _NO_MEMORY
+    limit = memory["limit_bytes"]
+    return _LINE % (
+        *(line.step, line.start_ns, line.dur_ns, _named(line.phases), _named(line.cpu_ns)),
+        _named(line.device_ns) if line.device_ns else "",
+        *(line.dur_ns - sum(line.phases.values()), line.tokens),
+        *(_number(line.loss), _number(line.local_loss), _number(line.grad_norm)),
+        *(memory["memory_bytes"], memory["reserved_bytes"], "null" if limit is None else limit),
+        *(memory["alloc_retries"], json.dumps(line.tags) if line.tags else "[]"),
+        _named(line.seqs) if line.seqs else "",
+    )
+
+
+def _named(values: Mapping[str, int]) -> str:
+    """Return the members of a JSON object of integers."""
+    return ",".join([f"{_key(name)}:{value}" for name, value in values.items()])
+
+
+@functools.cache
+def _key(name: str) -> str:
+    return json.dumps(name)
+
+
+def _number(value: float | None) -> str:
+    """Return a number, or null, as JSON."""
+    return "null" if value is None else json.dumps(_json_number(value))
+
+
 _NO_MEMORY: MemoryUse = {"memory_bytes": 0, "reserved_bytes": 0, "limit_bytes": None, "alloc_retries": 0}
 
 
@@ -342,14 +404,14 @@ class ProcessMemory:
     """
 
     def __init__(self) -> None:
-        self._next_ns = 0
-        self._use = _NO_MEMORY
+        self.next_ns = 0
+        """When to read them again, a time of any clock."""
+        self.use = _NO_MEMORY
 
     def read(self, now_ns: int) -> MemoryUse:
-        """Return the peak so far and the limit; `now_ns` is a time of any clock."""
-        if now_ns >= self._next_ns:
-            self._next_ns = now_ns + _MEMORY_INTERVAL_NS
-            peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
-            limit = None if still_free is None else peak + still_free
-            self._use = {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}
-        return self._use
+        """Return the peak so far and the limit; `now_ns` is the time of that clock."""
+        self.next_ns = now_ns + _MEMORY_INTERVAL_NS
+        peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
+        limit = None if still_free is None else peak + still_free
+        self.use = {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}
+        return self.use
