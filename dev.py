@@ -24,7 +24,8 @@ STAMP = VENV / "set-up"
 
 def wanted() -> str:
     """Return a digest that changes when what has to be installed changes."""
-    parts = (ROOT / name for name in ("pyproject.toml", "constraints.txt"))
+    native = sorted((ROOT / "analyzers" / "native" / "src").iterdir())  # built by the installation
+    parts = (*(ROOT / name for name in ("pyproject.toml", "setup.py", "constraints.txt")), *native)
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.release.contents import PACKAGES, package_problems, same_contents, wheel_problems
+from benchmarks.release.contents import NATIVE, PACKAGES, package_problems, same_contents, wheel_problems
 
 ROOT = Path(__file__).parents[1]
 WHOLE = {
     str(path.relative_to(ROOT))
     for package in (*PACKAGES, "share")
     for path in (ROOT / package).rglob("*")
-    if path.is_file() and not {"__pycache__", "native"} & set(path.parts)
+    if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".cpp", ".hpp", ".so")
 }
 METADATA = "Metadata-Version: 2.4\nVersion: {}\nLicense-Expression: Apache-2.0\nRequires-Python: >=3.11\n\n"
 
 
-def wheel(folder, names=WHOLE, version="0.1.0"):
-    """Return the path of a wheel with empty files: those of `names`, and its metadata."""
+def wheel(folder, names=WHOLE, version="0.1.0", compiled=NATIVE):
+    """Return the path of a wheel with empty files: those of `names`, the compiled one, and its metadata."""
     path = folder / f"torch_workbench-{version}.whl"
     info = "torch_workbench-0.1.0"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in sorted(names):
+        for name in sorted({*names, compiled}):
             archive.writestr(f"{info}.data/data/{name}" if name.startswith("share/") else name, "")
         archive.writestr(f"{info}.dist-info/METADATA", METADATA.format(version))
         archive.writestr(f"{info}.dist-info/entry_points.txt", "")
@@ -62,6 +62,12 @@ def test_each_tracked_file_is_in_the_wheel(name, tmp_path):
     [problem] = wheel_problems(wheel(tmp_path, WHOLE - {name}), ROOT, WHOLE)
     assert problem.endswith("is missing in the wheel")
     assert name.rpartition("/")[2] in problem
+
+
+def test_a_wheel_without_the_native_readers_or_with_other_compiled_code_is_named(tmp_path):
+    found = list(wheel_problems(wheel(tmp_path, compiled="analyzers/native/other.so"), ROOT, WHOLE))
+    assert found[0] == f"the wheel has no {NATIVE}: was there a C++ compiler?"
+    assert found[-1] == "the wheel has analyzers/native/other.so, which users do not need"
 
 
 def test_strange_folders_and_another_version_are_named(tmp_path):

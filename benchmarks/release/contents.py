@@ -10,6 +10,9 @@ from pathlib import Path, PurePosixPath
 PACKAGES = ("analyzers", "trainer", "workbench")
 SUFFIXES = {".py", ".typed", ".md", ".css", ".tcss", ".js"}
 """The suffixes of files in our packages; compiled code, caches, recordings and notebooks have others."""
+NATIVE = "analyzers/native/_readers.abi3.so"
+"""The readers in C++, the only compiled code of a wheel; it serves all versions of Python."""
+SOURCES = "analyzers/native/src/"
 NEEDED = (
     *(f"{package}/py.typed" for package in PACKAGES),
     "workbench/SKILL.md",
@@ -20,12 +23,15 @@ NEEDED = (
 FORBIDDEN = {"tests", "fixtures", "conftest.py", "__pycache__", "benchmarks", ".venv", ".git"}
 BESIDE = {
     "PKG-INFO",
+    "MANIFEST.in",
+    "setup.py",
+    "setup.cfg",
+    "torch_workbench.egg-info",
     "pyproject.toml",
     "LICENSE",
     "README.md",
     "CHANGELOG.md",
     "constraints.txt",
-    ".gitignore",
     "share",
 }
 """What a source archive holds besides our packages."""
@@ -33,7 +39,9 @@ LARGEST_BYTES = 8 << 20
 
 
 def wheel_problems(wheel: Path, root: Path, tracked: set[str]) -> Iterator[str]:
-    """Yield a sentence for each fault of a wheel; `tracked` are the files under version control in `root`."""
+    """Yield a sentence for each fault of a wheel with the native readers; `tracked` are the files under version control
+    in `root`.
+    """
     project = project_of(root)
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"
     with zipfile.ZipFile(wheel) as archive:
@@ -43,7 +51,10 @@ def wheel_problems(wheel: Path, root: Path, tracked: set[str]) -> Iterator[str]:
     tops = {name.partition("/")[0] for name in names} - {*PACKAGES, f"{stem}.dist-info", f"{stem}.data"}
     yield from (f"the wheel has a top-level {name}" for name in sorted(tops))
     inside = {name for name in names if name.partition("/")[0] in PACKAGES}
-    yield from package_problems(inside, {name for name in tracked if name.partition("/")[0] in PACKAGES})
+    if NATIVE not in inside:
+        yield f"the wheel has no {NATIVE}: was there a C++ compiler?"
+    of_packages = {name for name in tracked if name.partition("/")[0] in PACKAGES and not name.startswith(SOURCES)}
+    yield from package_problems(inside - {NATIVE}, of_packages)
     yield from difference("share", shared, {name for name in tracked if name.startswith("share/")})
     if wheel.stat().st_size > LARGEST_BYTES:
         yield f"the wheel has {wheel.stat().st_size} bytes, more than {LARGEST_BYTES}"
@@ -96,8 +107,11 @@ def sdist_problems(archive: Path, tracked: set[str]) -> Iterator[str]:
     yield from (f"the source archive has {member.name}, no plain file" for member in members if not member.isfile())
     tops = {name.partition("/")[0] for name in names}
     yield from (f"the source archive has {name}" for name in sorted(tops - BESIDE - set(PACKAGES)))
-    yield from (f"the source archive has no {name}" for name in sorted(BESIDE - {"share", ".gitignore"} - tops))
-    strange = names - tracked - {"PKG-INFO"}
+    yield from (f"the source archive has no {name}" for name in sorted(BESIDE - tops))
+    made = {"PKG-INFO", "setup.cfg", *(name for name in names if name.startswith("torch_workbench.egg-info/"))}
+    strange = names - tracked - made
+    missing = {name for name in tracked if name.partition("/")[0] in PACKAGES} - names
+    yield from (f"the source archive has no {name}" for name in sorted(missing))
     yield from (f"the source archive's {name} is not under version control" for name in sorted(strange))
 
 

@@ -30,8 +30,10 @@ def uv() -> str:
     return shutil.which("uv") or "uv"
 
 
-def install_once(wheel: Path) -> Iterator[str]:
+def install_once(wheel: Path, readers: str = "used") -> Iterator[str]:
     """Install the wheel without torch for this Python; yield what worked.
+
+    `readers` is what `workbench doctor` must say about the native readers.
 
     Raises:
         subprocess.CalledProcessError: Something failed.
@@ -43,7 +45,11 @@ def install_once(wheel: Path) -> Iterator[str]:
         run(uv(), "--quiet", "pip", "install", "--python", python, "--constraint", ROOT / "constraints.txt", wheel)
         run(uv(), "--quiet", "pip", "check", "--python", python)
         yield f"Python {sys.version_info.major}.{sys.version_info.minor}"
-        yield from answers(Path(home) / "bin" / "workbench", Path(home) / "cache")
+        command = Path(home) / "bin" / "workbench"
+        if f'"native_readers": "{readers}"' not in (said := run(command, "doctor", "--json")):
+            raise RuntimeError(f"the native readers are not: {readers}\n{said}")
+        yield f"native readers {readers}"
+        yield from answers(command, Path(home) / "cache")
         library = (
             "import analyzers.memory, importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
         )

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from analyzers import native_readers
+from analyzers import native
 from analyzers.errors import WorkbenchError
 from analyzers.hangs.reading import native as dump_native
 from analyzers.hangs.reading import reader as dump_reader
@@ -190,7 +190,7 @@ class Strict:
     """The native module, which raises `LeftToPython` where it would leave a file to the reader in Python."""
 
     def __init__(self) -> None:
-        self.module = native_readers.installed_module()
+        self.module = native.installed_module()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -255,8 +255,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=[pair.kind for pair in PAIRS])
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
-    if native_readers.installed_module() is None:
-        sys.exit("error: the native readers are not installed\nhint: pip install ./analyzers/native")
+    if native.installed_module() is None:
+        sys.exit(
+            "error: the native readers are not installed\nhint: with a C++ compiler, pip install --no-deps --editable ."
+        )
     total = Counter[str]()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         home = asked.keep or Path(folder)

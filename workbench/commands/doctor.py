@@ -12,7 +12,7 @@ import msgspec
 
 from analyzers.cache.locations import cache_folder
 from analyzers.errors import Exit
-from analyzers.native_readers import native_state
+from analyzers.native import NativeState, native_state
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.words import joined_sentences
 from workbench.clashes import clashes
@@ -33,7 +33,6 @@ _VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_DEBUG",
     "OMP_NUM_THREADS",
-    "WORKBENCH_NATIVE",
 )
 
 
@@ -43,8 +42,7 @@ class DoctorData(msgspec.Struct, frozen=True):
     `python` is the version of Python, and `packages` maps packages to their versions (None: not installed).
     `cuda_devices` is the number of CUDA devices. `variables` has the environment variables that are set and that matter
     for recording. `tools` maps programs to their paths (None: not found). `cache` is the folder in which results are
-    kept. `native_readers` says whether the fast readers of the package torch-workbench-native are used, and if not,
-    why.
+    kept. `native_readers` says whether large recordings are read in C++, and if not, why.
     """
 
     python: str
@@ -53,17 +51,17 @@ class DoctorData(msgspec.Struct, frozen=True):
     variables: dict[str, str]
     tools: dict[str, str | None]
     cache: str
-    native_readers: str
+    native_readers: NativeState
 
 
 def examine(*, as_json: bool) -> Exit:
     """Print the report on this machine; as for every analysis, the exit status is 0 even if the report has errors."""
-    report = _diagnosis()
+    report = diagnosis()
     print(report.json().decode() if as_json else _as_text(report))
     return Exit.OK
 
 
-def _diagnosis() -> Report[DoctorData]:
+def diagnosis() -> Report[DoctorData]:
     """Return the report on the versions, devices and settings of this machine."""
     data = DoctorData(
         python=platform.python_version(),
@@ -98,6 +96,7 @@ def _installed_version(name: str) -> str | None:
 def problems(data: DoctorData) -> Iterator[Finding]:
     """Yield a finding for each wrong setting of the machine, and for each setting that limits what workbench can do."""
     yield from _training_problems(data)
+    yield from _reader_problems(data)
     yield from _torchtitan_problems()
     yield from _recorder_problems(data.variables)
     yield from clashes()
@@ -136,6 +135,28 @@ def _training_problems(data: DoctorData) -> Iterator[Finding]:
             "no CUDA device found",
             "Jobs run on CPU with gloo.",
             "on a GPU machine check `nvidia-smi`",
+        )
+
+
+_WITHOUT_NATIVE = {
+    NativeState.NOT_BUILT: "They are built when workbench is installed; there was no C++20 compiler",
+    NativeState.NOT_LOADED: "They are there, but were built for another system or Python",
+    NativeState.OTHER_VERSION: "They are there, but were built from another revision of workbench",
+}
+
+
+def _reader_problems(data: DoctorData) -> Iterator[Finding]:
+    """Yield a finding if the readers in C++ are not in use: why, and how they come into use."""
+    if data.native_readers is not NativeState.USED:
+        # What pip keeps of a build without a compiler would be installed again.
+        again = "pip install --force-reinstall --no-deps --no-cache-dir torch-workbench"
+        compiler = "" if data.tools["g++"] else "install a C++ compiler (g++ 10 or newer, or clang), then "
+        yield finding(
+            "doctor.plain_readers",
+            Severity.INFO,
+            "large recordings are read in Python, as the native readers are not in use",
+            f"{_WITHOUT_NATIVE[data.native_readers]}. The answers are the same, after two to eight times as long.",
+            f"{compiler}run `{again}`; in a clone `pip install --no-deps --editable .`",
         )
 
 
@@ -202,7 +223,9 @@ def _as_text(report: Report[DoctorData]) -> str:
     """Return the report as lines of text: the verdict, versions and devices, and each finding with its advice."""
     data = report.data
     items = [("python", data.python), *data.packages.items(), ("CUDA devices", str(data.cuda_devices))]
-    items.append(("native reading", data.native_readers))
+    used = data.native_readers is NativeState.USED
+    readers = "in C++" if used else f"in Python (those in C++: {data.native_readers})"
+    items.append(("readers", readers))
     lines = [f"{'✓' if report.verdict.status is Status.OK else '!'} {report.verdict.sentence}", ""]
     lines += [f"  {name:<16}{value or 'not installed'}" for name, value in (*items, *data.tools.items())]
     lines += [f"  {name}={value}" for name, value in data.variables.items()]

@@ -2,7 +2,7 @@
 
 from typing import IO, Any
 
-from analyzers.native_readers import native_module
+from analyzers.native import native_module
 
 
 class NativeDump(dict[str, Any]):

@@ -9,7 +9,7 @@ from analyzers.columns import Column
 from analyzers.memory.reading.incremental import CHUNK
 from analyzers.memory.reading.interning import InternTables, frame_type
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
-from analyzers.native_readers import native_module
+from analyzers.native import native_module
 from analyzers.words import bounded
 
 VOCABULARY = {

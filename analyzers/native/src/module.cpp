@@ -10,7 +10,7 @@
 namespace {
 
 // Python's reader uses this module only if the number is the one that it knows.
-constexpr long VERSION = 6;
+constexpr long VERSION = 7;
 
 template <class Read> PyObject *guarded(Read read) {
     try {
@@ -82,12 +82,12 @@ PyMethodDef FUNCTIONS[] = {
 };
 
 PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "torch_workbench_native", "Native readers of torch-workbench.", 0, FUNCTIONS, nullptr, nullptr, nullptr, nullptr,
+    PyModuleDef_HEAD_INIT, "analyzers.native._readers", "Native readers: see analyzers.native.", 0, FUNCTIONS, nullptr, nullptr, nullptr, nullptr,
 };
 
 } // namespace
 
-PyMODINIT_FUNC PyInit_torch_workbench_native(void) {
+PyMODINIT_FUNC PyInit__readers(void) {
     PyObject *module = PyModule_Create(&MODULE);
     if (module && PyModule_AddIntConstant(module, "VERSION", VERSION) < 0) {
         Py_DECREF(module);

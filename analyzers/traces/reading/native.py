@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column, Integers
-from analyzers.native_readers import native_module
+from analyzers.native import native_module
 from analyzers.traces.reading.event_table import (
     ALLOCATIONS,
     COLUMNS,
