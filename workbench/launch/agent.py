@@ -3,18 +3,23 @@
 import contextlib
 import logging
 import os
+import signal
+import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from workbench.console import note
-from workbench.launch.child import run_child, telling_ranks
+from workbench.launch.child import run_child
 from workbench.launch.guard import guarded_job
 from workbench.launch.plan import Plan
-from workbench.launch.processes import MARK, end_processes
+from workbench.launch.processes import MARK, end_processes, has_handler, read, send
 
+_ENDING = Path("dumps", ".ending")
+"""The file in the run's folder with the id of the job that a person or scheduler ends."""
 _MONITOR_S = 0.5
 """The seconds between two checks of the elastic agent for dead ranks.
 
@@ -43,7 +48,17 @@ def start(plan: Plan) -> Outcome:
     """Run the job of a plan to its end, and return how it ended."""
     job = uuid.uuid4().hex
     with _environment_set(plan.environment | {MARK: job}), guarded_job(plan.folder, job):
-        return _run_under_agent(plan) if plan.starts_ranks else _run_command(plan, job)
+        return _run_under_agent(plan, job) if plan.starts_ranks else _run_command(plan, job)
+
+
+def _say_that_it_ends(folder: Path, job: str) -> None:
+    """Tell the ranks of a job, in the folder of its run, that the SIGTERM which they get next is from outside."""
+    with contextlib.suppress(OSError):
+        path = folder / _ENDING
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(path, flags, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(job.encode())
 
 
 @contextlib.contextmanager
@@ -66,9 +81,9 @@ def _run_command(plan: Plan, job: str) -> Outcome:
     `job` is the id of the job; all its processes inherit the id in an environment variable. The exit status of the
     command is not assigned to a rank, because it is not known which ranks the command starts.
     """
-    status, interrupted, lost = run_child(plan.words, plan.logs)
+    status, interrupted, lost = run_child(plan.words, plan.logs, lambda: _say_that_it_ends(plan.folder, job))
     if interrupted:
-        end_processes(job)  # a shell that a signal ended leaves its children
+        end_processes(job, session=os.getsid(0))  # a shell that a signal ended leaves its children
         return Outcome("interrupted", exit_code=status)
     return Outcome("failed" if status else "completed", exit_code=status, lost=lost)
 
@@ -81,7 +96,7 @@ def _silence_loggers(prefix: str) -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _run_under_agent(plan: Plan) -> Outcome:
+def _run_under_agent(plan: Plan, job: str) -> Outcome:
     """Start the ranks of a plan under torchrun's elastic agent, wait for their end, and return how they ended.
 
     Each rank runs a Python module (our trainer or another) or the user's command.
@@ -113,7 +128,7 @@ def _run_under_agent(plan: Plan) -> Outcome:
         logs_specs=logs,
     )
     try:
-        with telling_ranks(config.run_id):
+        with _telling_ranks(config.run_id, lambda: _say_that_it_ends(plan.folder, job)):
             elastic_launch(config, plan.words[0])(*plan.words[1:])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -130,6 +145,57 @@ def _run_under_agent(plan: Plan) -> Outcome:
     finally:
         logs.close()
     return Outcome("completed", lost=logs.lost)
+
+
+@contextlib.contextmanager
+def _telling_ranks(run_id: str, on_end: Callable[[], None]) -> Iterator[None]:
+    """Return a context in which signals are passed on to the ranks of torchrun's agent in this process.
+
+    Each rank leads a session of its own, so the terminal's keys do not reach it. SIGUSR1, SIGUSR2 and SIGQUIT are for
+    the ranks alone, and they stop and continue with this process. By other signals the agent ends the ranks; before,
+    `on_end` is called. `run_id` is the one of the agent's settings.
+    """
+    from torch.distributed.elastic.multiprocessing import api
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    mark, end = f"TORCHELASTIC_RUN_ID={run_id}".encode(), api._terminate_process_handler  # noqa: SLF001
+
+    def ranks() -> set[int]:
+        children = b" ".join(read(path) for path in Path("/proc/self/task").glob("*/children"))
+        return {int(pid) for pid in children.split() if mark in read(Path("/proc", pid.decode(), "environ"))}
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        send(ranks(), signal.Signals(number))
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        told = {pid for pid in ranks() if has_handler(pid, number)}
+        send(told, signal.Signals(number))
+        # The kernel drops this signal where no parent is in the same session.
+        send(ranks() - told, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def quit_or_end(signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGQUIT:
+            tell(signum, frame)
+        else:
+            on_end()
+            end(signum, frame)
+
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]
+    handlers = dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT), tell)
+    if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        handlers[signal.SIGTSTP] = stop
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    # The agent installs its handler when it starts the ranks, of SIGQUIT, too.
+    api._terminate_process_handler = quit_or_end  # noqa: SLF001
+    try:
+        yield
+    finally:
+        api._terminate_process_handler = end  # noqa: SLF001
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _accept_cut_error_files() -> None:

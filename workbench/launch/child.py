@@ -10,13 +10,12 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
 from workbench.console import note
-from workbench.launch.processes import read, send
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MESSAGES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
@@ -27,11 +26,12 @@ _DRAIN_S = 2.0
 """The seconds to wait for the rest of the output after the command's end; a daemon that it started may keep it open."""
 
 
-def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool, list[OSError]]:
+def run_child(words: tuple[str, ...], logs: Path, on_end: Callable[[], None]) -> tuple[int, bool, list[OSError]]:
     """Run a command to its end; copy its output to our own output, and to files in the folder `logs`.
 
     Return (exit status, whether the launcher received a signal meanwhile, why our stdout could not be written). The
     exit status is -N if signal N killed the command. The list is empty if all that the command printed was passed on.
+    `on_end` is called before a signal that ends the command is passed on to it.
     """
     lost: list[OSError] = []
     with contextlib.ExitStack() as stack:
@@ -50,7 +50,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool, list[OSErr
         ]
         for thread in copies:
             thread.start()
-        with _passing_on(process, own_group=group == 0) as received:
+        with _passing_on(process, on_end, own_group=group == 0) as received:
             status = wait(process, received)
         for thread in copies:
             thread.join(_DRAIN_S)
@@ -134,7 +134,9 @@ def as_system_error(error: OSError | ValueError) -> OSError:
 
 
 @contextlib.contextmanager
-def _passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
+def _passing_on(
+    process: "subprocess.Popen[bytes]", on_end: Callable[[], None], *, own_group: bool
+) -> Iterator[list[float]]:
     """Return a context in which signals are passed on to the command.
 
     The context yields a list; the time of each SIGINT, SIGTERM and SIGHUP is added to it, in seconds of the monotonic
@@ -145,6 +147,7 @@ def _passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Itera
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         received.append(time.monotonic())
+        on_end()
         with contextlib.suppress(ProcessLookupError):
             if own_group:
                 os.killpg(process.pid, number)
@@ -170,30 +173,6 @@ def _passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Itera
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def telling_ranks(run_id: str) -> Iterator[None]:
-    """Return a context in which SIGUSR1 and SIGUSR2 are passed on to the ranks of torchrun's agent in this process.
-
-    The agent would end by them, without its ranks. `run_id` is the one of the agent's settings.
-    """
-    mark = f"TORCHELASTIC_RUN_ID={run_id}".encode()
-
-    def tell(number: int, _frame: FrameType | None) -> None:
-        children = b" ".join(read(path) for path in Path("/proc/self/task").glob("*/children"))
-        ranks = {int(pid) for pid in children.split() if mark in read(Path("/proc", pid.decode(), "environ"))}
-        send(ranks, signal.Signals(number))
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, tell) for number in (signal.SIGUSR1, signal.SIGUSR2)}
-    try:
-        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

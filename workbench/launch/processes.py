@@ -18,29 +18,39 @@ _GRACE_S = 30.0
 POLL_S = 0.2
 
 
-def _processes_of(job: str) -> Iterator[int]:
+def _processes_of(job: str, session: int | None = None) -> Iterator[int]:
     """Yield the ids of the processes of a job on this machine, except this process and those in `_END_BY_THEMSELVES`.
 
-    `job` is the job's id, which the environment variable `MARK` of its processes contains. Linux only.
+    `job` is the job's id, which the environment variable `MARK` of its processes contains. With `session`, only the
+    processes of that session are yielded. Linux only.
     """
     mark = f"{MARK}={job}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
         if pid != os.getpid() and mark in read(entry / "environ").split(b"\0"):
             words = set(read(entry / "cmdline").split(b"\0")) - {b""}
-            if words and not words & _END_BY_THEMSELVES:  # a zombie has no command line
+            # A zombie has no command line.
+            if words and not words & _END_BY_THEMSELVES and session in (None, _session_of(pid)):
                 yield pid
 
 
-def end_processes(job: str, grace_s: float = _GRACE_S) -> int:
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def end_processes(job: str, grace_s: float = _GRACE_S, *, session: int | None = None) -> int:
     """End the processes of a job with SIGTERM; after `grace_s` seconds, end the remaining ones with SIGKILL.
 
-    Return the number of processes that were running at first.
+    With `session`, only the processes of that session are ended: a daemon, which has its own, is to live on. Return the
+    number of processes that were running at first.
     """
-    first = set(_processes_of(job))
+    first = set(_processes_of(job, session))
     send(first, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    while (left := set(_processes_of(job))) and time.monotonic() < deadline:
+    while (left := set(_processes_of(job, session))) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     send(left, signal.SIGKILL)
     return len(first)
@@ -53,6 +63,13 @@ def send(pids: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def has_handler(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal, or ignores it."""
+    lines = read(Path("/proc", str(pid), "status")).splitlines()
+    masks = [line.split()[1] for line in lines if line.startswith((b"SigIgn:", b"SigCgt:"))]
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def read(path: Path) -> bytes:

@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 _SPARE_DESCRIPTORS = 32
+JOB_VARIABLE = "WORKBENCH_JOB"
+"""The environment variable with the id of the job; `workbench launch` sets it."""
+ENDING = ".ending"
+"""The file in `dumps` with the id of the job that a person or scheduler ends, by a signal to `workbench launch`."""
 
 
 @dataclass(frozen=True)

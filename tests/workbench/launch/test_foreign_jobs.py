@@ -3,6 +3,7 @@
 In most of them a rank only prints its rank, because torch takes seconds to import; one job trains.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -134,11 +135,10 @@ os.write(1, f"received {received}\\n".encode())
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "names"), [([], ["SIGUSR1", "SIGUSR2", "SIGQUIT"]), (["2"], ["SIGUSR1", "SIGUSR2"])]
-)
-def test_messages_to_the_launcher_reach_the_job(home, request, options, names):
+@pytest.mark.parametrize("options", [[], ["2"]])
+def test_messages_to_the_launcher_reach_the_job(home, request, options):
     """Schedulers tell a job by SIGUSR1 that its time ends; the launcher must neither end by it nor keep it."""
+    names = ["SIGUSR1", "SIGUSR2", "SIGQUIT"]
     (home / "answers.py").write_text(ANSWERS.replace("COUNT", str(len(names))))
     ranks = [word for number in options for word in ("--nproc", number)]
     command = [sys.executable, "-P", "-m", "workbench", "launch", *ranks, "--no-watch", "--", "python", "answers.py"]
@@ -158,25 +158,91 @@ def test_messages_to_the_launcher_reach_the_job(home, request, options, names):
 
 
 def states(pid: int) -> str:
-    """Return the states of a process and of the command `sleep` that it started."""
+    """Return the states of a process and of the commands `sleep` that it started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     sleeping = [each for each in children if Path(f"/proc/{each}/comm").read_text() == "sleep\n"]
     return "".join(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] for each in (pid, *sleeping))
 
 
-def test_a_command_stops_and_continues_with_the_launcher(home, request):
-    command = [sys.executable, "-P", "-m", "workbench", "launch", "--no-watch", "--", "sleep", "100"]
+@pytest.mark.parametrize(("options", "count"), [([], 1), (["--nproc", "2"], 2)])
+def test_a_command_stops_and_continues_with_the_launcher(home, request, options, count):
+    command = [sys.executable, "-P", "-m", "workbench", "launch", "--no-watch", *options, "--", "sleep", "100"]
     job = subprocess.Popen(command, cwd=home, env=environment(home), start_new_session=True)
     request.addfinalizer(job.kill)
-    for number, expected in ((None, "SS"), (signal.SIGTSTP, "TT"), (signal.SIGCONT, "SS"), (signal.SIGTERM, "")):
+    running, stopped = "S" * (1 + count), "T" * (1 + count)
+    for number, expected in ((None, running), (signal.SIGTSTP, stopped), (signal.SIGCONT, running)):
         if number is not None:
             time.sleep(0.3)  # the launcher sets its handlers after the start of the command
             os.kill(job.pid, number)
         deadline = time.monotonic() + 60
-        while expected and states(job.pid) != expected:
+        while states(job.pid).replace("R", "S") != expected:
             assert time.monotonic() < deadline, states(job.pid)
             time.sleep(0.1)
+    os.kill(job.pid, signal.SIGTERM)
     assert job.wait(60) == 130
+
+
+def wait_until(condition, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (is_met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return is_met
+
+
+def running(name: str) -> list[int]:
+    """Return the ids of the processes with a text in their command lines."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += [int(entry.name)] if name.encode() in (entry / "cmdline").read_bytes() else []
+    return found
+
+
+GROUP = """
+import os, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("words", [("--nproc", "2", "--", "python"), ("--", "torchrun", "--nproc-per-node", "2")])
+def test_ranks_end_as_soon_as_they_would_by_a_signal_to_the_launcher(home, request, words):
+    """Nobody is to blame then, so they wait for no dumps: here these would come only when the time for them is over."""
+    script = home / "group_of_two.py"
+    script.write_text(GROUP)
+    command = [sys.executable, "-P", "-m", "workbench", "launch", "--no-watch", *words, str(script)]
+    with (home / "shown").open("wb") as shown:
+        job = subprocess.Popen(command, cwd=home, env=environment(home), stdout=shown, start_new_session=True)
+    request.addfinalizer(job.kill)
+    assert wait_until(lambda: (home / "shown").read_bytes().count(b"ready") == 2, 120)
+    collectors = running(f"recorders.hang.collector\0{(home / 'outputs').resolve()}")
+    assert collectors
+    for pid in collectors:
+        os.kill(pid, signal.SIGSTOP)
+    request.addfinalizer(lambda: [os.kill(pid, signal.SIGKILL) for pid in collectors])
+    job.send_signal(signal.SIGTERM)
+    assert wait_until(lambda: not [pid for pid in processes_in(home) if pid in running(str(script))], 10)
+    assert job.wait(60) == 130
+
+
+def test_ctrl_c_leaves_a_daemon_of_the_script_alive(home, request):
+    command = [sys.executable, "-P", "-m", "workbench", "launch", "--no-watch", "--", "bash", "-c"]
+    script = "setsid sleep 101 & echo $! > daemon; sleep 102 & echo $! > child; echo ready; sleep 100"
+    job = subprocess.Popen(
+        [*command, script], cwd=home, env=environment(home), stdout=subprocess.PIPE, start_new_session=True
+    )
+    request.addfinalizer(job.kill)
+    with job.stdout as shown:
+        assert shown.readline() == b"ready\n"
+    daemon, child = (int((home / name).read_text()) for name in ("daemon", "child"))
+    time.sleep(0.3)
+    job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 130
+    assert child not in running("sleep\x00102")
+    assert daemon in running("sleep\x00101")  # one that has ended has no command line
+    os.kill(daemon, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

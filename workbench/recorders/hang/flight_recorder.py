@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from workbench.recorders import automatic, signals
-from workbench.recorders.files import RankInfo, remove_other
+from workbench.recorders.files import ENDING, JOB_VARIABLE, RankInfo, read_regular, remove_other
 from workbench.recorders.hang.new_groups import NewGroups
 from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, ThreadErrorFile, exit_report
 from workbench.recorders.hang.rank_process import PROC_IS_THERE, listens, start_ticks
@@ -102,7 +102,7 @@ class FlightRecorder:
         self._fatal_signal: FatalSignalFile | None = None
         self._thread_error: ThreadErrorFile | None = None
         self._spare: list[int] = []
-        self._termination_delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
+        self._termination_delay = TerminationDelay(self._ask_unless_ending)
 
     @staticmethod
     def prepare(folder: str | Path, buffer: int = 20000) -> None:
@@ -260,6 +260,16 @@ class FlightRecorder:
                 return False
             time.sleep(0.05)
         return True
+
+    def _ask_unless_ending(self) -> None:
+        """Request dumps because of SIGTERM, unless the launcher says that it comes from a person or scheduler.
+
+        Then no rank is to blame, and this one ends as soon as it would without recorders.
+        """
+        with contextlib.suppress(OSError):
+            if read_regular(self._dumps / ENDING).decode() == os.environ.get(JOB_VARIABLE):
+                return
+        self.ask("asked", "terminated by SIGTERM")
 
     def stop_serving(self) -> None:
         """Stop the HTTP server of this rank before the process ends; afterwards no dumps can be requested.
