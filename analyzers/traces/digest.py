@@ -28,7 +28,7 @@ LATE_IMPORTS = (
     "analyzers.traces.answers.accounts",
     "analyzers.traces.answers.allocations",
     "analyzers.traces.answers.validity",
-    "analyzers.traces.reading.templated_events",
+    "analyzers.traces.reading.reader",
     "numpy.ma",
 )
 """The modules that are imported only when a trace is read, not when its answers are found in the cache."""

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::array<std::string_view, FIELDS> EVENT_FIELDS = {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"};
 
-// As in `event_table` and `templated_events`. Times next to the largest one are left to Python.
+// As in `event_table`. Times next to the largest one are left to Python, and from 2**43 µs on a
+// double holds no nanoseconds.
 constexpr std::int64_t MICROSECONDS_BELOW = 4'499'999'999'999'999, FLOAT_EXACT_BELOW = std::int64_t{1} << 43;
 constexpr std::int64_t NUMBER_BELOW = std::int64_t{1} << 62, DEVICE_BELOW = std::int64_t{1} << 31, FIRST_TEXT_ID = -2;
 constexpr std::size_t DECIMALS = 3, DECIMALS_AT_MOST = 9;

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -126,27 +127,32 @@ class EventTable:
         `order` has the index of each event in its block. Names of threads are stored in the table at once. Events with
         impossible times get no row and are counted.
         """
+        lasts = [event.ph == "X" and event.cat != INSTANT for event in events]
+        lasting, order_of = list(compress(events, lasts)), order[np.array(lasts, bool)]
+        rest = [i for i, one in enumerate(lasts) if not one]
         self.threads += [
             (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
-            for event in events
+            for event in map(events.__getitem__, rest)
             if event.ph == "M" and event.name == "thread_name" and event.args
         ]
-        rows = [i for i, event in enumerate(events) if event.ph == "X" and event.cat != INSTANT]
-        lasting, order_of = [events[i] for i in rows], order[rows]
-        impossible = _has_impossible_time(floats([e.ts for e in lasting]), floats([e.dur or 0 for e in lasting]))
+        start, duration = [e.ts for e in lasting], [e.dur or 0 for e in lasting]
+        impossible = _has_impossible_time(floats(start), floats(duration))
         if impossible.any():
             self.impossible_times += int(impossible.sum())
-            lasting, order_of = [lasting[i] for i in np.flatnonzero(~impossible)], order_of[~impossible]
-        start, dur = nanoseconds([e.ts for e in lasting]), nanoseconds([e.dur or 0 for e in lasting])
-        columns = self.main_columns(lasting, start, start + dur)
-        return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
+            kept = np.flatnonzero(~impossible)
+            lasting, start, duration = ([values[i] for i in kept] for values in (lasting, start, duration))
+            order_of = order_of[kept]
+        start_ns = nanoseconds(start)
+        columns = self.main_columns(lasting, start_ns, start_ns + nanoseconds(duration))
+        return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, rest, order))
 
-    def allocations(self, events: Events, order: Integers) -> Integers:
-        """Return a row for each allocation or free in `events`: its index in the block, then the columns `ALLOCATIONS`.
+    def allocations(self, events: Events, rows: Sequence[int], order: Integers) -> Integers:
+        """Return a row for each allocation or free: its index in the block, then the columns `ALLOCATIONS`.
 
-        `order` has the index of each event in its block. Events with impossible times get no row and are counted.
+        They are looked for at the indices `rows` of `events`; `order` has the index of each event in its block. Events
+        with impossible times get no row and are counted.
         """
-        rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
+        rows = [i for i in rows if events[i].cat == INSTANT and events[i].name == ALLOCATION and events[i].args]
         if not rows:
             return _NO_ALLOCATIONS
         impossible = _has_impossible_time(floats([events[i].ts for i in rows]), np.zeros(len(rows)))
@@ -194,28 +200,40 @@ class EventTable:
 
         The first column of each table is the index of the event in `events`. Tables without rows are left out.
         """
-        args = [(i, event.args) for i, event in enumerate(events) if event.args]
-        tables: dict[str, list[tuple[int, ...]]] = {
-            "shape": [(i, self.shape_id(a)) for i, a in args if a.dims],
-            "autograd": [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in args if a.autograd >= 0],
-            "copy": [(i, size) for i, a in args if (a.bytes >= 0 or a.size) and (size := _copied_bytes(a)) >= 0],
-            "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
-            "unfinished": [(i,) for i, a in args if not a.finished],
-            "occupancy": [(i, self.occupancy_id(a)) for i, a in args if a.occupancy or a.limits],
-            "collective": [self.collective(i, a) for i, a in args if a.collective],
-        }
+        tables: dict[str, list[tuple[int, ...]]] = {name: [] for name in SPARSE_TABLES}
+        shape, autograd, copy, graph, unfinished, occupancy, collective = (
+            tables[name].append
+            for name in ("shape", "autograd", "copy", "graph", "unfinished", "occupancy", "collective")
+        )
+        # One pass: seven would fetch each event seven times from memory.
+        for i, event in enumerate(events):
+            if a := event.args:
+                if a.dims:
+                    shape((i, self.shape_id(a)))
+                if a.autograd >= 0:
+                    autograd((i, bounded(a.autograd), bounded(a.forward_thread)))
+                if (a.bytes >= 0 or a.size) and (size := _copied_bytes(a)) >= 0:
+                    copy((i, size))
+                if a.graph > 0:
+                    graph((i, bounded(a.graph)))
+                if not a.finished:
+                    unfinished((i,))
+                if a.occupancy or a.limits:
+                    occupancy((i, self.occupancy_id(a)))
+                if a.collective:
+                    collective(self.collective(i, a))
         return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
     def shape_id(self, args: Args) -> int:
         """Return the index of an operator's input shapes in the list of shape texts; a new text is added to it."""
-        return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
+        return self.shapes.setdefault(b"\0".join((args.dims, args.types, args.concrete)), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
         """Return the index of a kernel's occupancy in the list of occupancy texts; a new text is added to the list.
 
         The list stays short, because launches of one kernel with the same grid have the same text.
         """
-        text = b"%b\0%b\0%b\0%b" % (args.occupancy, args.warps, args.blocks, args.limits)
+        text = b"\0".join((args.occupancy, args.warps, args.blocks, args.limits))
         return self.occupancies.setdefault(text, len(self.occupancies))
 
     def collective(self, row: int, args: Args) -> tuple[int, ...]:
@@ -232,8 +250,9 @@ class EventTable:
 
     def text_ids(self, texts: Sequence[str]) -> Integers:
         """Return the index of each text in the list of distinct texts; new texts are added to it."""
-        known = self.texts
-        return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
+        for text in dict.fromkeys(texts):
+            self.text_id(text)
+        return np.fromiter(map(self.texts.__getitem__, texts), np.int64, len(texts))
 
     def id_of(self, value: object) -> int:
         """Return the number that stands for a pid, tid or stream in a column.

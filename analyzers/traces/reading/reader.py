@@ -16,7 +16,6 @@ from analyzers.files import open_regular
 from analyzers.traces.reading import native
 from analyzers.traces.reading.event_table import EventTable
 from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
-from analyzers.traces.reading.templated_events import TemplateReader
 
 _MEMBERS_AT_MOST = 1 << 20
 """The most ranks of one process group that are read; further ones are left out."""
@@ -59,7 +58,7 @@ def _read_into_table(path: Path) -> tuple[EventTable, ReadState]:
             if not state.damaged and not state.odd_tail:
                 return table, state
         table = EventTable()
-    return table, _read_file(path, ReadState(table.add, TemplateReader(table).read_block))
+    return table, _read_file(path, ReadState(table.add))
 
 
 def _read_file(path: Path, state: ReadState) -> ReadState:

@@ -28,7 +28,7 @@ from isal.igzip_lib import IsalError
 from analyzers.errors import InputError
 from analyzers.traces.reading.problems import Problem, ProblemKind
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
 """The number of bytes of a gzipped file that are read and inflated at once."""
 _HEAD_BYTES_AT_MOST = 64 << 20

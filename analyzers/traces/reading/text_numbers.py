@@ -1,8 +1,7 @@
 """Number the texts of a trace in the order of their use, whatever the order in which a reader found them.
 
-Readers find texts in different orders: the reader in Python learns frequent kinds of events first, and the native
-reader goes from event to event. With this numbering both give the same columns, and a text that no row uses is left
-out.
+Readers find texts in different orders: the reader in Python goes from column to column, the native reader from event
+to event. With this numbering both give the same columns, and a text that no row uses is left out.
 """
 
 from collections.abc import Sequence

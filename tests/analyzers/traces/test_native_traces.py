@@ -106,6 +106,31 @@ def test_a_text_that_is_no_list_of_events_is_left_to_python(content, tmp_path):
     assert not read(content, tmp_path)[1]
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        '"ph": "X", "name": "a%d", "ts": 01, "dur": 2',
+        '"ph": "X", "name": "a", "ts": %d, "dur": 2, "args": {"Input Dims": [[%d, 3]], "Input type": ["f%d"]}',
+        '"ph": "X", "name": "a", "ts": 9007199254740993.5%d, "dur": 2',
+        '"ph": "X", "name": "a", "ts": 4503599627370496%d, "dur": 2',
+        '"ph": "X", "name": "a", "ts": -%d.5, "dur": 2, "pid": -%d, "tid": "t%d"',
+        '"ph": "X", "name": "a", "ts": %d, "dur": 2.0001, "args": {"correlation": "%d", "stream": "%d"}',
+        '"ph": "X", "name": "a", "ts": %d, "dur": 2, "args": {"device": 99999999%d, "graph id": %d, "bytes": 0}',
+        '"ph": "X", "name": "a", "ts": %d, "dur": null, "args": {"correlation": -%d, "stream": 1e%d}',
+        '"ph": "X", "name": "a", "ts": %d, "args": {"Collective name": "b%d", "Process Group Name": %d, "Seq": 4}',
+        '"ph": "X", "name": "\\u006%d", "ts": 1, "dur": 2, "args": {"finished": false, "x": [{}, {"y": 0%d}]}',
+        '"ph": "X", "name": "a", "ts": 1, "dur": 2, "args": {"x": [{"a": %d},\n  {"ph": "X", "ts": %d},\n  {"a": 1}]}',
+        '"ph": "M", "name": "thread_name", "pid": %d, "tid": %d, "args": {"name": "t%d"}',
+        '"ph": "X", "cat": "cuda_profiler_range", "name": "a", "ts": %d, "args": {"c": %d, "d": %d}',
+    ],
+)
+def test_odd_events_between_plain_ones_are_equal(event, tmp_path):
+    for wide in (1, 7):
+        odd = [event % tuple(i * wide % 100 for _ in range(event.count("%d"))) for i in range(300)]
+        events = [row for i, other in enumerate(odd) for row in (other, f'"ph": "X", "name": "b", "ts": {i}, "dur": 5')]
+        assert not read(trace(*(f"{{{one}}}" for one in events)), tmp_path)[1]
+
+
 def test_only_the_events_of_the_first_list_are_read(tmp_path):
     other = ', "other": [{}, {}]'.format(EVENT.replace("aten::add", "other"), EVENT)
     assert read(trace(EVENT, EVENT, tail=other), tmp_path) == (True, "")
