@@ -13,7 +13,6 @@ import msgspec
 
 from analyzers.files import open_regular
 from analyzers.steps.reading.log_lines import Header, Line, Log, is_whole, line_of, number
-from analyzers.steps.reading.uniform_jsonl import content_of as uniform_content
 
 SPANS = {
     "fetching_batch": "data_wait",
@@ -44,19 +43,8 @@ def content_of(path: Path) -> bytes:
 
 def read(path: Path) -> Log:
     """Return the steps of a JSONL file: the step log of this project's recorder, or torchtitan's structured log."""
-    content = content_of(path)
-    head, _, rest = content.partition(b"\n")
-    # The fast way first; it gives up at the first line that differs.
-    if rest and (uniform := uniform_content(rest)) and (header := _header_in(head)):
-        return Log([header], [], content=uniform)
-    texts = content.splitlines()
+    texts = content_of(path).splitlines()
     return read_structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else read_own(texts)
-
-
-def _header_in(text: bytes) -> Header | None:
-    """Return the header in the first line of a log; None if this line is no header."""
-    row = decoded(text, Log([], []), last=False)
-    return _header_fields(row) if "schema" in row else None
 
 
 def _header_fields(row: Row) -> Header:

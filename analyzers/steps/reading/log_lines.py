@@ -3,6 +3,8 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
@@ -73,14 +75,13 @@ class Log(msgspec.Struct):
     """The content of a log file: a header for each start of the rank, and the steps in the order of writing.
 
     `torn` says that the last line is truncated; `damaged` counts other lines that are not JSON. `lines` holds the
-    steps, unless they were read directly into columns (`content`) or are from a log of another trainer (`raw`).
+    steps, unless they are from a log of another trainer (`raw`).
     """
 
     headers: list[Header]
     lines: list[Line]
     torn: bool = False
     damaged: int = 0
-    content: Content | None = None
     raw: RawTable | None = None
 
 
@@ -202,10 +203,10 @@ def _absent_in(column: str) -> float:
 
 def content_of(lines: Sequence[Line]) -> Content:
     """Return lines of a step log as columns, one for each field."""
-    fixed = {name: integers([getattr(line, name) for line in lines]) for name in _INTEGERS}
+    fixed = {name: integers([*map(attrgetter(name), lines)]) for name in _INTEGERS}
     for name in _NUMBERS:
-        fixed |= numbers(name, [getattr(line, name) for line in lines])
-    named = {field: _by_names([getattr(line, field) for line in lines], absent) for field, _, absent in NAMED}
+        fixed |= numbers(name, [*map(attrgetter(name), lines)])
+    named = {field: _by_names([*map(attrgetter(field), lines)], absent) for field, _, absent in NAMED}
     return Content(fixed, named, [line.tags for line in lines])
 
 
@@ -214,8 +215,14 @@ def _by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
 
     The value is `absent` if a mapping does not have the name.
     """
-    names = dict.fromkeys(name for content in contents for name in content)
-    return {name: integers([content.get(name, absent) for content in contents]) for name in names}
+    columns = {}
+    for name in dict.fromkeys(chain.from_iterable(contents)):
+        try:
+            values = [*map(itemgetter(name), contents)]  # nearly always all lines have the same names
+        except KeyError:
+            values = [content.get(name, absent) for content in contents]
+        columns[name] = integers(values)
+    return columns
 
 
 def numbers(name: str, values: Sequence[Any]) -> Arrays:

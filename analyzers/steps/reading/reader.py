@@ -59,7 +59,7 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
             hint = error.hint if isinstance(error, InputError) else CUT
             files.append({"headers": [], "problem": str(error), "hint": hint})
             continue
-        table.add(number, log.content or content_of(log.lines))
+        table.add(number, content_of(log.lines))
         if log.raw is None:
             files.append({"headers": log.headers, "torn": log.torn, "damaged": log.damaged})
         else:

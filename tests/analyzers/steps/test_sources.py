@@ -17,7 +17,7 @@ from analyzers.errors import InputError
 from analyzers.steps import views
 from analyzers.steps.loading import load
 from analyzers.steps.reading import jsonl, tensorboard
-from analyzers.steps.reading.log_lines import content_of
+from analyzers.steps.reading.log_lines import LARGEST, content_of
 from workbench.recorders.timing.structured_log import export
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "sources_2ranks"
@@ -414,23 +414,20 @@ ODD = [
     {"phases": {"fwd": 1, "eval": 2}, "seqs": {"pp": 9}},
     {"loss": "nan", "local_loss": None, "grad_norm": 2},
     {"limit_bytes": 1 << 40, "tokens": 1 << 70},
+    {"dur_ns": True},
+    {"phases": 7},
 ]
 
 
-@pytest.mark.parametrize("also", [[], *([odd] for odd in ODD), [{"rank": 3}], [{"dur_ns": True}], [{"phases": 7}]])
-def test_lines_of_one_kind_are_read_at_once_and_tell_the_same(tmp_path, also):
-    """Names that occur late are learned; lines that no recorder writes are decoded one by one."""
-    rows = [{"step": i} | LINE | extra for i, extra in enumerate([{}, *also, {}], 1)]
+def test_lines_may_have_names_and_values_of_their_own(tmp_path):
+    rows = [{"step": i} | LINE | extra for i, extra in enumerate([{}, *ODD], 1)]
     log = tmp_path / "rank_0.jsonl"
     log.write_text("\n".join(json.dumps(row) for row in [{"schema": "workbench.steps/1", "rank": 0}, *rows]) + "\n")
-    at_once = jsonl.read(log)
-    one_by_one = content_of(jsonl.read_own(log.read_bytes().splitlines()).lines)
-    assert (at_once.content is not None) == (also in ([], *([odd] for odd in ODD)))
-    found = at_once.content or content_of(at_once.lines)
-    assert found.fixed.keys() == one_by_one.fixed.keys()
-    for name, column in found.fixed.items():
-        np.testing.assert_array_equal(column, one_by_one.fixed[name])
-    assert {k: {n: c.tolist() for n, c in v.items()} for k, v in found.named.items()} == {
-        k: {n: c.tolist() for n, c in v.items()} for k, v in one_by_one.named.items()
-    }
-    assert found.tags == one_by_one.tags
+    found = content_of(jsonl.read(log).lines)
+    named = {field: {name: column.tolist() for name, column in of.items()} for field, of in found.named.items()}
+    assert named["phases"] == {"fwd": [3, 1, 3, 3, 3, 0], "eval": [0, 2, 0, 0, 0, 0]}
+    assert named["seqs"] == {"0": [4, -1, 4, 4, 4, 4], "pp": [-1, 9, -1, -1, -1, -1]}
+    assert found.fixed["loss_state"].tolist() == [1, 1, 2, 1, 1, 1]
+    assert found.fixed["tokens"].tolist() == [0, 0, 0, LARGEST, 0, 0]
+    assert found.fixed["dur_ns"].tolist() == [7, 7, 7, 7, -1, 7]
+    assert found.tags == [["first"]] * 6
