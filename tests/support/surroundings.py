@@ -17,15 +17,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60
 PRELOADED = ("torch", "torch.distributed.distributed_c10d", "torch._dynamo", "torch.profiler", "torch.nn.parallel")
 WITHOUT, TWO_LINES, LAUNCHER = "without", "two lines", "launcher"
 MARK = b"workbench"
+MOST_CPU_S = 8.0
+"""The CPU seconds that the recorders may take more: they import parts of torch, on a machine that others use, too."""
+FORK = """
+if n == 2:
+    pid = os.fork()
+    if pid == 0:
+        {child}
+    print("child", os.waitpid(pid, 0)[1], flush=True)
+"""
+"""Code of a step in which a child is forked; `child` is its part."""
+EVERY_SIGNAL = "[s for s in range(1, signal.NSIG) if s not in (9, 19, 32, 33)]"
 PROFILER_LINE = re.compile(rb"^([A-Z]+):[-\d]+ [:\d]+ \d+:\d+ ", re.MULTILINE)
 """The beginning of a line of torch's profiler, with the time and the process, which differ from run to run."""
 TEMPLATE = """\
@@ -183,6 +196,25 @@ class Surroundings:
         if hooked not in self._with_torch:
             self._with_torch[hooked] = Torch(environment_of(LAUNCHER if hooked else WITHOUT, "/nonexistent"))
         return self._with_torch[hooked]
+
+
+def parameters(rows: Sequence[Row], quick: Collection[str]) -> list[Any]:
+    """Return the rows as parameters of a test; those that are not in `quick` are marked as slow."""
+    import pytest  # a process that only runs scripts does not need it
+
+    return [pytest.param(row, id=row.name, marks=() if row.name in quick else (pytest.mark.slow,)) for row in rows]
+
+
+def assert_same(row: Row, surroundings: Surroundings, home: Path) -> None:
+    """Assert that the script of a row runs with the recorders as without; one line of ours on stderr is permitted."""
+    expected = surroundings.run(row, WITHOUT, home / "without")
+    for mode in (TWO_LINES, LAUNCHER):
+        ended = surroundings.run(row, mode, home / mode)
+        assert (mode, ended.status) == (mode, expected.status), ended.stderr.decode(errors="replace")
+        assert (mode, ended.stdout) == (mode, expected.stdout)
+        assert (mode, without_our_line(ended.stderr)) == (mode, without_our_line(expected.stderr))
+        assert (mode, ended.files) == (mode, expected.files)
+        assert ended.cpu_s < expected.cpu_s + MOST_CPU_S
 
 
 def environment_of(mode: str, folder: str) -> dict[str, str]:

@@ -71,6 +71,7 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
 
     If `private`, a new file can be read by its owner alone; an existing one keeps its permissions.
     """
+    require_room(len(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -97,6 +98,16 @@ def remove_other(path: Path) -> None:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             path.unlink()
+
+
+def require_room(size: int) -> None:
+    """Raise OSError if a file of `size` bytes would exceed RLIMIT_FSIZE.
+
+    Where the script has restored the default effect of SIGXFSZ, the attempt to write it would end the process.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if resource.RLIM_INFINITY != limit < size:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def require_descriptors() -> None:

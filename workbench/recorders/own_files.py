@@ -24,7 +24,7 @@ from typing import ParamSpec, TypeVar
 from weakref import ref
 
 from workbench.recorders import signals
-from workbench.recorders.files import write_bytes
+from workbench.recorders.files import require_room, write_bytes
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -118,6 +118,7 @@ class OwnFile:
     def __init__(self, path: Path, *, append: bool = False) -> None:
         self._path, self._flags = path, os.O_APPEND if append else 0
         self._fd = self._device = self._inode = -1
+        self._size = 0
         self._is_torn = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,6 +134,7 @@ class OwnFile:
         try:
             status = os.fstat(self._fd)
             if status.st_ino == self._inode and status.st_dev == self._device:
+                self._size = status.st_size
                 return self._fd
         except OSError:
             pass
@@ -151,6 +153,7 @@ class OwnFile:
             return False
         lines = b"\n" + lines if self._is_torn else lines
         try:
+            require_room(self._size + len(lines))
             written = os.write(fd, lines)
         except OSError as error:
             note_failure(self._named(error))
@@ -164,6 +167,7 @@ class OwnFile:
         if fd < 0:
             return False
         try:
+            require_room(offset + len(content))
             written = os.pwrite(fd, content, offset)
             if written < len(content):
                 os.pwrite(fd, bytes(written), offset)
@@ -199,6 +203,7 @@ class OwnFile:
             os.close(fd)
             raise FileExistsError(errno.EEXIST, "another file", str(self._path))
         self._fd, self._device, self._inode = high_descriptor(fd), status.st_dev, status.st_ino
+        self._size = status.st_size
 
 
 def high_descriptor(descriptor: int) -> int:

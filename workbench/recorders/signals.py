@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any
 
 _UNUSED_RT_SIGNALS = 6
 """The number of the highest and lowest realtime signals that are left to others: debuggers and runtimes take these."""
@@ -33,11 +34,70 @@ _OF_FAULTS = {
 }
 """The signals of a fault, which the thread that causes it gets; blocked, they would end the process without a stack."""
 _UNTIL_MEMORY_S, _UNTIL_STARTED_S = 0.1, 5
+_ours: set[int] = set()
+"""The signals for which we have registered with faulthandler."""
 _requests: set[int] = set()
 """The realtime signals on which our handler writes the stack."""
 _masks: dict[int, set[int]] = {}
 """The signals that a thread which is about to fork had blocked before, by the thread's identifier."""
 _held: dict[int, Callable[[], None]] = {}
+
+
+_faulthandler = SimpleNamespace(**vars(faulthandler))
+"""The functions of faulthandler themselves; in the module, stand-ins of ours take their place."""
+_by_script: set[int] = set()
+"""The signals for which the script has registered with faulthandler, in place of us."""
+
+
+@functools.cache
+def conceal_faulthandler() -> None:
+    """Let the functions of faulthandler tell the script only what it has done with them itself.
+
+    A script that enables faulthandler unless it is enabled, so as to see a crash on its stderr, would not do so because
+    of us. And what it registers in our place is not ours to unregister.
+    """
+    was_enabled = _faulthandler.is_enabled()
+    is_enabled = [was_enabled]
+
+    @functools.wraps(_faulthandler.enable)
+    def enable(*args: Any, **kwargs: Any) -> Any:
+        is_enabled[:] = [True]
+        return _faulthandler.enable(*args, **kwargs)
+
+    @functools.wraps(_faulthandler.disable)
+    def disable() -> Any:
+        _faulthandler.disable()
+        before, is_enabled[:] = is_enabled[0], [False]
+        return before
+
+    @functools.wraps(_faulthandler.register)
+    def register(signum: int, *args: Any, **kwargs: Any) -> Any:
+        result = _faulthandler.register(signum, *args, **kwargs)
+        _by_script.add(signum)
+        return result
+
+    @functools.wraps(_faulthandler.unregister)
+    def unregister(signum: int) -> Any:
+        if signum in _ours and signum not in _by_script:
+            return False
+        _by_script.discard(signum)
+        _ours.discard(signum)
+        return _faulthandler.unregister(signum)
+
+    module: Any = faulthandler
+    module.is_enabled = functools.wraps(_faulthandler.is_enabled)(lambda: is_enabled[0])
+    module.enable, module.disable, module.register, module.unregister = enable, disable, register, unregister
+
+
+def enable_faulthandler(descriptor: int) -> None:
+    """Let faulthandler write all stacks to a file descriptor at a fatal signal, until the script enables it itself."""
+    conceal_faulthandler()
+    _faulthandler.enable(descriptor, all_threads=True)
+
+
+def is_ours(number: int) -> bool:
+    """Return whether the handler of a signal is still ours."""
+    return number in _ours and number not in _by_script and signal.getsignal(number) == signal.SIG_DFL
 
 
 def is_free(number: int) -> bool:
@@ -72,15 +132,18 @@ def kept(number: int) -> Iterator[None]:
 
 def write_stack_on(number: int, file: IO[str] | int, *, all_threads: bool) -> None:
     """Let faulthandler write the stack to `file` when this process gets the signal `number`."""
-    faulthandler.register(number, file=file, all_threads=all_threads)
+    conceal_faulthandler()
+    _faulthandler.register(number, file=file, all_threads=all_threads)
+    _ours.add(number)
     if number >= getattr(signal, "SIGRTMIN", signal.NSIG):
         _requests.add(number)
 
 
 def release(number: int) -> None:
     """Restore the effect of the signal `number` before `write_stack_on`, unless the script has taken it meanwhile."""
-    if signal.getsignal(number) == signal.SIG_DFL:
-        faulthandler.unregister(number)
+    if is_ours(number):
+        _ours.discard(number)
+        _faulthandler.unregister(number)
 
 
 @contextlib.contextmanager

@@ -177,7 +177,7 @@ class FlightRecorder:
         The file has the process groups of the rank, its process id and start time, the address of its HTTP server, and
         the signal after which it writes its stacks: none if the script has taken that signal.
         """
-        if self._stack_signal is not None and signal.getsignal(self._stack_signal) != signal.SIG_DFL:
+        if self._stack_signal is not None and not signals.is_ours(self._stack_signal):
             self._stack_signal = None
         state = (len(dist.distributed_c10d._world.pg_names), self._stack_signal)  # noqa: SLF001
         if state == self._written:

@@ -92,7 +92,7 @@ class FatalSignalFile:
             self._file = OwnFile(path)
             self._enabled = self._file.descriptor >= 0
         if self._enabled:
-            faulthandler.enable(self._file.descriptor, all_threads=True)
+            signals.enable_faulthandler(self._file.descriptor)
 
     def close(self) -> None:
         """Delete the file, which is still empty, at a clean end of the rank.

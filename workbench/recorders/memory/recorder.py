@@ -34,7 +34,7 @@ from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
 from workbench.recorders.memory.snapshot_plan import WINDOW, SnapshotPlan
 from workbench.recorders.memory.tensor_hooks import TensorHooks
 from workbench.recorders.own_files import note_failure, save_bytes
-from workbench.recorders.timing.profiler_traces import TracePlan
+from workbench.recorders.timing.profiler_traces import TracePlan, profiler_runs
 
 _ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -102,7 +102,7 @@ class MemoryRecorder:
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False
         with ExitStack() as self._contexts:
-            if self._is_wanted(step):
+            if self._is_wanted(step) and not self._is_profiled_by_script():
                 self._begin()
             else:
                 self._history.skip()
@@ -201,8 +201,12 @@ class MemoryRecorder:
 
         A script may set a memory limit at any time, even in the middle of a step.
         """
-        if not self.is_recording and memory_room().limit is not None:
+        if not self.is_recording and memory_room().limit is not None and not self._is_profiled_by_script():
             self._begin()
+
+    def _is_profiled_by_script(self) -> bool:
+        """Return whether a profiler of the script runs, which a session of ours would empty: there is only one."""
+        return not self._on_device and profiler_runs()
 
     @contextmanager
     def _marked(self, name: str) -> Iterator[None]:

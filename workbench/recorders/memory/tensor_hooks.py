@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
@@ -26,6 +26,7 @@ ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
 PRIORITY = {PARAMETERS: 5, OPTIMIZER_STATE: 4, GRADIENTS: 3, INPUTS: 2, ACTIVATIONS: 1}
 _WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
 _MAX_NOTES = 1_000_000
+_saved: Any = torch._C._autograd  # noqa: SLF001  # its type stubs lack these functions
 
 
 class Removable(Protocol):
@@ -96,9 +97,33 @@ class TensorHooks:
 
     @contextmanager
     def note_saved_tensors(self) -> Iterator[None]:
-        """Return a context in which a note is written on each tensor that autograd saves for the backward pass."""
-        with torch.autograd.graph.saved_tensors_hooks(untraced(self._pack), lambda tensor: tensor):
-            yield
+        """Return a context in which a note is written on each tensor that autograd saves for the backward pass.
+
+        The transforms of `torch.func` refuse to run under such hooks, so ours give way to them.
+        """
+        pack, unpack = untraced(self._pack), lambda tensor: tensor
+        graph: Any = torch.autograd.graph
+        disable = graph.disable_saved_tensors_hooks
+
+        @contextmanager
+        def disable_others(message: str) -> Iterator[None]:
+            top = _saved._top_saved_tensors_default_hooks(False)  # noqa: SLF001
+            is_ours = top is not None and top[0] is pack
+            if is_ours:
+                _saved._pop_saved_tensors_default_hooks()  # noqa: SLF001
+            try:
+                with disable(message):
+                    yield
+            finally:
+                if is_ours:
+                    _saved._push_saved_tensors_default_hooks(pack, unpack)  # noqa: SLF001
+
+        graph.disable_saved_tensors_hooks = disable_others
+        try:
+            with graph.saved_tensors_hooks(pack, unpack):
+                yield
+        finally:
+            graph.disable_saved_tensors_hooks = disable
 
     def start(self) -> None:
         """Start writing notes.

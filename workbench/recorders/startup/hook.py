@@ -130,6 +130,8 @@ def patch_torchtitan() -> None:
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step begins (a hook of torch.optim)."""
+    if sys.modules["torch"].compiler.is_dynamo_compiling():  # it would trace our code into the script's graph
+        return
     try:
         recording().before_step(optimizer)
     except Exception as error:  # noqa: BLE001  # the job continues
@@ -138,6 +140,8 @@ def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
 
 def _after_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step has ended (a hook of torch.optim)."""
+    if sys.modules["torch"].compiler.is_dynamo_compiling():  # it would trace our code into the script's graph
+        return
     try:
         recording().after_step(optimizer)
     except Exception as error:  # noqa: BLE001  # the job continues

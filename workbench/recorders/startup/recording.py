@@ -93,6 +93,8 @@ class Recording:
         In a process without a process group, the first call also starts the recording. If the script has created a
         group since it called `recorders.start`, the recorders of hangs start too.
         """
+        if torch.compiler.is_dynamo_compiling():  # it would trace our code into the script's graph, and warn
+            return
         try:
             if self._attached is None and not self._idle and not self._has_refused:
                 self._has_refused = True
@@ -113,6 +115,8 @@ class Recording:
 
         It is a hook on all optimizers.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return
         try:
             is_first = optimizer is self._optimizer()
             self._others_steps = 0 if is_first else self._others_steps + 1
@@ -272,8 +276,12 @@ class Recording:
         # A mode of the script would see our operations.
         if not self._in_step or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack():  # noqa: SLF001
             return
-        if isinstance(root, torch.Tensor) and root.numel() == 1 and root.is_cpu:
-            self._line.local_loss = float(root.item())
+        # And so would a class of the script; of a DTensor, this rank's part is one of torch's own.
+        value = root if type(root) is torch.Tensor else getattr(root, "_local_tensor", None)
+        if type(value) is torch.Tensor and value.numel() == 1 and value.is_cpu:
+            number = value.item()
+            if isinstance(number, float):  # a complex one is no loss
+                self._line.local_loss = number
 
     def _begin_step(self) -> None:
         if self._steps is None or self._profiles is None:

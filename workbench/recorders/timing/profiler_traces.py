@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import _C
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
 from workbench.recorders.files import RankInfo
@@ -30,6 +31,11 @@ _OLDEST_GENERATION = 2
 def activities(device: str) -> list[ProfilerActivity]:
     """Return the profiler activities (CPU, CUDA) to record on this type of device."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+
+
+def profiler_runs() -> bool:
+    """Return whether a session of PyTorch's profiler is active in this process; there can be only one."""
+    return bool(_C._autograd._profiler_enabled())  # noqa: SLF001
 
 
 @contextmanager
@@ -134,7 +140,8 @@ class TraceRecorder:
 
     def begin(self, step: int) -> None:
         """Begin step `step`; the first call also starts the profiler, which records the steps of its schedule."""
-        self._profiler = self._profiler or self._start(step)
+        if self._profiler is None and not profiler_runs():
+            self._profiler = self._start(step)
 
     def end(self) -> None:
         """End the step in the profiler, and write the trace if it is complete."""
