@@ -139,7 +139,7 @@ def _training_problems(data: DoctorData) -> Iterator[Finding]:
 
 
 _WITHOUT_NATIVE = {
-    NativeState.NOT_BUILT: "They are built when workbench is installed; there was no C++20 compiler",
+    NativeState.NOT_BUILT: "They are built with the installation; there was no C++20 compiler, or no headers of Python",
     NativeState.NOT_LOADED: "They are there, but were built for another system or Python",
     NativeState.OTHER_VERSION: "They are there, but were built from another revision of workbench",
 }
@@ -155,7 +155,7 @@ def _reader_problems(data: DoctorData) -> Iterator[Finding]:
             "doctor.plain_readers",
             Severity.INFO,
             "large recordings are read in Python, as the native readers are not in use",
-            f"{_WITHOUT_NATIVE[data.native_readers]}. The answers are the same, after two to eight times as long.",
+            f"{_WITHOUT_NATIVE[data.native_readers]}. The answers are the same, after two to five times as long.",
             f"{compiler}run `{again}`; in a clone `pip install --no-deps --editable .`",
         )
 
