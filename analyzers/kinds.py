@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from analyzers.files import open_regular
-from analyzers.log_signs.step_logs import is_console, is_metrics_json, is_metrics_table
+from analyzers.log_signs import is_console, is_metrics_json, is_metrics_table
 
 _HEAD_BYTES = 1 << 16
 """The number of bytes at the beginning of a file that are read to recognise its kind."""

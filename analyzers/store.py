@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from analyzers.cache import entry_files, entry_folders, locations, pruning
+from analyzers.cache import entry_files, folders
 from analyzers.cache.entry_files import Columns
-from analyzers.cache.entry_folders import CacheFailure
+from analyzers.cache.folders import CacheFailure
 from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.isolation import can_fork, read_in_child
@@ -91,11 +91,11 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
     failed = CacheFailure(
         "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
     )
-    for folder in locations.folders():
+    for folder in folders.folders():
         try:
             return _load_through(folder / key, paths, reader, options, read)
         except CacheFailure as error:
-            locations.give_up(folder, error)
+            folders.give_up(folder, error)
             failed = error
     raise failed
 
@@ -121,7 +121,7 @@ def _load_through(entry: Path, paths: list[Path], reader: str, options: Options,
         if not options.cache:
             return _detached_columns(Columns(scratch, reread))
         columns = entry_files.publish(scratch, entry, reread)
-    pruning.prune_if_grown(entry)
+    folders.prune_if_grown(entry)
     return columns
 
 
@@ -140,7 +140,7 @@ def _read_columns(
     """
     left = {ReaderKilled: ATTEMPTS, ServerKilled: SERVERS}
     while True:
-        scratch = entry_folders.make_scratch(folder)
+        scratch = folders.make_scratch(folder)
         try:
             try:
                 (read or read_in_child)(paths, reader, scratch, max_memory)

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzers.cache import entry_folders, locations
+from analyzers.cache import folders
 from analyzers.errors import WorkbenchError
 from analyzers.isolation import read_in_child
 
@@ -85,7 +85,7 @@ def _scratch_folder() -> Iterator[Path]:
 
     If this process is killed before that, a later pruning of the cache deletes it.
     """
-    folder = entry_folders.make_scratch(next(locations.folders()))
+    folder = folders.make_scratch(next(folders.folders()))
     try:
         yield folder
     finally:

@@ -3,7 +3,7 @@
     python -m benchmarks.expandable SNAPSHOT ...
 
 It needs no GPU: the requests in snapshots that were recorded on GPUs are replayed by
-`analyzers.memory.replay.simulator`, once with ordinary segments, which should reserve the recorded amount, and once
+`analyzers.memory.simulator`, once with ordinary segments, which should reserve the recorded amount, and once
 with expandable segments.
 """
 
@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.memory.counterfactuals.savings import expandable_segments, remappable_bytes
+from analyzers.memory.lifetimes import Replay
 from analyzers.memory.loading import open_snapshot
-from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.simulator import simulate
+from analyzers.memory.scenarios import expandable_segments, remappable_bytes
+from analyzers.memory.simulator import simulate
 from analyzers.run import Kind, discover
 
 MIB = 1 << 20

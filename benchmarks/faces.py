@@ -139,7 +139,7 @@ async def painted(app: Painted, key: str) -> float:
 def views_of(path: Path) -> dict[str, float]:
     """Return the processor seconds of each view of a snapshot that the faces ask for; the slower of two calls."""
     from analyzers.memory import block_map, views
-    from analyzers.memory.categories.grouping import GROUPINGS
+    from analyzers.memory.grouping import GROUPINGS
     from analyzers.run import discover
 
     [artefact] = discover(path).artefacts

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from analyzers.memory import analyze
-from analyzers.memory.counterfactuals.what_if import what_if
+from analyzers.memory.what_if import what_if
 from analyzers.run import Artefact, Kind, discover
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from analyzers.memory import analyze
 from analyzers.run import Kind, discover
 from benchmarks.start_job import Start, start_job
 from trainer.config import load
-from trainer.config.mesh.stages import model_parts
+from trainer.config.mesh import model_parts
 from trainer.estimate.mesh import local_problem
 from trainer.models.decoder import init_weights, model_args
 from trainer.optim import build_optimizer

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzers.run import Kind, discover
-from analyzers.traces.export.perfetto import export
+from analyzers.traces.perfetto import export
 
 OPEN = """async text => {
     const bytes = Uint8Array.from(atob(text), one => one.charCodeAt(0));

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from man_pages import man_pages
-from trainer.config.schema import options
-from trainer.config.show import default, flag
+from trainer.config.schema import default, flag, options
 from workbench.cli import app
 from workbench.commands.capabilities import Command, Parameter, capabilities, skill
 from workbench.tui.app import WorkbenchApp
@@ -24,8 +23,8 @@ from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
-from workbench.tui.widgets.trees.stack_tree import StackTree
+from workbench.tui.widgets.common import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.trees import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 from workbench.watch.app import WatchApp
 

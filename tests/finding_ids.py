@@ -12,7 +12,7 @@ from pathlib import Path
 from analyzers.logs.findings.next_steps import STARTUP
 from analyzers.steps.model import Problem
 from analyzers.traces.findings.opportunities import REPORTED_ELSEWHERE
-from analyzers.traces.opportunity_model import OpportunityKind
+from analyzers.traces.model import OpportunityKind
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("analyzers", "workbench", "trainer")

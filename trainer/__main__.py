@@ -8,7 +8,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config import JobConfig
 from trainer.config.load import load_for_training, startup_notes
-from trainer.config.show import help_text
+from trainer.config.schema import help_text
 from trainer.distributed import leave
 from trainer.dry_run import dry_run, world_size
 from trainer.errors import ConfigError, TrainerError

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
-from trainer.config.devices import check_devices
-from trainer.config.mesh.nearest import checked_mesh
+from trainer.config.checks import checked_mesh
+from trainer.config.converters import check_devices
 from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP

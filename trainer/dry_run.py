@@ -13,13 +13,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.config import JobConfig
-from trainer.config.mesh.nearest import checked_mesh
-from trainer.config.mesh.stages import model_parts
+from trainer.config.checks import checked_mesh
+from trainer.config.mesh import model_parts
 from trainer.errors import ConfigError, TrainerError
 from trainer.estimate.depth import shallow_model, shortened
-from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem, local_problem
-from trainer.estimate.rehearsal import Rehearsal, join_fake, routed_tokens
+from trainer.estimate.rehearsal import Rehearsal, even_routing, join_fake, routed_tokens
 from trainer.models.decoder import build_model, model_args
 from trainer.optim import lr_factor
 from trainer.parallel.mesh import World

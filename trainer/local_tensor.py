@@ -16,10 +16,8 @@ from torch import Tensor
 from torch.distributed._local_tensor import LocalTensor, LocalTensorMode, maybe_disable_local_tensor_mode
 
 from trainer.config import JobConfig
-from trainer.config.checks import accumulation_steps
-from trainer.config.mesh.degrees import Degrees
-from trainer.config.mesh.nearest import checked_mesh
-from trainer.config.mesh.stages import model_parts
+from trainer.config.checks import accumulation_steps, checked_mesh
+from trainer.config.mesh import Degrees, model_parts
 from trainer.data.loader import RowLoader, Share
 from trainer.data.source import build_loader
 from trainer.distributed import seed_everything, seed_step

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.config import JobConfig, as_dict
 from trainer.config.checks import accumulation_steps
-from trainer.config.mesh.degrees import Degrees
+from trainer.config.mesh import Degrees
 from trainer.config.sections import LRScheduler
 from trainer.data.loader import Loader
 from trainer.optim import lr_factor

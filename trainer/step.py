@@ -16,8 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.config import JobConfig
 from trainer.config.checks import accumulation_steps
-from trainer.config.converters import FLOAT8
-from trainer.config.precision import uses_autocast
+from trainer.config.converters import FLOAT8, uses_autocast
 from trainer.config.sections import Compile
 from trainer.data.loader import Loader
 from trainer.float8 import precompute_scales

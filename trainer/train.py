@@ -14,14 +14,13 @@ from torch import Tensor
 
 from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import JobConfig, as_dict
-from trainer.config.mesh.stages import SPLIT_BACKWARD, schedule_name
+from trainer.config.mesh import SPLIT_BACKWARD, schedule_name
 from trainer.data.loader import Loader, RowLoader, Share
 from trainer.data.source import build_loader
 from trainer.distributed import join, seed_everything, seed_step, set_timeouts
 from trainer.faults import Faults
 from trainer.metrics import Meter, StepMetrics
-from trainer.models.decoder import build_model
-from trainer.models.document_attention import separate_documents
+from trainer.models.decoder import build_model, separate_documents
 from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import parallelize

@@ -13,13 +13,11 @@ from torch import Tensor
 from trainer.config import JobConfig
 from trainer.config.sections import Validation
 from trainer.data.loader import Loader, RowLoader, Share
-from trainer.data.source import build_loader
-from trainer.data.text import held_out_documents
+from trainer.data.source import build_loader, held_out_documents
 from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import DataError
-from trainer.local_data.files import Split
-from trainer.models.decoder import Decoder, model_args
-from trainer.models.document_attention import separate_documents
+from trainer.local_data import Split
+from trainer.models.decoder import Decoder, model_args, separate_documents
 from trainer.models.moe import moe_layers
 from trainer.parallel.mesh import World
 from trainer.step import OptimizerStep

@@ -132,7 +132,7 @@ def _incident_report(run: Run, options: Options) -> "Report[IncidentData]":
 
 def _parity_report(run: Run, options: Options) -> "Report[ParityData]":
     from analyzers import parity
-    from analyzers.parity.folder import read_runs
+    from analyzers.parity.report import read_runs
 
     runs, tolerance = read_runs(run.root)
     return parity.analyze(runs, options, tolerance)

@@ -97,7 +97,7 @@ def hang(
     now.
     """
     from workbench.commands.answers import answer
-    from workbench.commands.running_job.dumps import paths_to_read
+    from workbench.commands.running_job import paths_to_read
     from workbench.remote.local_paths import local_paths
 
     files = paths_to_read(local_paths(paths or [], keep=not read.no_cache), run, pid or [])

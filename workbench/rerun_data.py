@@ -6,7 +6,7 @@ spike. In this second run, recorders are on that would be too slow for every run
 
 import msgspec
 
-from analyzers.parity.jumps import Jumps
+from analyzers.parity.report import Jumps
 
 SPIKE = "steps.loss_spike"
 """The id of the finding that the loss jumped up for a short time."""

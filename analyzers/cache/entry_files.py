@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analyzers.cache.entry_folders import ELSEWHERE, CacheFailure, DamagedEntry, discard, failure, is_trusted
+from analyzers.cache.folders import ELSEWHERE, CacheFailure, DamagedEntry, discard, failure, is_trusted
 from analyzers.files import json_bytes, open_regular, read_whole
 from analyzers.words import bounded
 

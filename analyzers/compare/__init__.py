@@ -6,9 +6,8 @@
 `findings` says which measures became worse, and `report` has the entry point `analyze`.
 """
 
-from analyzers.compare.configuration import settings
-from analyzers.compare.model import CompareData, Measures, Row
+from analyzers.compare.model import CompareData, Measures, Row, settings
 from analyzers.compare.report import analyze
-from analyzers.steps.diff.measures import ALLOWED_CHANGES, Measure
+from analyzers.steps.diff import ALLOWED_CHANGES, Measure
 
 __all__ = ["ALLOWED_CHANGES", "CompareData", "Measure", "Measures", "Row", "analyze", "settings"]

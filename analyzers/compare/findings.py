@@ -6,13 +6,11 @@ They say which measures (such as step time) became worse, how certain this is, a
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from analyzers.compare.measuring import MeasuredRun
-from analyzers.compare.rows import Line, interval_text
+from analyzers.compare.model import Line, MeasuredRun, interval_text
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict, status_of
-from analyzers.steps.answers.losses import Quantity, first_nonfinite
-from analyzers.steps.diff.loss_parity import LossParity
-from analyzers.steps.diff.measures import ALLOWED_CHANGES, STEPS_AT_LEAST, Measure, MeasureChange
-from analyzers.steps.findings.common import CAUSE_NAMES
+from analyzers.steps.common import CAUSE_NAMES
+from analyzers.steps.diff import ALLOWED_CHANGES, STEPS_AT_LEAST, LossParity, Measure, MeasureChange
+from analyzers.steps.losses import Quantity, first_nonfinite
 from analyzers.steps.table import Steps
 from analyzers.words import (
     AS_MULTIPLE_FROM,

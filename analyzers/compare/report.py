@@ -4,21 +4,25 @@ from collections.abc import Mapping
 from os import PathLike
 
 from analyzers import run, store
-from analyzers.compare.configuration import setting_rows
 from analyzers.compare.findings import nonfinite_loss, regressions, time_causes, undecided, verdict
-from analyzers.compare.measuring import MeasuredRun, answer_or_none, changes_between, measured_pair
-from analyzers.compare.model import CompareData
-from analyzers.compare.rows import measure_lines, trace_lines
+from analyzers.compare.model import (
+    CompareData,
+    MeasuredRun,
+    answer_or_none,
+    changes_between,
+    measure_lines,
+    measured_pair,
+    setting_rows,
+    trace_lines,
+)
 from analyzers.errors import InputError
 from analyzers.memory import Diff
 from analyzers.memory import compare as compare_memory
 from analyzers.report import Finding, Input, Report, ranked, tool_version
 from analyzers.run import Kind, Run
-from analyzers.steps.diff.loss_parity import LossParity, loss_parity
-from analyzers.steps.diff.phase_changes import PhaseChange, phase_changes
-from analyzers.traces.diff import diff as trace_diff
-from analyzers.traces.diff.diff import TraceDiff
-from analyzers.traces.findings.step_change import step_change_finding
+from analyzers.steps.diff import LossParity, PhaseChange, loss_parity, phase_changes
+from analyzers.traces import diff
+from analyzers.traces.diff import TraceDiff, step_change_finding
 
 _SCHEMA = "workbench.compare/1"
 RunOrPath = Run | str | PathLike[str]
@@ -100,7 +104,7 @@ def _memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, l
 def _traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
     """Return the difference between the newest traces of two runs; None unless both have readable traces."""
     before, after = (run.newest_step(source.of(Kind.TRACE)) for source in (a, b))
-    return answer_or_none(lambda: trace_diff.compare(before, after, options)) if before and after else None
+    return answer_or_none(lambda: diff.compare(before, after, options)) if before and after else None
 
 
 def _trace_findings(traces: TraceDiff | None) -> list[Finding]:

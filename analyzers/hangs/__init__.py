@@ -15,9 +15,8 @@ writes the sentences of the report; `views` prepares tables and charts for the u
 """
 
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, HangData, Wait
-from analyzers.hangs.reading.exits import is_victim
+from analyzers.hangs.reading.exits import is_victim, read_errors
 from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.hangs.reading.torchrun_workers import read_errors
 from analyzers.hangs.report import analyze, has_ended_cleanly
 
 __all__ = [

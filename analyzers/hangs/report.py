@@ -6,8 +6,7 @@ from pathlib import Path
 
 from analyzers import store
 from analyzers.errors import InputError
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.classify.from_stacks import StackCause, cause_from_stacks, find_places
 from analyzers.hangs.classify.progress import check_progress, drop_stale
@@ -20,7 +19,7 @@ from analyzers.hangs.model import HangData, Job, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set, unreadable_dumps
 from analyzers.hangs.reading.job import load_job
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.nodes.gaps import find_gaps
+from analyzers.nodes.health import find_gaps
 from analyzers.report import Report, ranked, tool_version
 from analyzers.run import Kind, Run, discover
 

@@ -12,8 +12,7 @@ import pandas as pd
 
 from analyzers import store
 from analyzers.hangs.findings.wording import format_location
-from analyzers.hangs.graph.locations import find_locations
-from analyzers.hangs.graph.signatures import comparable
+from analyzers.hangs.graph.divergence import comparable, find_locations
 from analyzers.hangs.model import Frame, Job, Op, is_library
 from analyzers.hangs.reading.dump_sets import open_set
 from analyzers.hangs.reading.job import load_job

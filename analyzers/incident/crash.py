@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from analyzers import hangs
 from analyzers.frames import is_library
 from analyzers.hangs import ExitFile, Frame
-from analyzers.log_signs.own_hints import split_hint
-from analyzers.log_signs.relayed_errors import first_error
+from analyzers.log_signs import first_error, split_hint
 from analyzers.run import Run
 
 _LONGEST_MESSAGE = 300

@@ -6,11 +6,10 @@ from pathlib import Path
 from analyzers import store
 from analyzers.errors import InputError
 from analyzers.logs.answers.cause import find_answer
-from analyzers.logs.answers.device_memory import device_accounts
 from analyzers.logs.findings.findings import make_findings, make_verdict
-from analyzers.logs.findings.untracked import untracked_findings
 from analyzers.logs.loading import KINDS_READ, Logs, load
 from analyzers.logs.model import LogsData
+from analyzers.logs.untracked import device_accounts, untracked_findings
 from analyzers.report import Report, tool_version
 from analyzers.run import Run, discover
 

@@ -15,12 +15,12 @@ gives tables to draw. Nothing here needs torch or a GPU.
     print(device.peak_allocated_bytes, device.categories)
 """
 
-from analyzers.memory.answers.block_map import AddressContent, block_map, content_at
-from analyzers.memory.breakdown_model import Breakdown
+from analyzers.memory.across_ranks import latest, matrix
 from analyzers.memory.diff import Diff, GroupChange, Instant, between, fullest
 from analyzers.memory.model import (
     AvoidableKind,
     AvoidableUse,
+    Breakdown,
     CaughtRequest,
     Device,
     Fragmentation,
@@ -34,9 +34,9 @@ from analyzers.memory.model import (
     UnusualUse,
     WhatIf,
 )
-from analyzers.memory.ranks.across_ranks import latest, matrix
-from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.report import analyze, compare, extend
+from analyzers.memory.simulator import AddressContent, block_map, content_at
+from analyzers.memory.snapshot import CATEGORIES
 
 __all__ = [
     "CATEGORIES",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from analyzers import run, store
-from analyzers.memory.categories.grouping import GroupPath, Usage, group_live_blocks
+from analyzers.memory.grouping import GroupPath, Usage, group_live_blocks
+from analyzers.memory.lifetimes import Replay
 from analyzers.memory.loading import open_snapshot
-from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
 if TYPE_CHECKING:

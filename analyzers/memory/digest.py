@@ -11,12 +11,12 @@ import numpy as np
 
 from analyzers import unpickle
 from analyzers.columns import Column, Integers, UnsavedColumns
-from analyzers.memory.answers.describe import describe
-from analyzers.memory.categories.categorise import Guess, categorise
+from analyzers.memory.arenas import BlockArenas
+from analyzers.memory.categorise import Guess, categorise
+from analyzers.memory.describe import describe
+from analyzers.memory.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.reading import reader
-from analyzers.memory.reading.snapshot import DeviceTrace, Snapshot
-from analyzers.memory.replay.arenas import BlockArenas
-from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
+from analyzers.memory.snapshot import DeviceTrace, Snapshot
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parent)

@@ -4,8 +4,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from analyzers import store
-from analyzers.memory.reading.snapshot import Snapshot
-from analyzers.memory.replay.lifetimes import Replay
+from analyzers.memory.lifetimes import Replay
+from analyzers.memory.snapshot import Snapshot
 from analyzers.run import Artefact
 
 READER = "analyzers.memory.digest"

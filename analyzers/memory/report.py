@@ -11,16 +11,12 @@ from analyzers.device_memory import with_nccl
 from analyzers.device_memory.nccl import NcclProcess, process_of
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.memory import diff
-from analyzers.memory.answers.leaks import leaking_devices
-from analyzers.memory.findings.across_ranks import uneven_findings
-from analyzers.memory.findings.comparison import comparison_findings
-from analyzers.memory.findings.device import device_findings
-from analyzers.memory.findings.leak import leak_finding
-from analyzers.memory.findings.verdict import finding_id, verdict
+from analyzers.memory.across_ranks import uneven_findings, with_differences
+from analyzers.memory.leaks import leak_finding, leaking_devices
 from analyzers.memory.loading import READER, rank_of, step_of
 from analyzers.memory.model import Device, MemoryData
-from analyzers.memory.ranks.peers import with_differences
-from analyzers.memory.reading.snapshot import Snapshot
+from analyzers.memory.snapshot import Snapshot
+from analyzers.memory.verdict import comparison_findings, device_findings, finding_id, verdict
 from analyzers.progress import is_milestone
 from analyzers.report import Finding, Report, Verdict, merged, ranked, tool_version
 from analyzers.run import Artefact, Kind, discover, selected, unreadable
@@ -166,8 +162,8 @@ def extend(
     Raises:
         InputError: A setting is not known, or a recording lacks the data to predict its effect.
     """
-    from analyzers.memory.answers.breakdown import breakdowns  # late, as most reports do not need them
-    from analyzers.memory.counterfactuals.what_if import what_if
+    from analyzers.memory.breakdown import breakdowns  # late, as most reports do not need them
+    from analyzers.memory.what_if import what_if
 
     options = options or store.Options()
     inputs = selected(artefacts, options.rank, options.step)

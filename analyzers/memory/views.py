@@ -15,22 +15,44 @@ import pandas as pd
 from analyzers import store
 from analyzers.columns import Column, Integers
 from analyzers.errors import InputError
-from analyzers.memory.answers import allocator_state, history
-from analyzers.memory.answers.owner_tree import owner_tree
-from analyzers.memory.answers.stacks import top_stacks as largest_stacks
-from analyzers.memory.answers.step_use import live_bytes_by_group, step_uses
-from analyzers.memory.categories.allocation_phase import PHASE_NAMES, allocation_phases
-from analyzers.memory.categories.categorise import categorise
-from analyzers.memory.categories.grouping import group_live_blocks
+from analyzers.memory import allocator_state
+from analyzers.memory.arenas import BlockArenas
+from analyzers.memory.categorise import categorise
+from analyzers.memory.grouping import group_live_blocks, owner_tree
+from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.loading import open_replay, open_snapshot
 from analyzers.memory.model import StepUse
-from analyzers.memory.reading.schema import CATEGORIES, Action
-from analyzers.memory.reading.snapshot import DeviceTrace
-from analyzers.memory.replay.arenas import BlockArenas
-from analyzers.memory.replay.lifetimes import BEFORE, Replay
-from analyzers.memory.replay.phases import whole_steps
-from analyzers.memory.replay.step_clock import step_clock
+from analyzers.memory.phases import Phase, PhaseTimeline, annotated_windows, step_clock, whole_steps
+from analyzers.memory.snapshot import CATEGORIES, Action, DeviceTrace
+from analyzers.memory.stack_signs import phase_of_entries, stack_signs
+from analyzers.memory.stacks import top_stacks as largest_stacks
+from analyzers.memory.training_loop import live_bytes_by_group, step_uses
 from analyzers.run import Artefact
+
+_OLDER = len(Phase)
+"""The number that stands for the phase of blocks that were allocated before the trace begins."""
+PHASE_NAMES = {
+    Phase.NONE: "other",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+    _OLDER: "before the trace",
+}
+_ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "Optimizer.step"}
+"""The prefix of the annotations that mark each phase; this project's recorder and PyTorch's optimizer write them."""
+
+
+def allocation_phases(replay: Replay) -> Integers:
+    """Return the training phase in which each block was allocated, as a key of `PHASE_NAMES`.
+
+    An annotation that marks a phase has priority. Without one, the stack that allocated the block shows the phase.
+    """
+    trace, born = replay.trace, replay.lifetimes.born
+    phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
+    for annotated, prefix in _ANNOTATION_OF.items():
+        phase = np.where(annotated_windows(trace, prefix).contains(born), int(annotated), phase)
+    return np.where(born == BEFORE, _OLDER, phase)
+
 
 _STATE_NAMES = ("inactive", "active", "pending_free")
 Window = tuple[int, int]
@@ -134,7 +156,7 @@ def reserved_ranges(
 
     See `answers.history.segment_lives` for the columns.
     """
-    return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
+    return allocator_state.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
 def events(
@@ -149,14 +171,14 @@ def events(
 
     If `text` is given, only the entries that match it are counted and returned.
     """
-    return history.events(open_replay(artefact, options, device), first, count, text)
+    return allocator_state.events(open_replay(artefact, options, device), first, count, text)
 
 
 def search(
     artefact: Artefact, text: str, options: store.Options | None = None, device: int = 0, limit: int = 100
 ) -> pd.DataFrame:
     """Return a table of the blocks that match a frame, label, category, address or size (`history.search_blocks`)."""
-    return history.search_blocks(open_replay(artefact, options, device), text, limit)
+    return allocator_state.search_blocks(open_replay(artefact, options, device), text, limit)
 
 
 def settings(artefact: Artefact, options: store.Options | None = None) -> pd.DataFrame:

@@ -9,9 +9,8 @@ modules that begin with `bisect` compare two runs that also recorded the inputs 
 spike of the loss began.
 """
 
-from analyzers.parity.bisect_model import BisectData
 from analyzers.parity.bisect_report import BisectReport, bisect
-from analyzers.parity.model import NamedRun, ParityData
+from analyzers.parity.model import BisectData, NamedRun, ParityData
 from analyzers.parity.report import TOLERANCE, analyze
 
 __all__ = ["TOLERANCE", "BisectData", "BisectReport", "NamedRun", "ParityData", "analyze", "bisect"]

@@ -8,10 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analyzers.columns import Floats
-from analyzers.parity.answers import KEY, common_values
-from analyzers.parity.bisect_model import Cause, Divergence
-from analyzers.parity.model import Phase, ValueKind
-from analyzers.parity.reading import KINDS
+from analyzers.parity.model import Cause, Divergence, Phase, ValueKind
+from analyzers.parity.reading import KEY, KINDS, common_values
 
 _ROUNDOFF = {
     "float64": 2.0**-53,

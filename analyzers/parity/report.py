@@ -1,23 +1,35 @@
 """Compare several runs of one training: `analyze` returns a report on whether they compute the same."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from analyzers import run, store
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.parity.answers import common_values, curve_difference, first_difference, value_table
+from analyzers.files import read_whole
 from analyzers.parity.findings import findings_of, verdict
-from analyzers.parity.model import Curve, NamedRun, ParityData, RunParity, ValueKind
-from analyzers.parity.reading import KINDS
+from analyzers.parity.model import Curve, NamedRun, ParityData, Phase, RunParity, ValueKind
+from analyzers.parity.reading import (
+    KINDS,
+    common_values,
+    curve_difference,
+    first_difference,
+    relative_difference,
+    value_table,
+)
 from analyzers.report import Input, Report, ranked, tool_version
-from analyzers.run import Kind, Run
-from analyzers.steps.answers.losses import mean_by_step
+from analyzers.run import Artefact, Kind, Run
 from analyzers.steps.loading import load
+from analyzers.steps.losses import mean_by_step
 from analyzers.steps.table import Steps
+from analyzers.writing import write_whole
 
 _SCHEMA = "workbench.parity/1"
 READER = "analyzers.parity.reading"
@@ -145,3 +157,227 @@ def mesh_of(value: Any) -> dict[str, int]:
     """Return {mesh dimension: degree} from the field `mesh` of `run.json`; values that are no integers are left out."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {str(name): degree for name, degree in pairs if isinstance(degree, int)}
+
+
+# Read and write `parity.json`: the names and folders of the runs that `workbench parity` has compared.
+
+FILE = "parity.json"
+_RUNS_AT_MOST = 1000
+
+
+class RunFolder(msgspec.Struct, frozen=True):
+    """The name of a run, and the name of its folder beside `parity.json`."""
+
+    name: str
+    folder: str
+
+
+class Meshes(msgspec.Struct, frozen=True):
+    """The content of `parity.json`: the runs, and the relative difference that is allowed between them."""
+
+    runs: list[RunFolder]
+    tolerance: float = TOLERANCE
+    schema: str = "workbench.meshes/1"
+
+
+def write_runs(folder: Path, runs: Sequence[NamedRun], tolerance: float) -> None:
+    """Write the names and folders of runs to `parity.json` in `folder`, which holds the folders of the runs.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    meshes = Meshes([RunFolder(run.name, Path(run.folder).name) for run in runs], tolerance)
+    write_whole(folder / FILE, msgspec.json.encode(meshes).decode() + "\n")
+
+
+def read_runs(folder: Path) -> tuple[list[NamedRun], float]:
+    """Return (runs, relative difference allowed between them) from the `parity.json` in a folder.
+
+    Raises:
+        InputError: There is no such file, or it is damaged, or it names folders outside of `folder`.
+    """
+    try:
+        meshes = msgspec.json.decode(read_whole(folder / FILE), type=Meshes)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{folder / FILE}: {error}", "give the --folder of workbench parity, or --run again"
+        ) from error
+    # A file from elsewhere may not lead to other folders.
+    is_below = all(run.folder == Path(run.folder).name not in ("", "..") for run in meshes.runs)
+    if not (is_below and meshes.tolerance >= 0 and len(meshes.runs) <= _RUNS_AT_MOST):
+        raise InputError(f"{folder / FILE}: no list of runs of this folder", "run workbench parity again")
+    return [NamedRun(run.name, folder / run.folder) for run in meshes.runs], meshes.tolerance
+
+
+# Find the tensor of a recorded run whose norm jumped first: where a spike of the loss began.
+#
+# `debug.record_values` and `recorders.record_tensors` record the tensors that are read here. A tensor jumps in a step
+# if its norm is above `FACTOR` times its largest norm in all recorded steps before, of which there are at least
+# `STEPS_BEFORE`.
+
+FACTOR = 2.0
+STEPS_BEFORE = 2
+PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "gradient": Phase.GRADIENT}
+
+
+class Jump(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded tensor whose norm jumped in a step.
+
+    `norm` is its norm in `step` (infinite, null in JSON, if the tensor is not finite). `before` is its largest norm in
+    the earlier recorded steps. A norm jumps if it is more than twice as large as `before`.
+    """
+
+    step: int
+    kind: ValueKind
+    tensor: str
+    norm: float
+    before: float
+
+    @property
+    def factor(self) -> float:
+        """How many times larger the norm is than the largest norm before; infinite if the largest norm before was 0."""
+        return self.norm / self.before if self.before else math.inf
+
+
+class Jumps(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors that jumped first, in the first step in which the gradient of a parameter jumped.
+
+    `forward` is the first output of a module that jumped in this step, and `backward` is the first gradient of a
+    module's output that jumped (None: none did). `gradient` is the first gradient of a parameter that jumped. The order
+    is the order of computation. `largest` is the gradient of a parameter that grew by the largest factor. `share` is
+    the fraction of the parameters' gradients that jumped, from 0 to 1.
+    """
+
+    step: int
+    forward: Jump | None
+    backward: Jump | None
+    gradient: Jump
+    largest: Jump
+    share: float
+
+
+def first_jumps(files: Sequence[Artefact], last_step: int, options: store.Options | None = None) -> Jumps | None:
+    """Return the first jumps up to the step `last_step`; None if no gradient jumped, or too few steps are recorded.
+
+    `files` are the files with recorded tensors of all ranks.
+    """
+    columns = store.load([file.path for file in files], READER, options or store.Options())
+    return _jumps_in(value_table(columns), last_step)
+
+
+def _jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
+    """Return the first jumps in a table of recorded tensors (see `value_table`); None if no gradient jumped.
+
+    Only the steps up to `last_step` count.
+    """
+    table = _with_norms(table[table["step"] <= last_step])
+    gradients = table[table["phase"] == Phase.GRADIENT]
+    jumped = gradients[_is_jump(gradients)]
+    if jumped.empty:
+        return None
+    step = int(jumped["step"].min())
+    at = table[table["step"] == step].sort_values(["phase", "file", "row"], kind="stable")
+    first = {name: _first_of(at[at["phase"] == phase]) for name, phase in PHASES.items()}
+    now = jumped[jumped["step"] == step]
+    largest = now.iloc[int((now["norm"] / now["before"]).to_numpy().argmax())]
+    own = gradients[gradients["step"] == step]
+    gradient = first["gradient"]
+    assert gradient is not None, "a gradient jumped in this step"
+    return Jumps(
+        step=step,
+        forward=first["forward"],
+        backward=first["backward"],
+        gradient=gradient,
+        largest=_jump_of(largest),
+        share=float(_is_jump(own).mean()),
+    )
+
+
+def _with_norms(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with three columns added, which compare a tensor with earlier steps.
+
+    `norm` is the norm of the tensor (infinite if it is not finite), `before` its largest norm in the earlier recorded
+    steps, and `steps_before` the number of these steps.
+    """
+    square = table["square"].to_numpy(np.float64)
+    table = table.assign(norm=np.where(np.isfinite(square), np.sqrt(np.abs(square)), np.inf))
+    grouped = table.sort_values("step", kind="stable").groupby(["kind", "name"], sort=False)["norm"]
+    # Shifted by one, because a norm is compared with those of earlier steps only.
+    before = grouped.transform(lambda norms: norms.cummax().shift())
+    # These are in the order of steps; pandas aligns them with the rows by their index.
+    return table.assign(before=before, steps_before=grouped.cumcount())
+
+
+def _is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return, for each row of `_with_norms`, whether the norm of its tensor jumps in this step.
+
+    It jumps if it is more than `FACTOR` times the largest norm in the earlier recorded steps, and there are at least
+    `STEPS_BEFORE` of these.
+    """
+    return (rows["steps_before"] >= STEPS_BEFORE) & (rows["norm"] > FACTOR * rows["before"])
+
+
+def _first_of(rows: pd.DataFrame) -> Jump | None:
+    """Return the first tensor whose norm jumps (see `_is_jump`), as a `Jump`; None if there is none.
+
+    `rows` are rows of `_with_norms`, in the order in which the tensors are computed.
+    """
+    jumped = rows[_is_jump(rows)]
+    return None if jumped.empty else _jump_of(jumped.iloc[0])
+
+
+def _jump_of(row: "pd.Series[float]") -> Jump:
+    """Return a row of `_with_norms` as a `Jump`."""
+    return Jump(
+        step=int(row["step"]),
+        kind=KINDS[int(row["kind"])],
+        tensor=str(row["name"]),
+        norm=float(row["norm"]),
+        before=float(row["before"]),
+    )
+
+
+# Make the tables about several runs for the user interfaces, with one column per run and one row per step.
+#
+# | view | one cell |
+# |---|---|
+# | `curve_table` | the value of a curve in that step |
+# | `difference_table` | the relative difference from the first run; the first run has no column |
+
+
+def labels(data: ParityData) -> list[str]:
+    """Return the names of the runs, each unique: a repeated name gets a number, as in `tp=2`, then `tp=2 (2)`."""
+    seen = Counter[str]()
+    unique: list[str] = []
+    for each in data.runs:
+        seen[each.name] += 1
+        unique.append(each.name if seen[each.name] == 1 else f"{each.name} ({seen[each.name]})")
+    return unique
+
+
+def _curve_of(run: RunParity, curve: Curve) -> dict[int, float]:
+    """Return the values of a curve of a run, by step."""
+    return run.losses if curve is Curve.LOSS else run.grad_norms
+
+
+def curve_table(data: ParityData, curve: Curve) -> pd.DataFrame:
+    """Return the values of a curve: one row per step, one column per run, NaN if a run has not logged the step."""
+    columns = {
+        label: pd.Series(_curve_of(run, curve), dtype=float) for label, run in zip(labels(data), data.runs, strict=True)
+    }
+    return pd.DataFrame(columns).sort_index().rename_axis("step")
+
+
+def difference_table(data: ParityData, curve: Curve) -> pd.DataFrame:
+    """Return the relative difference of a curve from that of the first run: a row per step, a column per other run.
+
+    A cell is NaN if one of the two runs has not logged the step, and infinite if only one of the two values is
+    finite.
+    """
+    first, *others = data.runs
+    before, columns = _curve_of(first, curve), {}
+    for label, other in zip(labels(data)[1:], others, strict=True):
+        after = _curve_of(other, curve)
+        shares = {step: relative_difference(before[step], after[step]) for step in before.keys() & after.keys()}
+        columns[label] = pd.Series(shares, dtype=float)
+    return pd.DataFrame(columns).sort_index().rename_axis("step")

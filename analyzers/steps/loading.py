@@ -14,8 +14,7 @@ from analyzers.columns import Column, Mask
 from analyzers.errors import InputError, NothingRecorded, WorkbenchError
 from analyzers.progress import is_milestone
 from analyzers.report import Input
-from analyzers.steps.mapping.choice import ColumnMap
-from analyzers.steps.mapping.other_logs import OtherLog, check_map, counting_logs, other_log
+from analyzers.steps.mapping import ColumnMap, OtherLog, check_map, counting_logs, other_log
 from analyzers.steps.model import MappedLog
 from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import ABSENT, Header, Table, narrowed

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from analyzers.steps.columns.quantities import NumberedBy, Quantity
+from analyzers.steps.columns import NumberedBy, Quantity
 
 
 class Cause(StrEnum):

@@ -7,13 +7,12 @@ from os import PathLike
 from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.report import Report, ranked, tool_version
-from analyzers.steps.answers.all_answers import answer_all
-from analyzers.steps.answers.lateness import lateness
-from analyzers.steps.findings.problems import notes, problems
-from analyzers.steps.findings.verdict import healthy, missing_evidence, verdict
+from analyzers.steps.lateness import lateness
 from analyzers.steps.loading import load
 from analyzers.steps.model import StepsData
+from analyzers.steps.summary import answer_all
 from analyzers.steps.table import Steps
+from analyzers.steps.verdict import healthy, missing_evidence, notes, problems, verdict
 
 _SCHEMA = "workbench.steps/1"
 

@@ -22,8 +22,8 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.columns import Integers
-from analyzers.steps.answers.goodput import goodput_by_rank
-from analyzers.steps.answers.lateness import Lateness, lateness
+from analyzers.steps.goodput import goodput_by_rank
+from analyzers.steps.lateness import Lateness, lateness
 from analyzers.steps.loading import load
 from analyzers.steps.reading.log_lines import FINITE
 from analyzers.steps.table import RECORDER_PHASES, Steps

@@ -7,9 +7,8 @@ import numpy as np
 
 from analyzers.columns import Mask
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.tokens.answers.problems import Problem, Rows, trains_last_only
-from analyzers.tokens.answers.statistics import shift_name
 from analyzers.tokens.model import FACTS, ROLE_NAMES, Position, Role, Shifter
+from analyzers.tokens.problems import Problem, Rows, shift_name, trains_last_only
 from analyzers.words import agree, percent, quantity, share
 
 _ROWS_NAMED = 5

@@ -11,14 +11,13 @@ from analyzers.columns import Column
 from analyzers.errors import NothingRecorded
 from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.store import Columns
-from analyzers.tokens.answers.problems import Problem, Rows, problem_rows
-from analyzers.tokens.answers.statistics import statistics_of
 from analyzers.tokens.files import DataFiles
 from analyzers.tokens.findings import findings_of, with_example
 from analyzers.tokens.model import IGNORE, ROLE_NAMES, Position, Role, TokensData, TokenStatistics
+from analyzers.tokens.problems import Problem, Rows, problem_rows, statistics_of
 from analyzers.words import percent, quantity, uncapitalised
 
-READER = "analyzers.tokens.reading.reader"
+READER = "analyzers.tokens.reader"
 _SCHEMA = "workbench.tokens/1"
 _EXAMPLES = 8
 """The number of rows that are searched for tokens which show the mistakes of the findings."""

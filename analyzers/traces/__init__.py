@@ -17,8 +17,7 @@ An *account* is one device of one trace file, or its host if no device worked. A
 
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
-from analyzers.traces.across.straggler_causes import Cause
-from analyzers.traces.across.stragglers import Straggler
+from analyzers.traces.across.stragglers import Cause, Straggler
 from analyzers.traces.model import Breakdown, Kernel, RankTrace, StepTime
 from analyzers.traces.report import TraceData, analyze, critical_parts, with_critical_path
 

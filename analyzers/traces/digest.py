@@ -13,10 +13,9 @@ import numpy as np
 
 from analyzers.columns import Column, UnsavedColumns, narrowed
 from analyzers.store import code_version
-from analyzers.traces.answers.between_collectives import collective_columns
 from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.flops import Formulas
-from analyzers.traces.answers.messages import message_columns
+from analyzers.traces.answers.messages import collective_columns, message_columns
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
 from analyzers.traces.columns.work import Work, work_of_accounts

@@ -3,10 +3,244 @@
 Times are integer nanoseconds. Unless a field is called a sum, overlapping time counts once.
 """
 
+from enum import StrEnum
+
 import msgspec
 
-from analyzers.traces.memory_model import DeviceMemory
-from analyzers.traces.opportunity_model import Opportunity
+from analyzers.report import Evidence
+
+
+class OpportunityKind(StrEnum):
+    """The reason why a step takes longer than necessary.
+
+    In `data_loader`, `allocation`, `compilation`, `python`, `buffer_broadcast`, `synchronising_call` and `launch`, the
+    device waits, and the kind is what the host does meanwhile. `imbalance` is waiting for one rank. The other kinds are
+    work of the device that could be shorter: for example, `float64` and `float32` are products of such numbers, which
+    tensor cores would multiply faster as TF32 or in 16 bits, `misaligned` are products with sizes that do not fit
+    tensor cores, `exposed_copies` are copies during which nothing computes, `cross_entropy` is a loss that reads and
+    writes large logits several times, and `elementwise` are pointwise kernels that a compiler could fuse.
+    """
+
+    DATA_LOADER = "data_loader"
+    ALLOCATION = "allocation"
+    COMPILATION = "compilation"
+    PYTHON = "python"
+    BUFFER_BROADCAST = "buffer_broadcast"
+    SYNCHRONISING_CALL = "synchronising_call"
+    LAUNCH = "launch"
+    UNFUSED_ATTENTION = "unfused_attention"
+    RECOMPUTATION = "recomputation"
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    MISALIGNED = "misaligned"
+    LAYOUT_COPIES = "layout_copies"
+    PAGEABLE_COPIES = "pageable_copies"
+    EXPOSED_COPIES = "exposed_copies"
+    CROSS_ENTROPY = "cross_entropy"
+    ELEMENTWISE = "elementwise"
+    SMALL_COLLECTIVES = "small_collectives"
+    BUS_BANDWIDTH = "bus_bandwidth"
+    EXPOSED_COMMUNICATION = "exposed_communication"
+    IMBALANCE = "imbalance"
+
+
+class FallbackReason(StrEnum):
+    """The likely reason why `scaled_dot_product_attention` computed attention with its math kernel.
+
+    `DIMENSIONS`: a tensor has not four dimensions. `TYPE`: no fused kernel has this type of elements. `DROPOUT`: the
+    fused kernel of a CPU has no dropout. `VALUE_SIZE`: heads of values have another size than those of queries.
+    `HEAD_SIZE`: the size of a head is no multiple of 16 bytes. `GROUPED`: `enable_gqa` with a mask or in float32.
+    `MASK_GRADIENT`: a mask of numbers, which probably needs a gradient. `MASK`: there is a mask. `SETTING`: none of
+    these, so a setting or the layout of the inputs. `UNKNOWN`: sizes and types were not recorded.
+    """
+
+    DIMENSIONS = "dimensions"
+    TYPE = "type"
+    DROPOUT = "dropout"
+    VALUE_SIZE = "value_size"
+    HEAD_SIZE = "head_size"
+    GROUPED = "grouped"
+    MASK_GRADIENT = "mask_gradient"
+    MASK = "mask"
+    SETTING = "setting"
+    UNKNOWN = "unknown"
+
+
+class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The events of one name in an opportunity: their number and total time over the whole recording."""
+
+    name: str
+    count: int
+    total_ns: int
+
+
+class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to make a step shorter: something that takes time in each step, and how much of this time could be saved.
+
+    `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case: if
+    it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
+    1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
+    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`. `fallbacks` are the reasons
+    why attentions that call the fused operator got its math kernel. `after` is the call after which most of the waiting
+    begins, because the host waited in it until the device had nothing left to do: its operator, and the function in the
+    user's own files around it, if known.
+    """
+
+    kind: OpportunityKind
+    count: int
+    taken_ns: int
+    saved_ns: int
+    saved_share: float
+    names: list[NamedTime] = []
+    measures: dict[str, float] = {}
+    fallbacks: list[FallbackReason] | msgspec.UnsetType = msgspec.UNSET
+    after: list[NamedTime] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Advice(Opportunity, frozen=True, kw_only=True):
+    """An opportunity to make a step shorter, with advice; the numbers are those of the rank that can save most.
+
+    `rank` and `device` are that rank and its device, and `ranks` are all ranks with this opportunity. `title` says what
+    was seen, `why` gives the evidence in words, `next` says what to change, and `check` how to see whether the change
+    helped.
+
+    `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case: if
+    it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
+    1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
+    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`. `after` is the call after
+    which most of the waiting begins.
+    """
+
+    rank: int | None
+    device: int | None
+    ranks: list[int] = []
+    title: str
+    why: str
+    next: str
+    check: str
+    evidence: list[Evidence] = []
+
+
+# Define the structs for the memory of devices during a trace, which are part of the document `workbench.trace/1`.
+
+
+class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The number and bytes of allocations and of frees; `net_bytes` are the allocated minus the freed bytes."""
+
+    allocations: int
+    frees: int
+    allocated_bytes: int
+    freed_bytes: int
+    net_bytes: int
+
+
+class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
+    """The allocations and frees during all calls of one operator, module or line, or during one phase (`name`).
+
+    The fields that begin with `own_` leave out what happens inside other operators (or modules, or lines) that these
+    calls contain. `net_bytes` are the allocated minus the freed bytes.
+    """
+
+    name: str
+    own_allocations: int
+    own_allocated_bytes: int
+    own_net_bytes: int
+
+
+class StepMemory(AllocationTotals, frozen=True, kw_only=True):
+    """The memory of one device in one step that the profiler marked (`ProfilerStep#N`).
+
+    `start_bytes` and `end_bytes` are allocated at the start and at the end of the step, and `peak_bytes` is the most in
+    between. `peak_reserved_bytes` is the most that the allocator held, in use or not (0: not recorded). `net_bytes` are
+    the bytes allocated in the step minus the bytes freed in it.
+    """
+
+    step: int
+    start_bytes: int
+    end_bytes: int
+    peak_bytes: int
+    peak_reserved_bytes: int
+
+
+class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
+    """An amount of memory, such as a peak or one allocation, with its time and the code that the host ran at this time.
+
+    `at_ns` is Unix time in ns. `step` is the number of the step (None: outside of steps), and `phase` is its phase.
+    `operator`, `module` and `line` are the innermost ones that ran (empty: none). `line` is a function in the user's
+    own files, with the line at which it begins: `train.py(12): step`. An operator of the backward pass has the module
+    of its forward operator.
+    """
+
+    bytes: int
+    at_ns: int
+    step: int | None
+    phase: str
+    operator: str
+    module: str
+    line: str
+
+
+class Allocation(MemoryMoment, frozen=True, kw_only=True):
+    """One allocation, with its time and the code that made it.
+
+    `lifetime_ns` is the time in ns until it was freed (None: it was not), and `freed_by` is the operator that freed it
+    (empty: none ran). The other fields are those of `MemoryMoment`: `at_ns` is Unix time in ns, and `line` is a
+    function in the user's own files, with the line at which it begins.
+    """
+
+    lifetime_ns: int | None
+    freed_by: str
+
+
+class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """All allocations of one operator, module and line of source that were not freed before the recording ended.
+
+    `count` is their number, and `bytes` their sum.
+    """
+
+    operator: str
+    module: str
+    line: str
+    count: int
+    bytes: int
+
+
+class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
+    """The activity of the memory allocator of one device, or of the host, while the trace was recorded.
+
+    `type` is the type of the device (`cuda`, `cpu`), and `device` its number (None for the host). `total_bytes` is its
+    memory (None: not in the trace). `start_bytes` are allocated at the start of the recording, `end_bytes` at its end;
+    `net_bytes` is their difference. `totals_recorded` (`told` in JSON) says whether the recorder wrote how much was
+    allocated in all. If it did, `start_bytes` is exact; on a host, it counts from the first profiler of the process. If
+    it did not, `start_bytes` is a lower bound: the memory that was freed in the trace but not allocated in it.
+
+    `peak` is the most allocated memory, including the memory at the start. `reserved_peak` is the most that the
+    allocator held (None: not recorded). `older_freed_bytes` were freed in the recording but allocated before it. The
+    allocations that were not freed are counted by `unfreed_allocations` and `unfreed_bytes`.
+
+    `operators`, `modules`, `lines` and `phases` say which code allocated and freed how much, and `steps` has the memory
+    of each step. `largest` are the largest allocations. Except for `phases` and `steps`, the lists have only the
+    largest items.
+    """
+
+    type: str
+    device: int | None
+    total_bytes: int | None
+    totals_recorded: bool = msgspec.field(name="told")
+    start_bytes: int
+    end_bytes: int
+    peak: MemoryMoment
+    reserved_peak: MemoryMoment | None
+    older_freed_bytes: int
+    unfreed_allocations: int
+    unfreed_bytes: int
+    operators: list[NamedAllocationTotals]
+    modules: list[NamedAllocationTotals]
+    lines: list[NamedAllocationTotals]
+    phases: list[NamedAllocationTotals]
+    steps: list[StepMemory]
+    largest: list[Allocation]
+    unfreed: list[UnfreedMemory]
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,25 +17,22 @@ from analyzers.traces.across.rank_waits import (
     GroupWaits,
     RankComparison,
     RankWaits,
+    WhatIf,
     axis_waits,
     compare_ranks,
     summed_waits,
 )
-from analyzers.traces.across.stage_what_if import job_what_ifs
+from analyzers.traces.across.stages import job_what_ifs
 from analyzers.traces.across.stragglers import Straggler, late_ranks
-from analyzers.traces.across.what_if import WhatIf
-from analyzers.traces.findings.devices import devices_in_turn
+from analyzers.traces.findings.devices import devices_in_turn, memory_findings, with_folders
 from analyzers.traces.findings.findings import time_findings
-from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.findings.opportunities import advices, opportunity_findings
 from analyzers.traces.findings.problems import problem_sentence
-from analyzers.traces.findings.same_labels import with_folders
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
-from analyzers.traces.model import CriticalPart, RankTrace
+from analyzers.traces.model import Advice, CriticalPart, RankTrace
 from analyzers.traces.opportunities.imbalance import imbalances, without_waiting
-from analyzers.traces.opportunity_model import Advice
 from analyzers.traces.reading.trace import NO_STEP
 
 _SCHEMA = "workbench.trace/1"
@@ -215,7 +212,7 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
     Raises:
         InputError: The trace file can no longer be read.
     """
-    from analyzers.traces.critical.path import critical_path, path_sums
+    from analyzers.traces.critical_path import critical_path, path_sums
 
     trace = open_trace(Path(account.path), options)
     devices = [other["device"] for other in trace.columns.meta["accounts"]]

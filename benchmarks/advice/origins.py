@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.data.text import synthetic_documents
+from trainer.data.source import synthetic_documents
 
 ROOT = Path(__file__).parents[2]
 SEQUENCE, BATCH, FAULTY = 128, 4, 13

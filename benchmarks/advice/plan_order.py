@@ -16,10 +16,8 @@ from typing import NamedTuple
 from analyzers.steps import analyze as analyze_steps
 from benchmarks.start_job import start_job
 from trainer.config import load
-from trainer.plan.candidates import Candidate
-from trainer.plan.devices import speed_of
-from trainer.plan.model_size import ModelSize
-from trainer.plan.step_time import step_time
+from trainer.plan.candidates import Candidate, speed_of
+from trainer.plan.step_time import ModelSize, step_time
 
 CONFIG = str(Path(__file__).parents[2] / "configs/fsdp.toml")
 STEPS = "8"

@@ -20,11 +20,10 @@ import numpy as np
 
 from analyzers import store, unpickle
 from analyzers.columns import Column
-from analyzers.memory.categories.categorise import categorise
+from analyzers.memory.categorise import categorise
+from analyzers.memory.lifetimes import Lifetimes, Replay
 from analyzers.memory.loading import READER
-from analyzers.memory.reading.schema import CATEGORIES, UNTAGGED, Category
-from analyzers.memory.reading.snapshot import Snapshot
-from analyzers.memory.replay.lifetimes import Lifetimes, Replay
+from analyzers.memory.snapshot import CATEGORIES, UNTAGGED, Category, Snapshot
 from analyzers.run import Kind, discover, newest_step
 
 Raw = dict[str, Any]

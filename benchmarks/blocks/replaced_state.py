@@ -22,11 +22,10 @@ import torch
 from torch import nn
 
 from analyzers import memory, store
-from analyzers.memory.categories.categorise import categorise
+from analyzers.memory.categorise import categorise
+from analyzers.memory.lifetimes import Replay
 from analyzers.memory.loading import READER
-from analyzers.memory.reading.schema import CATEGORIES
-from analyzers.memory.reading.snapshot import Snapshot
-from analyzers.memory.replay.lifetimes import Replay
+from analyzers.memory.snapshot import CATEGORIES, Snapshot
 from benchmarks.blocks.categories import without_notes
 from workbench.recorders.memory.recorder import MemoryRecorder
 

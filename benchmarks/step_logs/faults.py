@@ -112,7 +112,7 @@ def short_rows(seed: int) -> Iterator[Row]:
 
 def spike_steps(loss: np.ndarray) -> list[int]:
     """Return the steps at which a spike of the loss is reported."""
-    from analyzers.steps.answers.losses import events
+    from analyzers.steps.losses import events
     from analyzers.steps.model import EventKind
 
     steps = steps_of_columns({"step": np.arange(1, len(loss) + 1), "loss": loss})
@@ -169,7 +169,7 @@ def stall_rows(seed: int) -> Iterator[Row]:
 def long_steps(_: Any, columns: dict[str, np.ndarray]) -> list[int]:
     """Return the steps that are reported as single stalls."""
     try:
-        from analyzers.steps.answers.long_steps import single_stalls
+        from analyzers.steps.step_times import single_stalls
     except ImportError:
         return []
     return [stall.step for stall in single_stalls(steps_of_columns(columns))]
@@ -249,9 +249,9 @@ def in_process() -> Callable[..., None]:
 
 def steps_of_columns(columns: dict[str, np.ndarray]) -> Any:
     """Return the steps in a table of columns, without a file."""
-    from analyzers.steps.columns.raw_table import RawTable
+    from analyzers.steps.columns import RawTable
     from analyzers.steps.loading import Chunk, Source, combined, steps_of
-    from analyzers.steps.mapping.steps_of_rows import steps_of_rows
+    from analyzers.steps.mapping import steps_of_rows
     from analyzers.steps.reading.log_lines import Table
 
     table = Table()

@@ -480,7 +480,7 @@ def wrong(path: Path, truth: Truth) -> str:
     from analyzers import run, store
     from analyzers.errors import WorkbenchError
     from analyzers.steps import views
-    from analyzers.steps.mapping.choice import parsed_map
+    from analyzers.steps.mapping import parsed_map
 
     options = store.Options(columns=parsed_map(truth.column_map))
     try:

@@ -70,7 +70,7 @@ def write_inputs(folder: Path) -> None:
     """Write the training text, and a byte tokenizer in the format that torchtitan reads."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    from trainer.data.text import training_documents
+    from trainer.data.source import training_documents
 
     (folder / "text").mkdir()
     with (folder / "text" / "data.jsonl").open("w", encoding="utf-8") as file:

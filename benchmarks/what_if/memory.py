@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from analyzers.memory import analyze
-from analyzers.memory.counterfactuals.what_if import what_if
+from analyzers.memory.what_if import what_if
 from analyzers.run import Artefact, Kind, discover
 from benchmarks.start_job import Start, start_job
 

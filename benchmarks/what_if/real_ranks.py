@@ -19,7 +19,7 @@ from analyzers.columns import Integers, Mask
 from analyzers.store import Options
 from analyzers.traces import TraceData
 from analyzers.traces.across.matching import match_collectives
-from analyzers.traces.across.what_if import Change, WhatIf
+from analyzers.traces.across.rank_waits import Change, WhatIf
 from analyzers.traces.loading import load
 from analyzers.traces.model import StepTime
 from benchmarks.start_job import start_job

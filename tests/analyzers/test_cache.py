@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from analyzers import isolation, store
-from analyzers.cache import entry_files, entry_folders, locations, pruning
+from analyzers.cache import entry_files, folders
 from analyzers.errors import CacheWarning
 
 READER = "analyzers.hangs.reading.reader"
@@ -28,7 +28,7 @@ SEQUENCE = [3, 4]
 def folder(tmp_path, monkeypatch):
     """Fixture: the folder of the cache; a failure to write in one test does not affect the next."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(locations, "UNUSABLE", set())
+    monkeypatch.setattr(folders, "UNUSABLE", set())
     return tmp_path / "cache"
 
 
@@ -88,13 +88,13 @@ def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
         read_in_forks(monkeypatch)
         monkeypatch.setattr(entry_files, "SMALL", -1)
     assert sequence(dump) == SEQUENCE
-    [entry] = pruning.entries(folder)
+    [entry] = folders.entries(folder)
     files = list(entry.folder.glob(what))
     assert files
     for path in files:
         DAMAGE[damage](path)
     assert sequence(dump) == SEQUENCE
-    [mended] = pruning.entries(folder)
+    [mended] = folders.entries(folder)
     assert mended.folder == entry.folder
     assert (mended.folder / "meta.json").is_file()
 
@@ -102,7 +102,7 @@ def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
 @pytest.mark.parametrize("text", [b"", b"[1]", b"{}", b"00000000\n{}", b'{"__columns__":["nope"]}'])
 def test_what_another_version_wrote_is_read_again(dump, folder, text):
     sequence(dump)
-    (pruning.entries(folder)[0].folder / "meta.json").write_bytes(text)
+    (folders.entries(folder)[0].folder / "meta.json").write_bytes(text)
     assert sequence(dump) == SEQUENCE
 
 
@@ -125,7 +125,7 @@ def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(du
         return entry_files.Columns(columns.folder, reread)
 
     flip(columns.folder / entry_files.SHORT_COLUMNS)
-    with pytest.raises(entry_folders.CacheFailure, match="reads back differently"):
+    with pytest.raises(folders.CacheFailure, match="reads back differently"):
         entry_files.Columns(columns.folder, reread)["ops.seq"]
     assert len(readings) == entry_files.PUBLISHING_ATTEMPTS
 
@@ -135,7 +135,7 @@ def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_anothe
     """Another user may have written a whole entry with correct checksums."""
     sequence(dump)
     [entry] = [path for path in folder.iterdir() if path.is_dir()]
-    assert entry_folders.is_trusted(entry)
+    assert folders.is_trusted(entry)
     if os.geteuid() == 0:
         os.chown(entry if of_another_user == "entry" else folder, 65534, 65534)
     else:
@@ -156,7 +156,7 @@ def test_a_folder_with_a_name_that_no_disk_takes_is_left(dump, tmp_path, monkeyp
 
 def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
     sequence(dump)
-    [entry] = pruning.entries(folder)
+    [entry] = folders.entries(folder)
     shutil.rmtree(entry.folder)
     entry.folder.write_text("not an entry")
     assert sequence(dump) == SEQUENCE
@@ -165,7 +165,7 @@ def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
 
 def test_a_link_to_a_damaged_entry_gives_way_and_leaves_what_it_leads_to(dump, folder, tmp_path):
     sequence(dump)
-    [entry] = pruning.entries(folder)
+    [entry] = folders.entries(folder)
     elsewhere = entry.folder.rename(tmp_path / "elsewhere")
     (elsewhere / "meta.json").write_bytes(b"")
     entry.folder.symlink_to(elsewhere)
@@ -185,7 +185,7 @@ def test_an_entry_that_is_damaged_while_a_file_is_read_gives_way(dump, folder, m
 
     monkeypatch.setattr(entry_files, "publish", publish)
     assert sequence(dump) == SEQUENCE
-    [entry] = pruning.entries(folder)
+    [entry] = folders.entries(folder)
     assert (entry.folder / "meta.json").is_file()
 
 
@@ -202,7 +202,7 @@ class Touch:
 def test_a_short_column_of_objects_is_refused(tmp_path):
     body = bytes(8)
     (tmp_path / entry_files.SHORT_COLUMNS).write_bytes(body)
-    with pytest.raises(entry_folders.DamagedEntry):
+    with pytest.raises(folders.DamagedEntry):
         entry_files.read_short(
             tmp_path / entry_files.SHORT_COLUMNS, entry_files.Short("|O", (1,), 0, 8, zlib.crc32(body))
         )
@@ -239,13 +239,13 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
     def clear():
         for _ in range(100):
-            pruning.clear(folder)
+            folders.clear(folder)
 
     def damage():
         for _ in range(100):
             with contextlib.suppress(OSError):
                 for path in (
-                    path for entry in pruning.entries(folder) for path in entry.folder.glob(entry_files.SHORT_COLUMNS)
+                    path for entry in folders.entries(folder) for path in entry.folder.glob(entry_files.SHORT_COLUMNS)
                 ):
                     os.truncate(path, 3)
 
@@ -269,8 +269,8 @@ def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
         process.join(240)
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(folder))
-    assert pruning.entries(folder) == []
-    [left] = folder.glob(f"{entry_folders.SCRATCH}*")
+    assert folders.entries(folder) == []
+    [left] = folder.glob(f"{folders.SCRATCH}*")
     os.utime(left, (1, 1))
     assert sequence(dump) == SEQUENCE
     assert not left.exists()
@@ -324,7 +324,7 @@ def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.warns(CacheWarning), pytest.raises(entry_folders.CacheFailure) as caught:
+        with pytest.warns(CacheWarning), pytest.raises(folders.CacheFailure) as caught:
             store.load([dump], READER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -350,19 +350,19 @@ def test_a_user_without_a_home_has_a_temporary_cache(dump, monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    assert locations.cache_folder() is None
+    assert folders.cache_folder() is None
     assert sequence(dump) == SEQUENCE
 
 
 def test_clearing_leaves_what_is_not_ours(dump, folder):
     sequence(dump)
     (folder / "notes.txt").write_text("mine")
-    (folder / f"{entry_folders.SCRATCH}now").mkdir()
-    old = folder / f"{entry_folders.SCRATCH}old"
+    (folder / f"{folders.SCRATCH}now").mkdir()
+    old = folder / f"{folders.SCRATCH}old"
     old.mkdir()
     os.utime(old, (1, 1))
-    assert len(pruning.clear(folder)) == 1
-    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{entry_folders.SCRATCH}now"]
+    assert len(folders.clear(folder)) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{folders.SCRATCH}now"]
 
 
 def test_a_limit_holds_from_then_on(dump, folder):
@@ -371,14 +371,14 @@ def test_a_limit_holds_from_then_on(dump, folder):
     other.write_bytes(dump.read_bytes())
     time.sleep(0.01)
     sequence(other)
-    assert len(pruning.entries(folder)) == 2
-    pruning.set_limit(folder, 1)
-    assert len(pruning.entries(folder)) == 1
+    assert len(folders.entries(folder)) == 2
+    folders.set_limit(folder, 1)
+    assert len(folders.entries(folder)) == 1
     sequence(dump)
-    assert len(pruning.entries(folder)) == 1
+    assert len(folders.entries(folder)) == 1
     for damaged in ("much", "7".ljust(entry_files.SMALL + 1)):
-        (folder / pruning.LIMIT_FILE).write_text(damaged)
-        assert pruning.limit_bytes(folder) == pruning.DEFAULT_LIMIT
+        (folder / folders.LIMIT_FILE).write_text(damaged)
+        assert folders.limit_bytes(folder) == folders.DEFAULT_LIMIT
 
 
 def test_what_was_opened_last_stays(dump, folder):
@@ -388,8 +388,8 @@ def test_what_was_opened_last_stays(dump, folder):
     for path, used in ((first, 1), (second, 2)):
         os.utime(path, (used, used))
     sequence(dump)
-    pruning.prune(folder, 1)
-    assert [entry.folder for entry in pruning.entries(folder)] == [first]
+    folders.prune(folder, 1)
+    assert [entry.folder for entry in folders.entries(folder)] == [first]
 
 
 def test_new_content_of_the_same_size_and_time_is_read(dump):
@@ -406,5 +406,5 @@ def test_new_content_of_the_same_size_and_time_is_read(dump):
 
 def test_nobody_else_may_look_into_a_new_cache(dump, folder):
     sequence(dump)
-    pruning.set_limit(folder.with_name("other"), 1 << 30)
+    folders.set_limit(folder.with_name("other"), 1 << 30)
     assert [path.stat().st_mode & 0o077 for path in (folder, folder.with_name("other"))] == [0, 0]

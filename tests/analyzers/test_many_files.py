@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import reader_server, store
-from analyzers.cache import entry_files, pruning
+from analyzers.cache import entry_files, folders
 from analyzers.child import DONE, KILLS, ReaderKilled, Task
 from analyzers.errors import HostileInput, InputError
 from analyzers.reader_server import running_server
@@ -193,9 +193,9 @@ def test_a_reader_remembers_nothing_of_the_file_before(files, tmp_path, monkeypa
 
 def test_the_cache_is_not_searched_for_each_file(files, monkeypatch):
     searched = []
-    prune = pruning.prune
-    monkeypatch.setattr(pruning, "GROWN", {})
-    monkeypatch.setattr(pruning, "prune", lambda *given: searched.append(given) or prune(*given))
+    prune = folders.prune
+    monkeypatch.setattr(folders, "GROWN", {})
+    monkeypatch.setattr(folders, "prune", lambda *given: searched.append(given) or prune(*given))
     store.load_many([[path] for path in files], READER, store.Options(jobs=2))
     assert 1 <= len(searched) <= 2  # the first entries of two threads may be written at the same moment
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analyzers import child, isolation, store
-from analyzers.cache import entry_files, entry_folders, pruning
+from analyzers.cache import entry_files, folders
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
 from analyzers.progress import Progress
@@ -52,7 +52,7 @@ def test_columns_are_mapped_and_cached(dump, cache):
     with pytest.raises(KeyError):
         first["absent"]
     assert store.load([dump], READER).folder == first.folder
-    assert [p for p in cache.iterdir() if p.name.startswith(entry_folders.SCRATCH)] == []
+    assert [p for p in cache.iterdir() if p.name.startswith(folders.SCRATCH)] == []
 
 
 def test_only_long_columns_are_mapped(dump, reader):
@@ -225,8 +225,8 @@ def test_the_cache_forgets_what_was_used_longest_ago(tmp_path, cache, dump):
     other.write_bytes(dump.read_bytes())
     new = store.load([other], READER).folder
     os.utime(old, (1, 1))
-    (cache / f"{entry_folders.SCRATCH}x").mkdir()
-    pruning.prune(cache, 1)
+    (cache / f"{folders.SCRATCH}x").mkdir()
+    folders.prune(cache, 1)
     assert not old.exists()
     assert new.exists()
-    assert (cache / f"{entry_folders.SCRATCH}x").exists()
+    assert (cache / f"{folders.SCRATCH}x").exists()

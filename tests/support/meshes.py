@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from analyzers.parity import NamedRun
-from analyzers.parity.folder import write_runs
+from analyzers.parity.report import write_runs
 
 LOSSES = (6.2, 6.14, 6.07, 6.05, 6.06, 5.87)
 RUNS = {"dp_shard=2": 0.0, "tp=2": 1e-7, "tp=2,optimizer.lr=4e-3": 0.01}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.memory.answers.breakdown import breakdowns
+from analyzers.memory.breakdown import breakdowns
 from analyzers.run import Kind, discover
 from workbench.recorders.memory.breakdown_table import find_peaks
 

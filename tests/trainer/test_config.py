@@ -20,7 +20,7 @@ from trainer.config import (
     startup_notes,
 )
 from trainer.config.load import is_known
-from trainer.config.show import help_text, toml
+from trainer.config.schema import help_text, toml
 from trainer.config.written_keys import flatten
 from wild import DATA, SHARED
 

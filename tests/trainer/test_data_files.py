@@ -17,8 +17,7 @@ from trainer.config.sections import Training
 from trainer.data.loader import Loader, RowLoader, Share
 from trainer.data.source import build_loader
 from trainer.errors import DataError
-from trainer.local_data.files import Split, local_files
-from trainer.local_data.records import Files, Position
+from trainer.local_data import Files, Position, Split, local_files
 
 ROWS = [{"prompt": f"What is {n}? ", "completion": f"{n} is {'odd' if n % 2 else 'even'}."} for n in range(60)]
 CHATS = [

@@ -11,10 +11,9 @@ from mesh_flags import BRIEF, COMPILED, CONTEXT, COPIES, PIPELINE, TENSOR, asser
 
 from ranks import start
 from trainer.config import ConfigError, JobConfig, checked_mesh, validate
-from trainer.config.devices import check_devices
-from trainer.config.mesh.degrees import Degrees
-from trainer.config.mesh.nearest import nearest_mesh, with_degrees
-from trainer.config.mesh.stages import BY_NAME, check_microbatches
+from trainer.config.checks import nearest_mesh, with_degrees
+from trainer.config.converters import check_devices
+from trainer.config.mesh import BY_NAME, Degrees, check_microbatches
 from trainer.config.sections import Parallelism
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan, refuse_without_device

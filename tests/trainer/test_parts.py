@@ -11,15 +11,14 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.checks import recompute_interval
-from trainer.config.mesh.degrees import Degrees, degrees
+from trainer.config.mesh import Degrees, degrees
 from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism
 from trainer.data.loader import Loader, Share
-from trainer.data.text import synthetic_documents
+from trainer.data.source import synthetic_documents
 from trainer.data.tokenizer import VOCAB_SIZE, encode
 from trainer.distributed import set_timeouts
 from trainer.errors import DataError
-from trainer.local_data.files import local_files
-from trainer.local_data.records import Files, Position
+from trainer.local_data import Files, Position, local_files
 from trainer.metrics import peak_flops
 from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor

@@ -13,7 +13,7 @@ import torch
 
 from analyzers.errors import InputError
 from trainer.config import JobConfig
-from trainer.config.mesh.degrees import Degrees
+from trainer.config.mesh import Degrees
 from trainer.data.loader import Loader, Share
 from trainer.distributed import seed_step
 from trainer.resume import Agreement, audit, made_with

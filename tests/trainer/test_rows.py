@@ -20,9 +20,8 @@ from trainer.data.loader import RowLoader, Share
 from trainer.data.rows import IGNORE, ChatTemplate, TrainedRow, compiled, conversation, is_row, read_row
 from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
 from trainer.errors import DataError
-from trainer.local_data.records import Files, InMemory, Position
-from trainer.models.decoder import build_model, init_weights, model_args
-from trainer.models.document_attention import separate_documents
+from trainer.local_data import Files, InMemory, Position
+from trainer.models.decoder import build_model, init_weights, model_args, separate_documents
 
 tokenizers = pytest.importorskip("tokenizers")
 TEMPLATE = (

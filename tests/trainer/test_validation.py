@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
-from trainer.data.text import held_out_documents, training_documents
+from trainer.data.source import held_out_documents, training_documents
 
 Run = Any
 Train = Callable[..., Run]

@@ -3,7 +3,7 @@
 import sys
 
 from trainer.config.load import load
-from trainer.config.show import help_text, toml
+from trainer.config.schema import help_text, toml
 from trainer.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainer.config import compat
 from trainer.config.checks import model_shape
 from trainer.config.converters import BUILT_IN, is_available
-from trainer.config.mesh.stages import replaced_schedule
+from trainer.config.mesh import replaced_schedule
 from trainer.config.refusals import NO_DATA, asks_for_something, is_without_assets, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options

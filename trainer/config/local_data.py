@@ -4,8 +4,7 @@ from pathlib import Path
 
 from trainer.config.sections import JobConfig
 from trainer.errors import DataError
-from trainer.local_data.files import Split, local_files
-from trainer.local_data.records import Files, Position
+from trainer.local_data import Files, Position, Split, local_files
 
 _COMPLETE = ".metadata"
 """The file that PyTorch writes last into the folder of a checkpoint: if it exists, the checkpoint is complete."""

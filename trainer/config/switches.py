@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from trainer.config.checks import model_shape
 from trainer.config.converters import FLOAT8
-from trainer.config.mesh.degrees import degrees
+from trainer.config.mesh import degrees
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 

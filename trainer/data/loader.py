@@ -18,7 +18,7 @@ from torch import Tensor
 from trainer.data.rows import IGNORE, ChatTemplate, Tokenizers, TrainedRow, read_row
 from trainer.data.tokenizer import ByteTokenizer
 from trainer.errors import DataError
-from trainer.local_data.records import Data, InMemory, Position, Record
+from trainer.local_data import Data, InMemory, Position, Record
 
 logger = logging.getLogger("root")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, special_text
 from trainer.errors import DataError
-from trainer.local_data.records import Fields, Record
+from trainer.local_data import Fields, Record
 
 IGNORE = -100
 FORMS = (("messages",), ("prompt", "completion"), ("input_ids", "labels"))

@@ -1,5 +1,8 @@
 """Build the loader for the configured data: text that is cut into sequences, or rows for fine-tuning."""
 
+import random
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from trainer.config import JobConfig
@@ -7,12 +10,46 @@ from trainer.config.refusals import NO_DATA
 from trainer.config.sections import Training
 from trainer.data.loader import Loader, RowLoader, Share
 from trainer.data.rows import is_row
-from trainer.data.text import training_documents
 from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import DataError
-from trainer.local_data.files import Split, local_files
-from trainer.local_data.records import Data, Files, InMemory, Position
+from trainer.local_data import Data, Files, InMemory, Position, Split, local_files
 from trainer.models.decoder import model_args
+
+_SYLLABLES = [head + tail for head in "bcdfglmnprstv" for tail in "aeiou"]
+_SYNTHETIC_DOCUMENTS = 2000
+_HELD_OUT_DOCUMENTS = 100
+
+
+def training_documents(seed: int) -> Iterator[str]:
+    """Yield the synthetic documents for training: the first 2,000 documents of `synthetic_documents`."""
+    return islice(synthetic_documents(seed), _SYNTHETIC_DOCUMENTS)
+
+
+def held_out_documents(seed: int) -> Iterator[str]:
+    """Yield synthetic documents for validation, on which the model is not trained.
+
+    They are the documents after the training documents in `synthetic_documents`, so they have the same words.
+    """
+    return islice(synthetic_documents(seed), _SYNTHETIC_DOCUMENTS, _SYNTHETIC_DOCUMENTS + _HELD_OUT_DOCUMENTS)
+
+
+def synthetic_documents(seed: int) -> Iterator[str]:
+    """Yield an endless series of texts, made of a hundred invented words.
+
+    Only four different words may follow each word, so the text is easy to learn.
+    """
+    # A text that is the same for each seed is wanted here, not a secret.
+    rng = random.Random(seed)  # noqa: S311
+    # Sorted, because the order of a set of strings differs between processes, and with it the text.
+    words = sorted({"".join(rng.choices(_SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]
+    following = {word: rng.sample(words, 4) for word in words}
+    while True:
+        word, sentence = rng.choice(words), []
+        for _ in range(rng.randint(60, 120)):
+            sentence.append(word)
+            word = rng.choice(following[word])
+        yield " ".join(sentence) + "."
+
 
 _CHECKED_AT_START = 8 << 20
 """Data of at most this many bytes are read once before the first step, so that a bad record is found at once."""

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import torch
 
 from trainer.config import JobConfig, load
-from trainer.config.mesh.stages import model_parts
+from trainer.config.mesh import model_parts
 from trainer.config.shape import ModelArgs
 from trainer.errors import TrainerError
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem, local_problem
 from trainer.estimate.rehearsal import NUMBER_SIGN, join_fake
-from trainer.estimate.storage_counter import Peak
+from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
 from trainer.parallel.data_parallel import EXPERTS_DIM
 from trainer.parallel.pipeline import keep_part

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from trainer.config import JobConfig
 from trainer.config.checks import recompute_interval
-from trainer.config.mesh.stages import Part, model_parts
+from trainer.config.mesh import Part, model_parts
 from trainer.config.shape import ModelArgs
 from trainer.estimate.rehearsal import ENDS, rehearse
-from trainer.estimate.storage_counter import Peak
+from trainer.estimate.tracker import Peak
 from trainer.parallel.mesh import World
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from trainer.config import JobConfig
 from trainer.config.checks import check_divisions
 from trainer.config.converters import FLOAT8
-from trainer.config.mesh.degrees import Degrees, degrees
+from trainer.config.mesh import Degrees, degrees
 from trainer.config.sections import Compile
 from trainer.models.decoder import model_args
 

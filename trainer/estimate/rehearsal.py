@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,22 +13,64 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
-from trainer.config.mesh.degrees import Degrees
-from trainer.config.mesh.stages import Part
+from trainer.config.mesh import Degrees, Part
 from trainer.config.shape import ModelArgs
-from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
-from trainer.estimate.storage_counter import Peak
-from trainer.estimate.tracker import MemoryTracker, TrackingHooks
+from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
+from trainer.models import moe
 from trainer.models.decoder import Decoder
 from trainer.models.moe import moe_layers
 from trainer.optim import build_optimizer
+from trainer.parallel import expert_parallel
 from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import build_parts
 from trainer.step import Batch
 from trainer.validation import untouched
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
+
+
+class SizedProduct(torch.autograd.Function):
+    """Multiply R tokens (R, D), sorted by expert, by the weights of E experts (E, D, F): only the size is computed.
+
+    The result (R, F) has no values. The same tensors are saved for the backward pass as in torch's grouped product,
+    which cannot run on fake float32 tensors.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weights: Tensor) -> Tensor:
+        """Return an output of the right size, and save the tensors that the backward pass needs."""
+        ctx.save_for_backward(tokens, weights)
+        return tokens.new_empty(len(tokens), weights.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradients of the right sizes for tokens and weights."""
+        tokens, weights = ctx.saved_tensors
+        return torch.empty_like(tokens), torch.empty_like(weights)
+
+
+@contextmanager
+def even_routing(copies: int) -> Iterator[None]:
+    """Let experts run on fake tensors inside this context: their products have a size but no values.
+
+    `copies` is the number of token copies that each rank sends to experts. All ranks that have experts are assumed to
+    get equal parts of them.
+    """
+    originals = moe.grouped_mm, expert_parallel.split_sizes
+    moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
+    expert_parallel.split_sizes = lambda counts: _even_split(copies, len(counts))
+    try:
+        yield
+    finally:
+        moe.grouped_mm, expert_parallel.split_sizes = originals
+
+
+def _even_split(copies: int, ranks: int) -> list[int]:
+    """Split the number `copies` into one part per rank, as equal as possible: 7 over 3 ranks is [3, 2, 2]."""
+    share, more = divmod(copies, ranks)
+    return [share + (rank < more) for rank in range(ranks)]
+
 
 _STEPS_WITH_EXPERTS = 2
 """The number of steps that are run of a model with experts, which keep tensors from one step to the next."""

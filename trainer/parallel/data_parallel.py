@@ -17,7 +17,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from trainer.config import JobConfig
-from trainer.config.mesh.degrees import EXPERT, PIPELINE
+from trainer.config.mesh import EXPERT, PIPELINE
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import Decoder
 from trainer.models.moe import moe_layers

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainer.config.mesh.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
+from trainer.config.mesh import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
 
 _SHARD_CONTEXT = "dp_shard_cp"
 """The mesh dimension that joins sharding and context parallelism: FSDP shards weights over both."""

@@ -12,8 +12,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from trainer.config import JobConfig
-from trainer.config.mesh.degrees import Degrees
-from trainer.config.mesh.stages import SINGLE, Part, microbatch_count, rank_of, schedule_to_run
+from trainer.config.mesh import SINGLE, Degrees, Part, microbatch_count, rank_of, schedule_to_run
 from trainer.config.shape import ModelArgs
 from trainer.models.decoder import Decoder
 from trainer.parallel.mesh import World

@@ -6,8 +6,7 @@ import torch
 
 from trainer.config import JobConfig
 from trainer.config.checks import recompute_interval
-from trainer.config.mesh.degrees import EXPERT
-from trainer.config.mesh.stages import Part, model_parts
+from trainer.config.mesh import EXPERT, Part, model_parts
 from trainer.config.sections import Compile
 from trainer.config.shape import ModelArgs
 from trainer.models.decoder import Decoder, build_model, init_weights, model_args

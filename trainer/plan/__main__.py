@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from trainer.config import JobConfig, load
 from trainer.errors import ConfigError, TrainerError
-from trainer.plan.candidates import Candidate, candidates
-from trainer.plan.devices import SPEEDS, speed_of
+from trainer.plan.candidates import SPEEDS, Candidate, candidates, speed_of
 from trainer.plan.search import Plan, Search
 
 SECONDS = 60.0

@@ -17,11 +17,8 @@ from trainer.estimate.__main__ import Case, answer, start
 from trainer.estimate.mesh import local_problem
 from trainer.estimate.rehearsal import VALIDATION
 from trainer.models.decoder import model_args
-from trainer.plan.candidates import Candidate, configured
-from trainer.plan.devices import DeviceSpeed
-from trainer.plan.memory_formula import peak_bytes, state_bytes
-from trainer.plan.model_size import ModelSize
-from trainer.plan.step_time import StepTime, step_time
+from trainer.plan.candidates import Candidate, DeviceSpeed, configured
+from trainer.plan.step_time import ModelSize, StepTime, peak_bytes, state_bytes, step_time
 
 _OPTIMISM = 0.85
 """Factor on the formula's memory for a candidate, until the same settings are measured with another batch size.

@@ -7,9 +7,83 @@ to rank choices of settings; a real step may take longer or shorter.
 
 from dataclasses import dataclass
 
-from trainer.plan.candidates import Candidate
-from trainer.plan.devices import DeviceSpeed
-from trainer.plan.model_size import ModelSize
+from trainer.config import JobConfig
+from trainer.models.decoder import build_model, model_args
+from trainer.plan.candidates import Candidate, DeviceSpeed
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The shape of a model, and the numbers of parameters in its layers.
+
+    `in_layers` counts all parameters in the layers. `active` leaves out the experts that a token does not use.
+    `compute_bytes` is the size of a value in the dtype in which the model computes.
+    """
+
+    dim: int
+    hidden_dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    in_layers: int
+    active: int
+    seq_len: int
+    compute_bytes: int
+    tied: bool = False
+    """Whether the output layer shares the weight of the embedding."""
+
+    @classmethod
+    def of(cls, config: JobConfig) -> "ModelSize":
+        """Return the sizes of the model that a configuration names.
+
+        Raises:
+            ConfigError: There is no such model.
+        """
+        shape = model_args(config)
+        parameters = list(build_model(config).named_parameters())
+        in_layers = sum(p.numel() for name, p in parameters if name.startswith("layers."))
+        # Only the weights of experts have three dimensions.
+        experts = sum(p.numel() for name, p in parameters if p.dim() > 2)
+        used = getattr(shape, "top_k", 1) / max(getattr(shape, "n_experts", 1), 1)
+        wide = config.training.mixed_precision_param == "float32"
+        return cls(
+            shape.dim, shape.hidden_dim, shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.head_dim,
+            shape.vocab_size, in_layers, round(in_layers - experts * (1 - used)), config.training.seq_len,
+            4 if wide else 2, shape.enable_weight_tying,
+        )  # fmt: skip
+
+    @property
+    def head(self) -> int:
+        """The number of parameters of the output layer; the embedding has equally many."""
+        return self.vocab * self.dim
+
+    @property
+    def ends(self) -> int:
+        """The number of parameters of the embedding and the output layer; a shared weight counts once."""
+        return self.head if self.tied else 2 * self.head
+
+    @property
+    def attention_dim(self) -> int:
+        """The number of features of all queries of a token in one layer."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        """The number of features of all keys and values of a token in one layer."""
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def activations(self) -> int:
+        """The number of values per token that a layer keeps for its backward pass, as in `analyzers.memory.job`."""
+        return 4 * self.dim + 5 * self.attention_dim + 4 * self.hidden_dim
+
+    @property
+    def parameters(self) -> int:
+        """The number of all parameters, in the layers, the embedding and the output layer."""
+        return self.in_layers + self.ends
+
 
 _RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
 """{mode of activation checkpointing: share of the forward pass that is computed twice}."""
@@ -143,3 +217,78 @@ def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
     node.
     """
     return speed.near if ranks * inner <= speed.ranks_of_node else speed.far
+
+
+# A quick formula for a rank's peak memory; the search measures only candidates that may fit according to it.
+#
+# The error of the formula is some ten per cent. It is nearly equal for candidates that differ only in the batch size
+# (a family). So the search corrects it with the measured peak of another candidate of the same family.
+
+_STATE_COPIES = 4
+"""The number of values that training keeps for each weight: the weight, its gradient, and the two moments of Adam."""
+
+
+def state_bytes(model: ModelSize, candidate: Candidate) -> int:
+    """Return the bytes of weights, gradients and optimizer state on the rank with the most of them."""
+    width = 2 if candidate.dtype == "bfloat16" else _FLOAT32_BYTES
+    # The first and the last stage have the embedding or the output layer beside their layers.
+    ends = model.head if candidate.pipeline > 1 else model.ends
+    held = model.in_layers / candidate.pipeline + ends
+    shards = candidate.shard * candidate.context * candidate.tensor
+    return round(_STATE_COPIES * width * held / shards)
+
+
+def peak_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> int:
+    """Return the approximate peak memory in bytes of the rank that needs the most.
+
+    `microbatch` is the number of sequences in a microbatch of a pipeline. Activations are counted as in
+    `analyzers.memory.job.Job`, by the formulas of Korthikanti et al. 2022 (arXiv:2205.05198).
+    """
+    state = 0 if candidate.offload else state_bytes(model, candidate)
+    return round(state + _gathered_bytes(model, candidate) + _activation_bytes(model, candidate, microbatch))
+
+
+def _gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
+    """Return the most bytes of gathered weights, and of their gradients, that FSDP holds at any time.
+
+    Without a pipeline, these are the weights of two layers and the gradients of one layer; or the output layer and its
+    gradients, if that is more. In a pipeline, they are all weights of the stage. Without FSDP, the result is the size
+    of DDP's gradient buckets.
+    """
+    layer, width = model.in_layers / model.layers / candidate.tensor, model.compute_bytes
+    if candidate.shard * candidate.context == 1:
+        return _FLOAT32_BYTES * (model.in_layers + model.head) / candidate.tensor if candidate.replicate > 1 else 0.0
+    end = model.head / candidate.tensor
+    if candidate.pipeline > 1:
+        # All microbatches use the gathered weights and add to the gradients before these are reduced.
+        return 2 * width * (model.in_layers / candidate.pipeline / candidate.tensor + end)
+    return max(2 * layer * width + layer * (width + _FLOAT32_BYTES), end * (2 * width + _FLOAT32_BYTES))
+
+
+def _activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> float:
+    """Return the bytes of activations: kept for the backward pass, recomputed in one layer, and the logits.
+
+    `microbatch` is the number of sequences in a microbatch of a pipeline.
+    """
+    sequences = min(microbatch, candidate.batch) if candidate.pipeline > 1 else candidate.batch
+    tokens = sequences * model.seq_len / candidate.context
+    in_flight = min(candidate.pipeline, candidate.batch // sequences)
+    layers = model.layers / candidate.pipeline
+    whole, kept = _kept_values(model, "none"), _kept_values(model, candidate.mode)
+    if candidate.mode == "selective" and candidate.option.isdecimal():
+        kept = whole - (whole - _kept_values(model, "full")) / int(candidate.option)
+    if candidate.tensor > 1 and candidate.mode != "full":
+        # Sequence parallelism gathers all tokens before the products of attention and of the feed-forward layer.
+        kept += 2 * model.dim * model.compute_bytes * candidate.tensor
+    recomputed = 0.0 if candidate.mode == "none" else whole
+    logits = model.vocab * (model.compute_bytes + 2 * _FLOAT32_BYTES)
+    return tokens / candidate.tensor * (in_flight * layers * kept + recomputed + logits)
+
+
+def _kept_values(model: ModelSize, mode: str) -> float:
+    """Return the bytes per token that one layer keeps for the backward pass; `mode` is the checkpointing mode."""
+    values = {
+        "selective": 3 * model.dim + 2 * model.attention_dim + model.kv_dim + 2 * model.hidden_dim,
+        "full": model.dim,
+    }.get(mode, model.activations)
+    return values * model.compute_bytes + (8 + 4 * model.heads if mode == "none" else 0)

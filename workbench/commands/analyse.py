@@ -90,7 +90,7 @@ def _parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """
     if not texts:
         return ()
-    from analyzers.steps.mapping.choice import parsed_map
+    from analyzers.steps.mapping import parsed_map
 
     try:
         return parsed_map(texts)
@@ -239,7 +239,7 @@ def trace_with_critical_path(
 
 def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, force: bool) -> Exit:
     """Write the traces of all ranks, for the last recorded step, to one file that Perfetto can open."""
-    from analyzers.traces.export.perfetto import export
+    from analyzers.traces.perfetto import export
 
     options = _reader_options(read)
     traces = required_files(find_run(paths), *ROOMS["trace"])

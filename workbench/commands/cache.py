@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from analyzers.cache import locations, pruning
-from analyzers.cache.pruning import Entry
+from analyzers.cache import folders
+from analyzers.cache.folders import Entry
 from analyzers.errors import Exit
 from analyzers.words import duration, quantity, size
 from workbench.errors import UsageProblem
@@ -20,20 +20,20 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
         UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
         CacheFailure: The folder cannot be written.
     """
-    folder = locations.cache_folder()
+    folder = folders.cache_folder()
     if folder is None:
         raise UsageProblem("this user has no home folder, so nothing is kept", "set WORKBENCH_CACHE to a folder")
     copies = folder / REMOTE_FOLDER
     if limit is not None:
-        pruning.set_limit(folder, limit)
-        pruning.prune(copies, limit)
+        folders.set_limit(folder, limit)
+        folders.prune(copies, limit)
     print(cleared(folder, copies) if clear else described(folder, copies))
     return Exit.OK
 
 
 def cleared(folder: Path, copies: Path) -> str:
     """Delete all entries of the cache and all copies of remote files; return a sentence with their number and size."""
-    deleted = [*pruning.clear(folder), *pruning.clear(copies)]
+    deleted = [*folders.clear(folder), *folders.clear(copies)]
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
@@ -42,9 +42,9 @@ def described(folder: Path, copies: Path) -> str:
 
     `copies` is the folder with copies of remote files.
     """
-    limit = size(pruning.limit_bytes(folder))
-    lines = [f"folder  {folder}", f"holds   {contents(pruning.entries(folder))}"]
-    if runs := pruning.entries(copies):
+    limit = size(folders.limit_bytes(folder))
+    lines = [f"folder  {folder}", f"holds   {contents(folders.entries(folder))}"]
+    if runs := folders.entries(copies):
         lines.append(f"copies  {contents(runs)}, of files at URLs")
     return "\n".join(
         [*lines, f"limit   {limit}{' of each' if runs else ''}; the entries used longest ago are deleted first"]

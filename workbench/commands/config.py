@@ -10,7 +10,7 @@ from analyzers.compare import settings
 from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import discover
 from trainer import config as trainer_config
-from trainer.config.show import toml
+from trainer.config.schema import toml
 from trainer.config.written_keys import read_flags
 from workbench.errors import UsageProblem
 from workbench.launch.environment import for_command

@@ -6,7 +6,7 @@ Neither the devices nor the data of the job are needed.
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.memory.findings.evidence import in_words
+from analyzers.memory.evidence import in_words
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
 from analyzers.words import quantity, share, size
@@ -14,7 +14,7 @@ from trainer.config import ConfigError, JobConfig, load
 from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
-from workbench.present.step_windows import window_words
+from workbench.present.tables.estimate import window_words
 from workbench.trainer_answers import Alternative, EstimateData, TrainerEstimate
 
 NEAR_LIMIT = 0.9

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analyzers import parity
-from analyzers.parity.folder import write_runs
 from analyzers.parity.model import NamedRun
+from analyzers.parity.report import write_runs
 from analyzers.words import quantity
 from trainer.config import ConfigError, JobConfig, load
-from trainer.config.mesh.degrees import EXPERT, KEYS, REPLICATE, SHARD
+from trainer.config.mesh import EXPERT, KEYS, REPLICATE, SHARD
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.own_folder import refuse_links

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from analyzers.errors import InputError, MissingExtra
 from trainer.config import ConfigError, JobConfig, checked_mesh, load_for_training, startup_notes
-from trainer.config.devices import check_devices
+from trainer.config.converters import check_devices
 from trainer.config.local_data import check_initial_checkpoint, check_local_data
-from trainer.config.mesh.degrees import smallest_world
+from trainer.config.mesh import smallest_world
 from trainer.errors import DataError
 from workbench.command_options.options import Scheduler
 from workbench.errors import UsageProblem

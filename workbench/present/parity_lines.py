@@ -1,16 +1,22 @@
 """Compute the content of the line charts of `workbench parity`, for terminal, dashboard and HTML."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
-from analyzers.parity import views
-from analyzers.parity.findings import CURVE_NAMES
-from analyzers.parity.model import Curve, ParityData
+from analyzers.parity import BisectData, report
+from analyzers.parity.bisect_report import first_step, operation_table, step_table
+from analyzers.parity.findings import CURVE_NAMES, value_name_of
+from analyzers.parity.model import Curve, ParityData, ValueKind
+from analyzers.run import discover
+from analyzers.store import Options
 from analyzers.words import figures, relative
-from workbench.colours import nth_colour
+from workbench.axis_ticks import Tick, tick_distance
+from workbench.colours import css_nth, nth_colour
+from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
 
 _SMALLEST = 1e-10
 """The smallest relative difference on a chart's axis, which is logarithmic; smaller differences are drawn here."""
@@ -87,12 +93,12 @@ class Lines:
 
 def curve_lines(data: ParityData, curve: Curve) -> Lines:
     """Return the content of a line chart of a curve (loss or gradient norm) of all runs."""
-    return Lines(f"{CURVE_NAMES[curve].capitalize()} by step", views.curve_table(data, curve))
+    return Lines(f"{CURVE_NAMES[curve].capitalize()} by step", report.curve_table(data, curve))
 
 
 def difference_lines(data: ParityData, curve: Curve) -> Lines:
     """Return the content of a line chart of each run's relative difference from the first run, on a log scale."""
-    table = views.difference_table(data, curve).map(logarithm)
+    table = report.difference_table(data, curve).map(logarithm)
     what, first = CURVE_NAMES[curve].capitalize(), data.runs[0].name
     title = f"{what}: relative difference from {first} (log scale, allowed: {relative(data.tolerance)})"
     return Lines(title, table, mark=logarithm(data.tolerance), power=True, offset=1)
@@ -110,3 +116,118 @@ def logarithm(difference: float) -> float:
     Differences below `_SMALLEST`, such as 0, count as `_SMALLEST`.
     """
     return math.log10(max(difference, _SMALLEST)) if math.isfinite(difference) else difference
+
+
+# Compute the charts of `workbench bisect` for terminal, dashboard and HTML: differences by operation and by step.
+
+_HIGHEST = 10.0
+"""The relative difference at which infinite differences are drawn.
+
+A difference is infinite if a tensor is finite in only one of the runs, or if its sizes differ.
+"""
+_DIFFERENCE, _ALLOWED = "difference", "allowed by rounding"
+
+
+def operation_lines(table: pd.DataFrame, step: int) -> Lines:
+    """Return the chart of a step's tensors in the order of computation: the difference, and the allowed difference."""
+    rows = table[table["step"] == step]
+    values = {_DIFFERENCE: rows["difference"], _ALLOWED: rows["tolerance"]}
+    drawn = pd.DataFrame({name: column.map(height) for name, column in values.items()})
+    drawn.index = pd.Index(rows["position"].to_numpy(), name="operation")
+    title = f"Difference of B from A by operation of step {step} (log scale)"
+    return Lines(title, drawn, power=True, axis="operation", texts=_operation_texts(rows))
+
+
+def step_lines(table: pd.DataFrame) -> Lines:
+    """Return the chart of the largest difference of each step."""
+    steps = step_table(table)
+    drawn = pd.DataFrame({"largest difference": steps["largest"].map(height)})
+    texts = [
+        f"largest difference {difference_text(largest)}, {beyond} of {tensors} tensors beyond rounding"
+        for largest, beyond, tensors in zip(steps["largest"], steps["beyond"], steps["tensors"], strict=True)
+    ]
+    return Lines("Largest difference of B from A by step (log scale)", drawn, power=True, texts=texts)
+
+
+def height(difference: float) -> float:
+    """Return the height at which a relative difference is drawn: its decimal logarithm; infinity is at the top."""
+    return logarithm(min(difference, _HIGHEST)) if not math.isnan(difference) else difference
+
+
+def _operation_texts(rows: pd.DataFrame) -> list[str]:
+    """Return a text for each tensor: what it is, by how much it differs, and how much is allowed."""
+    columns = (rows[name] for name in ("kind", "name", "difference", "tolerance"))
+    return [operation_text(*cells) for cells in zip(*columns, strict=True)]
+
+
+def operation_text(kind: str, name: str, difference: float, allowed: float) -> str:
+    """Return a text for one tensor: what it is, by how much it differs, and how much is allowed."""
+    sign = "differs" if difference > allowed else "agrees"
+    return (
+        f"{value_name_of(ValueKind(kind), name)}: {sign}, {difference_text(difference)} (allowed {relative(allowed)})"
+    )
+
+
+def difference_text(difference: float) -> str:
+    """Return a relative difference as text; an infinite one becomes `only one is finite, or sizes differ`."""
+    return relative(difference) if math.isfinite(difference) else "only one is finite, or sizes differ"
+
+
+# Draw line charts for a standalone HTML page: loss or gradient norm of several runs, and their differences.
+
+LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_MOST_STEPS = 6
+
+
+def parity_charts(data: ParityData) -> Iterator[str]:
+    """Yield the HTML figures of a parity report: the curves of all runs, and their differences from the first run's."""
+    yield from filter(None, map(line_chart, all_lines(data)))
+
+
+def bisect_charts(data: BisectData) -> Iterator[str]:
+    """Yield the HTML figures of two recorded runs: the differences by operation of the first step that differs, and by
+    step.
+
+    Raises:
+        WorkbenchError: The recordings are no longer where they were.
+    """
+    tensors = operation_table(discover(Path(data.a.folder)), discover(Path(data.b.folder)), Options(), data.tolerance)
+    charts = (operation_lines(tensors, first_step(data, tensors)), step_lines(tensors))
+    yield from filter(None, map(line_chart, charts))
+
+
+def line_chart(lines: Lines) -> str:
+    """Return an HTML figure with one line per run, and a dashed line at `lines.mark`; empty if there is no step."""
+    steps = [int(step) for step in lines.table.index]
+    low, high = lines.heights()
+    if not steps:
+        return ""
+    # All values may be equal, and even 0.
+    spread = (high - low) or abs(high) or 1.0
+
+    def points(line: Sequence[tuple[float, float]]) -> str:
+        wide = WIDTH / max(steps[-1] - steps[0], 1)
+        finite = ((x, y) for x, y in line if math.isfinite(y))
+        return " ".join(f"{(x - steps[0]) * wide:.1f},{(high - y) / spread * HEIGHT:.1f}" for x, y in finite)
+
+    shapes = [
+        f'<polyline points="{points(list(zip(steps, lines.table[name].tolist(), strict=True)))}" fill="none"'
+        f' stroke="{css_nth(i + lines.offset)}" stroke-width="2"/>'
+        for i, name in enumerate(lines.names)
+    ]
+    if lines.mark is not None:
+        # A single step would make a line without length.
+        ends = points([(steps[0], lines.mark), (max(steps[-1], steps[0] + 1), lines.mark)])
+        shapes.append(f'<polyline points="{ends}" fill="none" stroke="currentColor" stroke-dasharray="6 4"/>')
+    colours = {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)}
+    labels = lines.texts_of([low + share * (high - low) for share in LEVELS])
+    up = [*zip(LEVELS, labels, strict=True)] if high > low else []
+    return figure(lines.title, "".join(shapes), colours, Axes(up, step_ticks(steps, lines.axis)))
+
+
+def step_ticks(steps: Sequence[int], axis: str) -> list[Tick]:
+    """Return labels of steps at round numbers for an axis from the first of them to the last."""
+    length = max(steps[-1] - steps[0], 1)
+    every = max(1, round(tick_distance(length, _MOST_STEPS)))
+    at = [number for number in range(steps[0], steps[-1] + 1) if number % every == 0] or [steps[0]]
+    return [((n - steps[0]) / length, f"{axis} {n}" if n == at[0] else str(n)) for n in at]

@@ -82,7 +82,7 @@ def estimate(data: object) -> Tables:
 
 def plan(data: object) -> Tables:
     """Return the tables of a plan, which lists settings that fit into a device's memory."""
-    from workbench.present.tables.plan import plan_tables
+    from workbench.present.tables.estimate import plan_tables
     from workbench.trainer_answers import PlanData
 
     return plan_tables(data) if isinstance(data, PlanData) else []

@@ -21,9 +21,9 @@ from workbench.ask import ROOMS
 from workbench.axis_ticks import Tick, apart, byte_marks, duration_marks, tick_distance
 from workbench.colours import CATEGORIES, css_category, css_phase
 from workbench.present.collective_matrix import collective_states
-from workbench.present.curve_charts import bisect_charts, parity_charts
 from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
-from workbench.present.phase_titles import phase_title
+from workbench.present.names import phase_title
+from workbench.present.parity_lines import bisect_charts, parity_charts
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
 from workbench.present.token_flow import token_figures

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from analyzers.cache import pruning
+from analyzers.cache import folders
 from analyzers.errors import InputError
 from analyzers.words import quantity, size
 from workbench.console import note
@@ -25,7 +25,7 @@ def copied(url: str, *, keep: bool) -> Path:
     if not listing.files:
         raise InputError(f"{without_credentials(url)}: no files there", "give the folder of a run, or a file of it")
     with opened_mirror(url, keep=keep) as mirror:
-        limit = pruning.limit_bytes(mirror.folder.parents[1])
+        limit = folders.limit_bytes(mirror.folder.parents[1])
         if (wanted := sum(file.size or 0 for file in listing.files)) > limit:
             raise too_large(url, wanted, limit)
         mirror.remove_others(listing.files)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.cache import locations, pruning
-from analyzers.cache.entry_folders import CacheFailure, failure, is_trusted
+from analyzers.cache import folders
+from analyzers.cache.folders import CacheFailure, failure, is_trusted
 from analyzers.files import read_whole
 from workbench.remote.listing import RemoteFile
 from workbench.remote.urls import without_credentials
@@ -105,7 +105,7 @@ def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Mirror(folder)
         os.utime(folder)  # the folders used longest ago are deleted first
-    pruning.prune(folder.parent, pruning.limit_bytes(folder.parents[1]))
+    folders.prune(folder.parent, folders.limit_bytes(folder.parents[1]))
 
 
 def _usable_folder(name: str, *, keep: bool) -> Path:
@@ -119,7 +119,7 @@ def _usable_folder(name: str, *, keep: bool) -> Path:
     failed = CacheFailure(
         "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
     )
-    for cache in locations.folders() if keep else locations.temporary_folders():
+    for cache in folders.folders() if keep else folders.temporary_folders():
         folder = cache / REMOTE_FOLDER / name
         try:
             (folder / "files").mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,39 +1,164 @@
 """The terminal app: it shows the verdict of a report first, and its evidence after one key press."""
 
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from functools import partial
+from pathlib import Path
+from typing import IO, ClassVar
 
 from rich.text import Text
 from textual import work
-from textual.app import ComposeResult, SystemCommand
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.message import Message
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, Tree
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
-from workbench.present.run_names import fitted_title
+from workbench.present.names import fitted_title
+from workbench.python_path import command, environment
 from workbench.source_files import find_source
-from workbench.tui.command_palette import commands
-from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.garbage import leave_searches_to_idle_times
 from workbench.tui.panes.home import EvidenceWanted
-from workbench.tui.protocols import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence
-from workbench.tui.reader_processes import end_reader_processes
-from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import Subject
 from workbench.tui.terminal_app import TerminalApp, run_app
-from workbench.tui.view_tabs import ViewTabs
+from workbench.tui.view_tabs import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, ViewTabs
 from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
+from workbench.tui.widgets.tables import RowList
 from workbench.tui.widgets.view_switcher import ViewSwitcher
+
+KEYS = (
+    ("Search the view that is shown", "/", "search"),
+    ("Give the view below the chart all the room", "f", "focus_evidence"),
+    ("Open the source of the line under the cursor", "o", "source"),
+    ("Copy the text under the cursor", "y", "copy"),
+    ("Open in the browser", "w", "web"),
+)
+"""(title, key, action) of each action that a single key starts."""
+
+
+def commands(app: App[None], tabs: Sequence[str], shown: Sequence[ViewSwitcher]) -> Iterator[SystemCommand]:
+    """Yield a palette command for each tab, each view of the switchers in `shown`, and each single-key action."""
+    for number, name in enumerate(tabs, 1):
+        yield SystemCommand(f"View {name}", f"key {number}", partial(app.run_action, f"view({number})"))
+    for switcher in shown:
+        for view, title in switcher.titles.items():
+            yield SystemCommand(f"Show {title}", "key v turns to it", partial(switcher.turn_to, view))
+    for title, key, action in KEYS:
+        yield SystemCommand(title, f"key {key}", partial(app.run_action, action))
+
+
+# Serve the dashboard of the run that the terminal app shows, from a separate process.
+
+# With a blank after it, because the file may be read in the middle of a write.
+ADDRESS = re.compile(r"https?://\S+(?=\s)")
+POLL_S = 0.1
+_OUTPUT_BYTES = 1 << 16
+
+
+class Dashboard:
+    """Runs `workbench serve` in a separate process until the app ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._message = ""
+
+    def open(self) -> str:
+        """Start the server, open a browser if there is one, and return a sentence with the address of the dashboard."""
+        if self._process is None or self._process.poll() is not None:
+            self._message = self._start()
+        return self._message
+
+    def close(self) -> None:
+        """Stop the server."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def _start(self) -> str:
+        # A file and not a pipe: nobody reads it once the address is known, and a full pipe would stop the server.
+        with tempfile.TemporaryFile() as output:
+            self._process = subprocess.Popen(
+                command("workbench", "serve", str(self._path), "--port", "0", "--open"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                env=environment(),
+            )
+            while self._process.poll() is None:
+                if address := ADDRESS.search(_text_of(output)):
+                    return f"the dashboard is at {address[0]} until you quit"
+                time.sleep(POLL_S)
+            return f"the dashboard did not start: {_text_of(output).strip()}"
+
+
+def _text_of(file: IO[bytes]) -> str:
+    """Return all text written to a file so far; the writer's position in the file does not change."""
+    return os.pread(file.fileno(), _OUTPUT_BYTES, 0).decode(errors="replace")
+
+
+# A screen that shows a source file, scrolled to a line that an artefact of the run mentions.
+
+
+class SourceScreen(ModalScreen[None]):
+    """A screen that shows a source file with one line highlighted."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
+    DEFAULT_CSS = """
+    SourceScreen { align: center middle; }
+    SourceScreen RowList { width: 90%; height: 90%; border: round $foreground; padding: 0 1; background: $surface; }
+    """
+
+    def __init__(self, path: Path, line: int) -> None:
+        super().__init__()
+        self._path, self._line = path, line
+
+    def compose(self) -> ComposeResult:
+        yield RowList[tuple[int, str]](Text(f"{clean(self._path)}:{self._line}", style="bold"), self._line_text)
+
+    def on_mount(self) -> None:
+        lines = self._path.read_text(errors="replace").splitlines()
+        rows = self.query_one(RowList)
+        rows.show(list(enumerate(lines, 1)))
+        rows.focus()
+        # The list has no height before it is laid out.
+        self.call_after_refresh(self._center)
+
+    def _center(self) -> None:
+        rows = self.query_one(RowList)
+        rows.scroll_to(y=max(0, self._line - rows.size.height // 2), animate=False)
+
+    def _line_text(self, item: tuple[int, str]) -> Text:
+        number, text = item
+        here = number == self._line
+        return Text(f"{'▶' if here else ' '}{number:>5}  {clean(text.expandtabs(4))}", style="reverse" if here else "")
+
+
+# End the child processes that read files for the app.
+
+
+def end_reader_processes() -> None:
+    """Kill the child processes that read files, so that the app can quit without waiting for them."""
+    # Only Linux lists the children of a thread; elsewhere nothing matches, and the readers end by themselves.
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in listing.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+
 
 BROAD = 140
 """The screen width, in columns, from which on the home view shows the findings to the left of their evidence."""

@@ -13,7 +13,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SCROLL_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.common import CURSOR_KEYS, SCROLL_KEYS, SEARCH_KEYS
 
 EVERYWHERE = "Everywhere"
 _TWO_COLUMNS = 76

@@ -24,11 +24,10 @@ from workbench.tui.panes.home_picture import home_pictures
 from workbench.tui.terminal_app import TerminalApp
 from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
-from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.tables import RowList
 from workbench.tui.widgets.verdict_banner import banner
-from workbench.watch.job_facts import troubled_first
-from workbench.watch.status_text import RANK_HEADS, alert_lines, charts, rank_line, summary
-from workbench.watch.watched_job import JobWatcher, WatchedJob
+from workbench.watch.follow import RANK_HEADS, alert_lines, charts, rank_line, summary
+from workbench.watch.watched_job import JobWatcher, WatchedJob, troubled_first
 
 POLL_S = 0.5
 

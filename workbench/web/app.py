@@ -8,27 +8,69 @@ from contextlib import suppress
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, set_props
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 from flask import Response
 from plotly.io.json import to_json_plotly
 from werkzeug.exceptions import HTTPException
 
+from analyzers.errors import WorkbenchError
 from workbench.colours import css_themes
 from workbench.command_options.options import Format
-from workbench.console import clean, explain
+from workbench.console import LONGEST, clean, explain
 from workbench.present import render
-from workbench.web.components.links import link
-from workbench.web.failures import failed_page, forget_failure, message, say_failure
+from workbench.web.components.links import labelled, link
 from workbench.web.gestures import typed_text
-from workbench.web.key_sheet import key_sheet, skip_link
-from workbench.web.pages import bisect, compare, config, hang, logs, memory, parity, source, steps, trace
-from workbench.web.pages.overview import page as overview
+from workbench.web.pages import bisect, compare, config, hang, logs, memory, overview, parity, source, steps, trace
 from workbench.web.query import Query, parse_query
-from workbench.web.rail import header, rail
+from workbench.web.rail import header, key_sheet, rail, skip_link
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import ALL_STEPS, Window, own_window, parse_steps, window_state, without_window
+
+_DETAILS = "The terminal in which the dashboard was started has the details; with --debug, also a traceback."
+MESSAGE = "failure"
+"""The id of the element that says that a callback failed."""
+
+
+def reason(error: Exception) -> str:
+    """Return the type and message of an error in one line, such as `KeyError: 'rank'`, without control characters."""
+    text = error.message if isinstance(error, WorkbenchError) else f"{type(error).__name__}: {error}"
+    return clean(" ".join(text.split())[:LONGEST])
+
+
+def message() -> html.P:
+    """Return the element for the message that a callback failed; it stays empty and invisible until that happens."""
+    return html.P(id=MESSAGE, role="alert")
+
+
+def failed_page(title: str, error: Exception) -> html.Div:
+    """Print an error on the terminal, and return the page that names the error.
+
+    This page is shown instead of the page called `title`, which could not be made.
+    """
+    explain(error)
+    return html.Div(
+        [
+            html.H2(f"The page {title} cannot be shown."),
+            labelled("Why", [reason(error)]),
+            labelled("Next", [_DETAILS]),
+            html.P(link("Back to the overview", "./", fixed=True)),
+        ],
+        id="failed",
+    )
+
+
+def say_failure(error: Exception) -> None:
+    """Print the error of a callback on the terminal, and show it above the page; the page itself stays unchanged."""
+    explain(error)
+    set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {_DETAILS}"})
+
+
+def forget_failure() -> None:
+    """Hide the message about an earlier failed callback, because the user now sees another page."""
+    set_props(MESSAGE, {"children": ""})
+
 
 _PAGES = {
     "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",

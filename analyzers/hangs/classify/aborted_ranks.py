@@ -10,11 +10,9 @@ from dataclasses import replace
 
 import msgspec
 
-from analyzers.hangs.classify.cause import Cause, RanksInOp
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext, RanksInOp
 from analyzers.hangs.classify.differing_programs import blame_divergence
-from analyzers.hangs.graph.divergence import Divergence, find_divergence
-from analyzers.hangs.graph.signatures import comparable, elements
+from analyzers.hangs.graph.divergence import Divergence, comparable, elements, find_divergence
 from analyzers.hangs.model import Frame, Job, Op, Reason, user_frame
 from analyzers.hangs.reading.exits import RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from analyzers.hangs.classify.aborted_ranks import blame_differing_dumps, find_place_of_victims, with_sizes
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.classify.kept_alive import find_kept_alive
 from analyzers.hangs.classify.left_alone import find_left_alone
 from analyzers.hangs.classify.lost_nodes import blame_lost_nodes
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
-from analyzers.hangs.classify.silent_ranks import classify_roots
+from analyzers.hangs.classify.root_cause import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
 from analyzers.hangs.classify.wrong_messages import find_wrong_messages
 from analyzers.hangs.graph.wait_graph import find_roots

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from analyzers.hangs.classify.cause import DEFAULT_CONFIDENCE, Cause, make_cause, ranks_in_op
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import DEFAULT_CONFIDENCE, Cause, HangContext, make_cause, ranks_in_op
 from analyzers.hangs.graph.divergence import Divergence
 from analyzers.hangs.graph.program_order import Deviation
 from analyzers.hangs.graph.wait_graph import OpNode

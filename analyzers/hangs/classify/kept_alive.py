@@ -6,8 +6,7 @@ waits in an operation, only the launcher waits.
 
 from collections.abc import Sequence
 
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.model import Culprit, Frame, HangClass, Reason, user_frame
 from analyzers.hangs.reading.stacks.thread_stacks import read_threads
 

@@ -7,8 +7,7 @@ few.
 
 from collections.abc import Sequence
 
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, is_victim
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import is_victim
-from analyzers.nodes.gaps import LostNode
+from analyzers.nodes.health import LostNode
 
 CONFIDENCE = 0.8
 

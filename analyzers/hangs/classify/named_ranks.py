@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.model import Culprit, Frame, HangClass, Reason
 from analyzers.hangs.reading.side_formats import ExitFile
 

@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from analyzers.hangs.classify.cause import Cause, RanksInOp
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext, RanksInOp
 from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
-from analyzers.hangs.reading.new_groups import NewGroup, NewGroups, is_making_group, read_new_groups
+from analyzers.hangs.reading.process_groups import NewGroup, NewGroups, is_making_group, read_new_groups
 
 CONFIDENCE = 0.9
 _TIE_CONFIDENCE = 0.6

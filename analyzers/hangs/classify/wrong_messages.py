@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from analyzers.hangs.classify.cause import Cause, RanksInOp, make_cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext, RanksInOp, make_cause
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import HangClass, Reason, user_frame
-from analyzers.hangs.reading.gloo_messages import (
+from analyzers.hangs.reading.p2p import (
     AllCounts,
     MessageCounts,
     MessageName,

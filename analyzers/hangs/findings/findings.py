@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from analyzers.hangs.classify.cause import UNKNOWN_PROCESS, Cause, Process
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import UNKNOWN_PROCESS, Cause, HangContext, Process
 from analyzers.hangs.findings.evidence import evidence
 from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step

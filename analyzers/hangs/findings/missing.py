@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import HangContext
 from analyzers.hangs.findings.wording import format_ending
-from analyzers.hangs.graph.locations import MOST_RANKS
+from analyzers.hangs.graph.divergence import MOST_RANKS
 from analyzers.hangs.model import GroupSource, Job, Lack
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import AnswerStatus

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.findings.missing import missing
 from analyzers.hangs.findings.titles import title, with_victims
 from analyzers.hangs.findings.wording import format_exception, format_location
-from analyzers.hangs.graph.locations import find_locations
+from analyzers.hangs.graph.divergence import find_locations
 from analyzers.hangs.model import HangClass, Lack
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_files import SideFiles

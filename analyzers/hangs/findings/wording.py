@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.single_rank import NO_PHASES
-from analyzers.hangs.graph.locations import Location
+from analyzers.hangs.graph.divergence import Location
 from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.log_signs.relayed_errors import first_error
+from analyzers.log_signs import first_error
 from analyzers.words import agree, exit_reason, numbered, process_group, rank_names, source_line
 
 _EXCEPTION_LENGTH = 200

@@ -15,10 +15,88 @@ number, each with the ranks that issued it, are called *variants*.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
-from analyzers.hangs.graph.signatures import Comparable, breaks_size_rule, comparable, is_empty, unbalanced
-from analyzers.hangs.model import Job, Op, Reason, user_frame
+from analyzers.hangs.model import Frame, Job, Op, Reason, Signature, user_frame
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.words import source_line
+
+_ROOTED = ("gather", "scatter")
+"""The operations in which only the root passes the list of all tensors.
+
+So the recorded sizes differ between the ranks.
+"""
+_UNEVEN = ("all_to_all", "alltoall")
+"""The prefixes of the names of operations in which each rank may send and receive different sizes."""
+_BARRIERS = ("barrier",)
+
+Comparable = tuple[str, object]
+"""The name of an operation, and the other properties that all members must agree on."""
+
+
+def comparable(signature: Signature) -> Comparable:
+    """Return the part of a signature that must be equal on all members of a process group.
+
+    For most operations this is the name, the shapes and dtypes of the tensors, and the root. If shapes may differ
+    between ranks, it is less: name and dtypes for an uneven all_to_all, for example; name and root for a barrier or
+    gather.
+    """
+    name = signature.operation
+    if name in _ROOTED or name in _BARRIERS:
+        return name, signature.root
+    if name.startswith(_UNEVEN):
+        return name, tuple(sorted(set(signature.input_dtypes)))
+    tensors = (signature.input_sizes, signature.output_sizes, signature.input_dtypes, signature.output_dtypes)
+    return name, (*tensors, signature.root)
+
+
+def breaks_size_rule(signature: Signature, members: int) -> bool:
+    """Return whether the input and output sizes of an operation contradict each other.
+
+    The rules: in an all_reduce or broadcast both are equal; the output of an all_gather is as large as all members'
+    inputs together; the input of a reduce_scatter is as large as all outputs together. `members` is the size of the
+    group.
+    """
+    taken, given = elements(signature.input_sizes), elements(signature.output_sizes)
+    if not signature.input_sizes or not signature.output_sizes:
+        return False
+    match signature.operation:
+        case "all_reduce" | "broadcast":
+            return taken != given
+        case "_all_gather_base" | "all_gather":
+            return given != taken * members
+        case "_reduce_scatter_base" | "reduce_scatter":
+            return taken != given * members
+    return False
+
+
+def is_empty(signature: Signature) -> bool:
+    """Return whether the input tensors have no elements."""
+    return bool(signature.input_sizes) and not any(prod(shape) for shape in signature.input_sizes)
+
+
+def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
+    """Return the total number of elements of tensors with these shapes."""
+    return sum(prod(shape) for shape in sizes)
+
+
+def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
+    """Return (elements sent, elements received) of an all_to_all, summed over all members; None if they are equal.
+
+    The sizes may differ between ranks, but the two totals must be equal, or the operation cannot complete. `group` is
+    an index in `Job.groups`, and `issued` maps its members to their operation. The result is also None if a member is
+    missing, or if the operation is no all_to_all.
+    """
+    signatures = [job.signature(op) for op in issued.values()]
+    if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(_UNEVEN):
+        return None
+    sent, received = (
+        sum(elements(sizes) for sizes in every)
+        for every in ((s.input_sizes for s in signatures), (s.output_sizes for s in signatures))
+    )
+    return (sent, received) if sent != received else None
+
 
 Key = tuple[str, object, object]
 """The name of an operation, the properties that all members must agree on, and its source line."""
@@ -266,3 +344,51 @@ def _has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
         return all(key_of(job, mine[s])[:2] == key_of(job, theirs[s + 1])[:2] for s in later)
     following = _expected_next(job, seq + 1, theirs) if seq in theirs else None
     return following is not None and following[:2] == key_of(job, mine[seq])[:2]
+
+
+# Find the location of each rank: the operation or function that it is in; ranks at the same line are grouped.
+
+MOST_RANKS = 1 << 20
+"""The most ranks that are listed; a damaged file may claim any world size, but no job has more."""
+
+_NO_OPERATION = "no recorded operation"
+_NO_DUMP = "no dump"
+
+
+class Location(NamedTuple):
+    """The ranks that are at one line. `name` is their operation or function; `line` is empty if no line is known."""
+
+    ranks: list[int]
+    name: str
+    line: str
+
+
+def find_locations(job: Job, side: SideFiles) -> list[Location]:
+    """Return the ranks grouped by the operation or function and the line that they are in, the largest group first."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in (rank for rank in range(min(job.world_size, MOST_RANKS)) if rank not in job.unread):
+        together.setdefault(_find_location(job, side, rank), []).append(rank)
+    every = [Location(ranks, name, line) for (name, line), ranks in together.items()]
+    return sorted(every, key=lambda location: (-len(location.ranks), location.name, location.line))
+
+
+def _find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
+    """Return (operation or function that a rank is in, user's line), as texts; the line is empty if unknown."""
+    state, stack = job.ranks.get(rank), side.main_stack(rank)
+    current = state.current if state else None
+    line = user_frame(stack) or (job.line(current) if current else None)
+    if current:
+        name = job.operation(current)
+    elif line:
+        name = line.name if state else _find_python_function(stack, line)
+    else:
+        name = _NO_OPERATION if state else _NO_DUMP
+    return name, source_line(line.filename, line.line) if line else ""
+
+
+def _find_python_function(stack: list[Frame], line: Frame) -> str:
+    """Return the name of the innermost Python function in a stack, or else the function of the frame `line`.
+
+    It is shown in place of the rank's operation if there is no dump.
+    """
+    return next((frame.name for frame in stack if frame.filename.endswith(".py")), line.name)

@@ -14,7 +14,7 @@ anything else it would have issued a different operation (`mismatch`).
 
 from dataclasses import dataclass
 
-from analyzers.hangs.graph.signatures import comparable
+from analyzers.hangs.graph.divergence import comparable
 from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
 _REFERENCES_PER_GROUP = 6

@@ -1,12 +1,16 @@
 """Find out how ranks ended: by an error of their own, by a signal, or because of another rank."""
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
+from analyzers.files import open_regular, read_json
 from analyzers.hangs.model import Frame
-from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.log_signs.relayed_errors import failed_ranks
+from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
+from analyzers.log_signs import failed_ranks, split_hint
+from analyzers.run import Kind, Run
 
 ORDERLY_SIGNALS = (-15, -2)
 """The exit codes after SIGTERM and SIGINT, the signals with which a launcher ends the remaining ranks."""
@@ -82,3 +86,185 @@ def is_victim(end: ExitFile) -> bool:
     # Without a traceback the words alone decide, as if the exception came from PyTorch.
     innermost = end.traceback[0].filename if end.traceback else "/torch/"
     return bool(COMMUNICATION.search(text) or ("/torch/" in innermost and CONNECTION.search(text)))
+
+
+# Read the files that torchrun keeps of its workers, `error.json` and logs; their folders are named by local rank.
+#
+# The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`. The local rank is the rank
+# within a node. A launch is one torchrun command; each node runs one. An attempt is one start of all workers;
+# torchrun counts attempts up at each restart.
+
+_TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
+_LOG_BYTES, _LOG_LINES = 4096, 3
+_BYTES_BEFORE_STACKS = 1 << 16
+"""The number of bytes at the end of a log that are searched for the message of an abort.
+
+The stacks of all threads, which faulthandler may write after this message, take some of them.
+"""
+_NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
+"""Matches lines in which PyTorch's own servers report that they start or stop."""
+_GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_UNKNOWN_RANK = -1
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A file of one torchrun worker; `rank` is None if it is not known on which node the worker ran.
+
+    `attempt` is how many times the job had been restarted before this worker started.
+    """
+
+    path: Path
+    attempt: int
+    rank: int | None
+
+
+def _find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
+    """Yield each file of a kind that a worker wrote, with the worker's rank and the attempt (number of restarts)."""
+    matches = [(match, a.path) for a in run.of(kind) if (match := _WORKER.fullmatch(str(a.path)))]
+    files = run.of(Kind.GROUPS) if matches else []
+    sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
+    launches = {match["launch"] for match, _ in matches}
+    ranks = {launch: _ranks_of_launch(Path(launch), launches, sides) for launch in launches}
+    first = _read_first_ranks(run.manifest())
+    for match, path in matches:
+        local_rank, launch = int(match["local_rank"]), Path(match["launch"]).name
+        if launch in first:
+            yield Worker(path, int(match["attempt"]), first[launch] + local_rank)
+            continue
+        known = ranks[match["launch"]]
+        yield Worker(path, int(match["attempt"]), local_rank if known is None else known.get(local_rank))
+
+
+def _read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
+    """Return {launch: rank of its first worker}, from the launchers' records in `run.json`.
+
+    A launch is one torchrun command; each node runs one. `manifest` is the content of `run.json`.
+    """
+    launches = manifest.get("launches")
+    recorded = launches.items() if isinstance(launches, dict) else ()
+    first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
+    return {name: rank for name, rank in first.items() if isinstance(rank, int)}
+
+
+def _ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
+    """Return {local rank: global rank} of one torchrun launch (one command on one node), from files in the run folder.
+
+    None means that local and global ranks are equal. An empty dict means that no file shows on which node the launch
+    ran. `launch` is its log folder, `launches` are the log folders of all launches; `sides` has (path, content) of
+    `groups_R.json` for each rank R.
+    """
+    named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
+    if named:
+        return _by_local_rank(named)
+    run_folder = launch.parent.parent
+    if sum(Path(other).parent.parent == run_folder for other in launches) > 1:
+        return {}
+    here = [side for path, side in sides if path.is_relative_to(run_folder) and side.local_rank is not None]
+    if not here:
+        return None if len(launches) == 1 else {}
+    known = _by_local_rank(here)
+    # Two ranks with one local rank: the folder holds side files of several nodes.
+    return known if len(known) == len(here) else {}
+
+
+def _by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
+    """Return {local rank: global rank} from `groups_R.json` of each rank R of one node."""
+    return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
+
+
+def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
+    """Return the uncaught exception of each worker process of a run, as (exception, path of its file).
+
+    torchrun writes these files (`error.json`). Exceptions of workers from before a restart are included. If no file
+    shows which rank a worker was, the rank of its exception is `_UNKNOWN_RANK`.
+    """
+    read = (
+        (_read_error(w.path, _UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
+        for w in _find_workers(run, Kind.ERROR)
+    )
+    return [(exit_file, path) for exit_file, path in read if exit_file]
+
+
+def read_last_errors(run: Run) -> dict[int, ExitFile]:
+    """Return {rank: error} of the workers since the last restart."""
+    files = _of_last_attempt(run, Kind.ERROR)
+    return {rank: exit_file for rank, path in files.items() if (exit_file := _read_error(path, rank))}
+
+
+def find_log_files(run: Run) -> dict[int, Path]:
+    """Return {rank: path of its stderr log} since the last restart."""
+    return _of_last_attempt(run, Kind.LOG, "stderr.log")
+
+
+def _of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, Path]:
+    """Return {rank: path} of the files of one kind since the last restart; with `name`, only files of that name."""
+    # Logs count too: an attempt whose workers were killed leaves no error.json.
+    every = [*_find_workers(run, Kind.ERROR), *_find_workers(run, Kind.LOG)]
+    last = max((w.attempt for w in every), default=0)
+    matching = (w for w in _find_workers(run, kind) if w.attempt == last and name in (None, w.path.name))
+    return {w.rank: w.path for w in matching if w.rank is not None}
+
+
+def _read_error(path: Path, rank: int) -> ExitFile | None:
+    """Return the error in torchrun's `error.json` as an error of `rank`; None if the file cannot be read.
+
+    The file has {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
+    """
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return None
+    error = content.get("message") if isinstance(content, dict) else None
+    error = {"message": error} if isinstance(error, str) else error
+    return _exit_file_of(error, rank) if isinstance(error, dict) else None
+
+
+def _exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
+    """Return an error from torchrun as an `ExitFile` of `rank`, the form in which the recorders write errors.
+
+    Torchrun's timestamp has whole seconds, so `time_ns` is the end of that second.
+    """
+    extra = error.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    first_line = next(iter(str(error.get("message", "")).strip().splitlines()), "")
+    name, _, message = first_line.partition(": ")
+    stamp = str(extra.get("timestamp", ""))
+    # Python prints the innermost frame last; here it comes first.
+    frames = _TRACEBACK_LINE.finditer(str(extra.get("py_callstack", "")))
+    return ExitFile(
+        rank=rank,
+        error=name[:300],
+        message=message[:300],
+        out_of_memory="OutOfMemoryError" in name or name == "MemoryError",
+        traceback=[Frame(f["name"], f["file"], int(f["line"])) for f in frames][::-1],
+        time_ns=(int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"[0-9]{1,10}", stamp) else 0,
+        hint=split_hint(str(error.get("message", "")))[1],
+    )
+
+
+def read_last_lines(log: Path) -> str:
+    """Return the last lines of a log, without colour codes and joined by ` | `; empty if it cannot be read."""
+    lines = (line.strip() for line in COLOURS.sub("", _read_tail(log)).splitlines())
+    return " | ".join([line for line in lines if line and not _NOTICE.match(line)][-_LOG_LINES:])[:500]
+
+
+def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
+    """Return the sizes (received, expected) in bytes that gloo logged when it aborted a rank because they differ.
+
+    The result is None if the log has no such message.
+    """
+    match = _GLOO_SIZES.search(_read_tail(log, _BYTES_BEFORE_STACKS))
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _read_tail(log: Path, size: int = _LOG_BYTES) -> str:
+    """Return the last `size` bytes of a log as text; empty if it cannot be read."""
+    try:
+        with open_regular(log) as file:
+            file.seek(max(0, log.stat().st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

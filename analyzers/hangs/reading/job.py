@@ -1,23 +1,274 @@
 """Build a `Job` from a set of dumps: the operations that each rank issued, and their process groups."""
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from analyzers import run, store
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.errors import WorkbenchError
 from analyzers.files import RANKS_AT_MOST
-from analyzers.hangs.model import Frame, Job, Lack, Position, RankState, Signature
-from analyzers.hangs.reading.gloo_messages import add_messages, read_message_counts
-from analyzers.hangs.reading.op_rows import OpRows, OpTable
+from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature
+from analyzers.hangs.reading.p2p import add_messages, decoded, read_message_counts, read_rows
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
-from analyzers.hangs.reading.roots import add_roots
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.hangs.reading.unrecorded_calls import add_unrecorded_calls
 from analyzers.progress import MANY_FILES
+
+_OP_COLUMNS = (
+    "group", "seq", "p2p_seq", "signature", "stack", "started", "done", "retired", "created_ns", "completed_ns", "p2p",
+)  # fmt: skip
+
+
+class OpTable:
+    """The operations in a batch of dumps, one row for each entry; the rows of one dump follow those of another.
+
+    The batch numbers its signatures and stacks from 0. `signatures` and `stacks` are the lengths of the job's lists
+    before this batch; they are added to these numbers to get indexes in the job's lists. `combine` is a function that
+    returns the number of one combined signature for collectives that were launched together, given the numbers of their
+    signatures.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Column], signatures: int, stacks: int, combine: Callable[[tuple[int, ...]], int]
+    ) -> None:
+        # A plain array is several times faster to slice than a memory map, and is mapped all the same.
+        self.columns = {name: columns[f"ops.{name}"].view(np.ndarray) for name in _OP_COLUMNS}
+        self.signatures, self.stacks, self.combine = signatures, stacks, combine
+        self.launch = _number_launches(self.columns, columns["ops.dump"])
+        self.unfinished = unfinished(self.columns["done"], self.launch)
+
+    def newest_ns(self, rows: slice) -> int:
+        """Return the newest time in these rows, in nanoseconds since the epoch; 0 without rows."""
+        return max(int(self.columns[name][rows].max(initial=0)) for name in ("created_ns", "completed_ns"))
+
+
+@dataclass(frozen=True, slots=True)
+class OpRows:
+    """The rows of one rank in the table of its batch.
+
+    `groups` maps the numbers of process groups in the table to indexes in `Job.groups`.
+    """
+
+    table: OpTable
+    start: int
+    stop: int
+    rank: int
+    groups: Mapping[int, int]
+
+    def read(self, group: int | None = None) -> list[Op]:
+        """Return the operations of the rank, oldest first; with `group`, an index in `Job.groups`, only those in it."""
+        rows = np.arange(self.start, self.stop)
+        if group is not None:
+            mine = [number for number, index in self.groups.items() if index == group]
+            rows = rows[np.isin(self.table.columns["group"][self.start : self.stop], mine)]
+        return self._ops(rows)
+
+    def read_pending(self) -> list[Op]:
+        """Return the operations of the rank that are not done, oldest first."""
+        return self._ops(self.start + np.flatnonzero(self.table.unfinished[self.start : self.stop]))
+
+    def _ops(self, rows: Integers) -> list[Op]:
+        # Lists are several times faster to walk than arrays.
+        lists = [self.table.columns[name][rows].tolist() for name in _OP_COLUMNS]
+        signatures, stacks, groups, rank = self.table.signatures, self.table.stacks, self.groups, self.rank
+        ops = [
+            Op(rank, groups[g], n, p2p_n, signatures + sig, stacks + stack, bool(started), bool(done), bool(retired),
+               made, ended, bool(p2p))
+            for g, n, p2p_n, sig, stack, started, done, retired, made, ended, p2p in zip(*lists, strict=True)
+        ]  # fmt: skip
+        launches = self.table.launch[rows].tolist()
+        if len(set(launches)) == len(launches):
+            return ops
+        together = groupby(zip(launches, ops, strict=True), key=lambda pair: pair[0])
+        return [self._one_operation([op for _, op in pairs]) for _, pairs in together]
+
+    def _one_operation(self, ops: list[Op]) -> Op:
+        """Return the collectives `ops`, which NCCL launched together (coalesced), as a single operation.
+
+        They have one sequence number in the dump.
+        """
+        if len(ops) == 1:
+            return ops[0]
+        signature = self.table.combine(tuple(op.signature for op in ops))
+        done, retired = all(op.done for op in ops), any(op.retired for op in ops)
+        return replace(ops[0], signature=signature, done=done, retired=retired)
+
+
+def _number_launches(columns: Mapping[str, Column], dump: Column) -> Integers:
+    """Return a launch number for each row, from 0; collectives of one coalesced launch share a number.
+
+    `columns` are those of the table of operations; `dump` is the index of each row's dump. Each send or receive gets a
+    number of its own; `p2p.find_batch` combines them later, when their peers are known.
+    """
+    p2p = columns["p2p"].astype(bool)
+    begins = np.ones(len(p2p), bool)
+    begins[1:] = p2p[1:] | p2p[:-1]
+    for column in (dump, columns["group"], columns["seq"], columns["p2p_seq"]):
+        begins[1:] |= column[1:] != column[:-1]
+    return np.cumsum(begins) - 1
+
+
+def unfinished(done: Column, launch: Integers) -> Mask:
+    """Return a mask of the rows whose launch is not done; a launch is done when all of its operations are.
+
+    `done` is 0 for each operation that has not completed; `launch` is the number of each row's launch.
+    """
+    waiting = np.zeros(int(launch.max(initial=-1)) + 1, bool)
+    waiting[launch[done == 0]] = True
+    mask: Mask = waiting[launch]
+    return mask
+
+
+# Add collective calls that Flight Recorder does not record on gloo: `monitored_barrier`, found in a rank's stack.
+#
+# Without this call, such a rank has no pending operation and looks idle. The call becomes its first pending
+# operation, with the next sequence number of the rank's largest process group, which is nearly always the default
+# group. The rank then waits for the ranks that have not reached this number.
+
+_CALLS = {"monitored_barrier"}
+_LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+_INNERMOST_FRAMES = 4
+
+
+def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
+    """Add the call found in a rank's stack as its pending operation, for each rank without a pending operation."""
+    for rank, state in job.ranks.items():
+        if state.current is None and (name := _call_in(stack := side.main_stack(rank))):
+            job.stacks.append(stack)
+            state.pending.append(operation(job, state, name))
+
+
+def _call_in(frames: list[Frame]) -> str | None:
+    """Return the collective in a stack that Flight Recorder does not record, such as `monitored_barrier`; else None."""
+    innermost = frames[:_INNERMOST_FRAMES]
+    return next((f.name for f in innermost if f.name in _CALLS and _LIBRARY.search(f.filename)), None)
+
+
+def operation(job: Job, state: RankState, name: str) -> Op:
+    """Return the call `name`, which Flight Recorder does not record, as a pending operation of the rank of `state`.
+
+    The operation has the same form as a recorded one. Its stack is the last one in `job.stacks`.
+    """
+    # The call's group is not known; nearly all are in the default group, which is the largest one.
+    mine = [i for i, group in enumerate(job.groups) if state.rank in group.ranks]
+    group = max(mine, key=lambda i: len(job.groups[i].ranks))
+    job.signatures.append(Signature("gloo", name, (), (), (), ()))
+    return Op(
+        rank=state.rank,
+        group=group,
+        seq=state.enqueued(group) + 1,
+        p2p_seq=0,
+        signature=len(job.signatures) - 1,
+        stack=len(job.stacks) - 1,
+        started=False,
+        done=False,
+        retired=False,
+        created_ns=state.newest_ns,
+        completed_ns=0,
+        p2p=False,
+    )
+
+
+# Add the roots of collectives from `p2p_R.bin`, a file of this project's recorders; Flight Recorder has no roots.
+#
+# A row of this file describes one call of a collective with a root (broadcast, reduce, gather, scatter). It has a
+# name such as `gather root 2` (the root's rank within the group), the time of the call, and the number of the call
+# among all calls with a root that rank R has made in this group. The entry in the dump that belongs to the call was
+# created just after this time.
+
+NAME = re.compile(r"(?P<operation>\w+) root (?P<root>\d+)")
+OPERATIONS = ("broadcast", "reduce", "gather", "scatter")
+
+
+class RootedCall(NamedTuple):
+    """A rank's call of a collective with a root; `root` is a rank within the group, `time_ns` is before the call."""
+
+    operation: str
+    root: int
+    time_ns: int
+
+
+RootedCalls = Mapping[int, RootedCall]
+"""{number of a call: the call}, for the calls with a root that a rank made in one group.
+
+The n-th such call in the group has the number n.
+"""
+
+
+def add_roots(job: Job, side: SideFiles) -> None:
+    """Set the roots of collectives in the operations of a job, if they were recorded on all ranks.
+
+    A rank's file has only its last calls. In each group, roots are set only from the first call that is in the files of
+    all ranks. The reason: a call with an unknown root would have another signature than the same call on another rank.
+    """
+    numbers = {signature: number for number, signature in enumerate(job.signatures)}
+    known = {rank: _read_roots(path) for rank, path in side.message_files.items() if rank in job.ranks}
+    if not any(known.values()):
+        return
+    for number, group in enumerate(job.groups):
+        callers = [rank for rank in group.ranks if rank in job.ranks and _has_rooted(job, rank, number)]
+        calls = {rank: known.get(rank, {}).get(group.name, {}) for rank in callers}
+        if not callers or not all(calls.values()):
+            continue
+        first = max(min(numbers) for numbers in calls.values())
+        for rank, of_rank in calls.items():
+            _set_roots(
+                job, numbers, job.ranks[rank], number, [call for n, call in sorted(of_rank.items()) if n >= first]
+            )
+
+
+def _read_roots(path: Path) -> Mapping[str, RootedCalls]:
+    """Return a rank's last calls with a root, by the name of the process group, from its `p2p_R.bin` (R: the rank)."""
+    calls: dict[str, dict[int, RootedCall]] = defaultdict(dict)
+    for number, time_ns, name, _tag, group in read_rows(path):
+        if match := NAME.fullmatch(decoded(name)):
+            calls[decoded(group)][number] = RootedCall(match["operation"], int(match["root"]), time_ns)
+    return calls
+
+
+def _has_rooted(job: Job, rank: int, group: int) -> bool:
+    """Return whether a rank's dump has, in a group, a collective of a kind that takes a root, such as broadcast.
+
+    The root itself may be unknown. `group` is an index in `Job.groups`.
+    """
+    return any(job.operation(op) in OPERATIONS for op in job.ranks[rank].collectives(group))
+
+
+def _set_roots(
+    job: Job, numbers: dict[Signature, int], state: RankState, group: int, calls: Sequence[RootedCall]
+) -> None:
+    """Set the roots of a rank's collectives in one group, for the `calls` that are in its dump.
+
+    `state` is changed in place, with copies of the operations. `group` is an index in `Job.groups`; `numbers` maps each
+    signature to its index in `Job.signatures`.
+    """
+    # One iterator for all calls: both are in order of time, and an entry belongs to one call only.
+    entries = iter([op for op in state.collectives(group) if job.operation(op) in OPERATIONS])
+    for call in calls:
+        # Collectives that PyTorch issues by itself have entries, but no calls.
+        entry = next((op for op in entries if op.created_ns >= call.time_ns), None)
+        if entry and job.operation(entry) == call.operation and call.root < len(job.groups[group].ranks):
+            state.replaced[entry] = replace(entry, signature=_signature_with(job, numbers, entry, call.root))
+    state.pending = [state.replaced.get(op, op) for op in state.pending]
+
+
+def _signature_with(job: Job, numbers: dict[Signature, int], op: Op, root: int) -> int:
+    """Return the index in `Job.signatures` of the signature of `op` with a root added; append it if it is new.
+
+    `root` is a rank within the group of `op`; `numbers` maps each signature to its index.
+    """
+    signature = replace(job.signature(op), root=job.groups[op.group].ranks[root])
+    if signature not in numbers:
+        numbers[signature] = len(job.signatures)
+        job.signatures.append(signature)
+    return numbers[signature]
+
 
 READER = "analyzers.hangs.reading.reader"
 DUMPS_OF_A_CHILD = 1000

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -9,11 +10,19 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.files import RANKS_AT_MOST, rank_in
+from analyzers.damage import BEAT
+from analyzers.files import RANKS_AT_MOST, open_regular, rank_in
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks, read_unanswered
-from analyzers.hangs.reading.exits import ORDERLY_SIGNALS, Ending, RankEnd, is_victim
-from analyzers.hangs.reading.last_words import DONE_PHASE, LastBeat, LastWords, read_last_words
+from analyzers.hangs.reading.exits import (
+    ORDERLY_SIGNALS,
+    Ending,
+    RankEnd,
+    find_log_files,
+    is_victim,
+    read_gloo_sizes,
+    read_last_errors,
+)
 from analyzers.hangs.reading.side_formats import (
     Answer,
     AnswerStatus,
@@ -24,13 +33,101 @@ from analyzers.hangs.reading.side_formats import (
     Heartbeat,
     Round,
     Struct,
+    ThreadError,
     read_side,
 )
 from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread
-from analyzers.hangs.reading.torchrun_workers import find_log_files, read_gloo_sizes, read_last_errors
-from analyzers.nodes.gaps import NodeGaps
-from analyzers.nodes.health import NodeHealth, Process, read_health
+from analyzers.nodes.health import NodeGaps, NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
+
+DONE_PHASE = "done"
+"""The phase in the last heartbeat of a rank whose training ended cleanly."""
+NO_GROUP_PHASE = "process group destroyed"
+"""The phase in the heartbeat of a rank that has destroyed its process groups and continues to run."""
+_FATAL_ERROR = "Fatal Python error: "
+_FIRST_LINE_BYTES = 200
+
+
+@dataclass(frozen=True)
+class LastBeat:
+    """The last heartbeat of a rank's process: its phase, when it entered this phase, and the step (0: none counted).
+
+    A phase is a part of a step, such as backward.
+    """
+
+    time_ns: int
+    step: int
+    phase: str
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the phase says that the rank ended cleanly."""
+        return self.phase == DONE_PHASE
+
+
+@dataclass(frozen=True)
+class FatalSignal:
+    """The signal that ended a rank, by the name that Python prints (`Aborted`), and the stack of its main thread."""
+
+    name: str
+    stack: list[Frame] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What ranks last wrote before they ended, by rank: heartbeats, fatal signals, errors that ended threads."""
+
+    beats: dict[int, LastBeat] = field(default_factory=dict)
+    signals: dict[int, FatalSignal] = field(default_factory=dict)
+    thread_errors: dict[int, ThreadError] = field(default_factory=dict)
+
+
+def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
+    """Return the last heartbeat, the fatal signal and the thread errors of each rank.
+
+    `sides` has (path, content) of `groups_R.json` for each rank R. The process id in it identifies the rank's last
+    process; heartbeats and thread errors of earlier processes are left out.
+    """
+    words = LastWords()
+    for path, side in sides:
+        dumps = path.parent
+        if beat := _read_last_beat(dumps.parent / "steps" / f"heartbeat_{side.rank}.bin", side.pid):
+            words.beats[side.rank] = beat
+        if fatal := _read_fatal_signal(dumps / f"crash_{side.rank}.txt", side.rank):
+            words.signals[side.rank] = fatal
+        error = read_side(dumps / f"thread_{side.rank}.json", ThreadError)
+        if error and error.pid in (0, side.pid):
+            words.thread_errors[side.rank] = error
+    return words
+
+
+def _read_last_beat(path: Path, pid: int) -> LastBeat | None:
+    """Return the last heartbeat of process `pid` in a heartbeat file; with `pid` 0, the last heartbeat of any process.
+
+    The result is None if there is none, or if the file belongs to another process, from a different start of the job.
+    """
+    try:
+        with open_regular(path) as file:
+            time_ns, step, beat_pid, beats, phase = BEAT.unpack(file.read(BEAT.size))
+    except (OSError, struct.error):
+        return None
+    # The file is all zeros until its rank writes the first heartbeat.
+    if not beats or (pid and beat_pid != pid):
+        return None
+    return LastBeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace"))
+
+
+def _read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
+    """Return the fatal signal that faulthandler wrote to a file, with the stack of `rank`; None if there was none."""
+    try:
+        with open_regular(path) as file:
+            first = file.readline(_FIRST_LINE_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return None
+    if not first.startswith(_FATAL_ERROR):
+        return None
+    return FatalSignal(first.removeprefix(_FATAL_ERROR), read_main_thread(path, rank))
+
 
 _COLLECTION_NS = 2_000_000_000
 """The longest time in ns that collecting the dumps of all ranks may take."""

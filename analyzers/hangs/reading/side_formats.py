@@ -8,7 +8,7 @@ import msgspec
 
 from analyzers.files import read_json
 from analyzers.hangs.model import Frame
-from analyzers.log_signs.own_hints import split_hint
+from analyzers.log_signs import split_hint
 
 _SIDE_BYTES = 64 << 20
 """The size in bytes above which a file beside the dumps is damaged or hostile; thousands of ranks take a few MiB."""

@@ -1,14 +1,14 @@
 """Find the cause of a job's end: the failure that explains the others, and the ranks that are to blame for it."""
 
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
-from analyzers.logs.answers.differing_counts import DifferingCount, find_differing_count
-from analyzers.logs.answers.failures import Failure, find_failures
-from analyzers.logs.answers.roles import Tier
-from analyzers.logs.answers.survived import ENDS, TABLE
-from analyzers.logs.answers.suspects import caught_alone, odd_sizes, stuck_by_stacks
-from analyzers.logs.answers.votes import odd_ranks
+from analyzers.logs.answers.failures import ENDS, TABLE, Failure, find_failures, handled_errors
+from analyzers.logs.answers.roles import Role, Tier
 from analyzers.logs.answers.waits import (
     Basis,
     Blame,
@@ -19,6 +19,186 @@ from analyzers.logs.answers.waits import (
 )
 from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+from analyzers.logs.reading.lines import step_in
+
+_SCALAR_BYTES = 8
+
+
+def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
+    """Return a `Failure` and a `Blame` for ranks whose stacks are outside of the collective that the others wait in.
+
+    These stacks are printed by a timer of Python's fault handler. The timer ends the process with exit code 1 and
+    without an exception, so `failure` consists of exit codes. The result is None if the stacks do not show such ranks.
+    """
+    stacks = {e.rank: e for e in logs.events if e.kind is EventKind.STACKS and e.source and e.rank is not None}
+    waiting = [rank for rank, event in stacks.items() if event.facts.operation]
+    stuck = [rank for rank, event in stacks.items() if not event.facts.operation]
+    if not waiting or not stuck or not set(failure.ranks) & set(stacks):
+        return None
+    events = [stacks[rank] for rank in (*sorted(stuck), *sorted(waiting))]
+    role = Role(LogClass.COLLECTIVE_TIMEOUT, Tier.TIMEOUT)
+    return Failure(role, events, sorted(stacks), failure.order), Blame(sorted(stuck), Basis.STACKS, sorted(waiting))
+
+
+def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
+    """Return, for each rank in `blame.ranks`, an error that it caught and survived.
+
+    Such an error explains why the rank skipped collectives. The list is empty unless all ranks in `blame.ranks`, and
+    none of `blame.waiting`, caught an error.
+    """
+    by_rank: dict[int, LogEvent] = {}
+    for event in handled_errors(logs):
+        if event.rank is not None:
+            by_rank.setdefault(event.rank, event)
+    is_theirs = bool(blame.ranks) and by_rank.keys() >= set(blame.ranks) and not by_rank.keys() & set(blame.waiting)
+    return [by_rank[rank] for rank in blame.ranks] if is_theirs else []
+
+
+def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
+    """Return the rank whose tensor had another size than those of the others, or both ranks if there are only two.
+
+    `failure` reports that gloo aborted a rank, because it received more than its buffer holds. In a ring of more than
+    two ranks, the rank received this from its neighbour. Then either its own tensor is smaller than all others, or the
+    neighbour's tensor is larger. A buffer of a few bytes holds a scalar, which means that the rank is in another
+    collective than the others. The list is empty if the events do not show the rank.
+    """
+    if not any(e.facts.reason is Reason.SIZES for e in failure.events):
+        return []
+    aborted = [e.rank for e in logs.events if e.kind in TABLE and e.facts.signal == "SIGABRT" and e.rank is not None]
+    found = set(failure.ranks or aborted)
+    others = sorted(set(logs.ranks) - found)
+    if len(found) == 1 and len(others) > 1:
+        return _with_neighbour(next(iter(found)), others, failure, logs)
+    if len(found) == len(others) == 1:
+        # Of two ranks either may have the wrong size.
+        return sorted({*found, *others})
+    return others if len(others) == 1 and len(found) > 1 else []
+
+
+def _with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
+    """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line.
+
+    There are two exceptions. If only the neighbour waits at another line than the others, only the neighbour is
+    returned: it sent a tensor of another size, so the aborted rank was in the collective of the others. If each of the
+    others waits at a line of its own, the result is empty: then nothing shows where `rank` was. In all other cases,
+    only `rank` is returned. `others` are all ranks but `rank`; `failure` has gloo's message about it.
+    """
+    expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
+    places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
+    lines = {(event.source, event.facts.operation) for event in places.values()}
+    is_ring = all((event.facts.operation or "").startswith("all_") for event in places.values())
+    if is_ring and len(lines) == len(places) > 1 and not _sender_elsewhere(rank, places):
+        return []
+    if expected <= _SCALAR_BYTES:
+        return [rank]
+    if len(lines) > 1:
+        return _sender_elsewhere(rank, places) or [rank]
+    # Rings of gloo: all_reduce receives from the next rank, all_gather from the one before.
+    step = -1 if "gather" in (next(iter(lines))[1] or "") else 1
+    neighbour = (rank + step) % (len(others) + 1)
+    return sorted({rank, neighbour}) if neighbour in places else [rank]
+
+
+def _sender_elsewhere(rank: int, places: Mapping[int | None, LogEvent]) -> list[int]:
+    """Return, in a list, the neighbour that sent to `rank` in a ring of gloo, if it alone was at another line.
+
+    `places` maps each other rank to the event that shows at which line it waited.
+    """
+    size = len(places) + 1
+    for step, is_gather in ((1, False), (-1, True)):
+        sender = places.get((rank + step) % size)
+        others = {event.source for event in places.values() if event is not sender}
+        operation = (sender.facts.operation or "") if sender else ""
+        is_ring = operation.startswith("all_") and ("gather" in operation) == is_gather
+        if sender and sender.rank is not None and is_ring and len(others) == 1 and sender.source not in others:
+            return [sender.rank]
+    return []
+
+
+# Find the rank that differs from the others, if each rank has compared itself with only one other rank.
+
+
+def odd_ranks(events: Sequence[LogEvent]) -> list[int]:
+    """Return, in a list, the rank that is in most comparisons; empty in case of a tie.
+
+    `events` are the comparisons: PyTorch's debug mode compares a rank with the first rank that differs from it. If rank
+    2 passed another shape, ranks 0, 1 and 3 are compared with rank 2, and rank 2 with rank 0. Of these pairs (0, 2),
+    (1, 2), (3, 2), (2, 0), rank 2 is in four and rank 0 in two.
+    """
+    pairs = {tuple(event.facts.ranks) for event in events if len(event.facts.ranks) == 2}
+    counts = Counter(rank for pair in pairs for rank in pair)
+    best = counts.most_common(2)
+    if not best or (len(best) > 1 and best[0][1] == best[1][1]):
+        return []
+    return [best[0][0]]
+
+
+# Find the rank that printed another count than all other ranks, in a line that all ranks print.
+#
+# If the tensor of a rank has another size, earlier lines often show the reason: the rank prints `rank 3: 2080
+# trainable parameters`, where all others print 1040. Only whole numbers without a unit are compared, because times,
+# sizes and losses differ between ranks of a healthy job.
+
+_OWN_RANK = re.compile(r"\b[Rr]ank[ :=#]{0,2}\d{1,6}\b|^\W{0,2}\d{1,6}[\])]")
+_NO_COUNT = re.compile(
+    r"\d[.:]\d|\d ?(?:[mun\u00b5]?s|sec|seconds|min|[KMGT]i?B|bytes|%|/s)\b|0x|\bpid\b|\bport\b", re.IGNORECASE
+)
+"""Matches text with numbers that are not counts: decimals, times, sizes, addresses, process ids."""
+# Of two different counts nothing shows which one is usual.
+_RANKS_AT_LEAST = 3
+
+
+class DifferingCount(NamedTuple):
+    """A rank that printed `text`, while all other ranks printed the same line with another count, such as `others`."""
+
+    rank: int
+    text: str
+    others: str
+
+
+def find_differing_count(logs: Logs) -> DifferingCount | None:
+    """Return the rank that printed another count than all other ranks, in a line that all ranks print.
+
+    For example, one rank prints `100 batches` and all others print `125 batches`. The result is None if no rank printed
+    such a count, if such lines point to different ranks, or if there are fewer than three ranks.
+    """
+    ranks = sorted(logs.ranks)
+    if len(ranks) < _RANKS_AT_LEAST or not logs.ranks.keys() <= logs.said.keys():
+        return None
+    said = {rank: _by_line(logs.said[rank]) for rank in ranks}
+    common = [line for line in said[ranks[0]] if all(line in lines for lines in said.values())]
+    found = [count for line in common for count in _ranks_that_differ({rank: said[rank][line] for rank in ranks})]
+    return found[-1] if len({count.rank for count in found}) == 1 else None
+
+
+def _by_line(said: Sequence[str]) -> Mapping[tuple[str, int | None], str]:
+    """Return {(line with `#` for each number, its step): its last text} for the lines of a rank that have numbers.
+
+    The key identifies a line of the program: texts that differ only in digits have the same key, unless their steps
+    differ. `said` has the last lines of the rank, the oldest first.
+    """
+    return {(re.sub(r"\d+", "#", _without_rank(text)), step_in(text)): text for text in said if re.search(r"\d", text)}
+
+
+def _without_rank(text: str) -> str:
+    """Return a line without the number of the rank in it."""
+    return _OWN_RANK.sub("", text).strip()
+
+
+def _ranks_that_differ(texts: Mapping[int, str]) -> Iterator[DifferingCount]:
+    """Yield the one rank whose text differs from that of all others, if all others are equal; else nothing.
+
+    `texts` maps each rank to its text of one line; texts with numbers that are not counts, such as times, are
+    skipped.
+    """
+    counts = Counter(map(_without_rank, texts.values())).most_common()
+    if len(counts) != 2 or counts[1][1] != 1:
+        return
+    rank = next(rank for rank, text in texts.items() if _without_rank(text) == counts[1][0])
+    other = next(text for other, text in texts.items() if other != rank)
+    if not _NO_COUNT.search(texts[rank]) and not _NO_COUNT.search(other):
+        yield DifferingCount(rank, texts[rank], other)
+
 
 _NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
 """The classes of failures for which normally no rank is to blame."""

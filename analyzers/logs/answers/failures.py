@@ -4,13 +4,186 @@ The failures are sorted by how probable each is as the cause of the job's end. T
 those that are no failure, those that the program survived, and those that only follow from an order to stop.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from analyzers.logs.answers.roles import Role, Tier, role_of
-from analyzers.logs.answers.survived import Occurrence, without_completed, without_handled, without_recovered
-from analyzers.logs.loading import Logs
+from analyzers.logs.answers.roles import GAVE_UP, Role, Tier, role_of
+from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+
+TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+_SAYS_DONE = re.compile(
+    r"^\W*(?:\[?rank[ :=]?\d+\]?\W*)?(?:(?:training|train|job|run|all(?: \w+)?|everything)(?: is)? )?"
+    r"(?:done|finished|complete|completed|finished training|training done)\W*$",
+    re.IGNORECASE,
+)
+"""Matches a last line of a rank which says that the job ended well: `done`, `all steps done`, `Finished training!`."""
+_CAUGHT_KINDS = (
+    *(EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.OUT_OF_MEMORY, EventKind.HOST_OUT_OF_MEMORY),
+    EventKind.DISK_FULL,
+)
+"""The kinds of errors that a rank raises itself and that its program can catch."""
+ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """An event that reports a failure, with its class and tier (`role`) and its position in the logs.
+
+    A tier rates how probably the event is the cause (lowest: most probably). `clock` is the last time printed in its
+    log up to the event, in ns since 1970 (0: none); `file` is the index of this log in `Logs.files`.
+    """
+
+    event: LogEvent
+    role: Role
+    clock: int
+    file: int
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        """The sort key that puts the more probable cause of two failures first."""
+        return (self.event.attempt, self.role.tier, self.clock, self.file, self.event.line)
+
+
+def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failure events in `found` except for those made harmless by a line such as `Training completed`.
+
+    Three kinds of events are left out: events before this line in the same log, events of earlier starts of the job,
+    and lost connections in a log with such a line, because ranks disconnect when they end.
+    """
+    ends: dict[int, int] = {}
+    for event, file in zip(logs.events, logs.files_of, strict=True):
+        if event.kind is EventKind.COMPLETED:
+            ends[file] = max(ends.get(file, 0), event.line)
+    last = max((e.attempt for e in logs.events if e.kind is EventKind.COMPLETED), default=-1)
+    return [
+        o
+        for o in found
+        # A connection that is lost after the end is how ranks part.
+        if not (o.event.line < ends.get(o.file, 0) or o.event.attempt < last)
+        and not (o.file in ends and o.role.tier >= Tier.LOST_CONNECTION)
+    ]
+
+
+def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return `found`, all failure events, if one of them is from the last start of the job; else an empty list.
+
+    In the second case the job recovered. A start of the job (attempt) that printed nothing does not count as the last
+    one.
+    """
+    last = max(logs.attempts, default=0)
+    return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
+
+
+def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failure events in `found` without errors that the program caught and survived.
+
+    An error that seems handled is kept if nothing else explains how its rank ended.
+    """
+    done = {rank for rank, log in logs.ranks.items() if _SAYS_DONE.match(log.last_line)}
+    handled = [o for o in found if is_handled(o, found) or _is_before_end(o.event, done)]
+    others = [o for o in found if o not in handled]
+    explaining = [o for o in handled if _explains_end(o, handled, others, logs) and not _is_replaced(o, found)]
+    return [o for o in found if o in others or o in explaining]
+
+
+def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
+    """Return whether the program continued after an error, or the log shows otherwise that the error was caught.
+
+    `occurrence` is the event of the error; `found` are all failure events of the job.
+    """
+    event = occurrence.event
+    # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
+    if event.facts.survived or event.facts.logged or (event.facts.thread and event.kind not in GAVE_UP):
+        return True
+    if _is_replaced(occurrence, found):
+        return True
+    if event.kind is not EventKind.EXCEPTION or event.facts.uncaught or not is_of_one_rank(event.path):
+        return False
+    # One process prints only one traceback that ends it, the last one; which one that is, repetitions do not tell.
+    return event.count > 1 or any(
+        o.file == occurrence.file and _is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
+        for o in found
+    )
+
+
+def _is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
+    """Return whether a rank that handled an error then waited in a collective at the same line as another rank.
+
+    The job then continued without the part of the program that failed, so the error (`occurrence`) did not end it. A
+    `finally` block, in contrast, waits at a line where no other rank is; then the error is the cause. `found` are all
+    failure events of the job.
+    """
+    event = occurrence.event
+    if event.kind in GAVE_UP:
+        return False
+    after = [o.event for o in found if o.file == occurrence.file and event.message in o.event.chain]
+    places = {e.source for e in after if e.kind in GAVE_UP and e.source}
+    return any(o.event.source in places and o.event.rank != event.rank and not o.event.chain for o in found)
+
+
+def _is_before_end(event: LogEvent, done: Collection[int]) -> bool:
+    """Return whether a rank must have caught the error in `event`, because its log ends with a message of success.
+
+    `done` are all ranks whose last line is such a message. The log must be that of this rank alone.
+    """
+    return (
+        event.rank in done and not event.facts.uncaught and event.kind in _CAUGHT_KINDS and is_of_one_rank(event.path)
+    )
+
+
+def _is_independent(event: LogEvent) -> bool:
+    """Return whether an event is an exception of the main thread that was not raised because of another exception."""
+    return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
+
+
+def _explains_end(
+    occurrence: Occurrence, handled: Sequence[Occurrence], others: Sequence[Occurrence], logs: Logs
+) -> bool:
+    """Return whether an error that looks handled ended its rank after all, because nothing else explains this end.
+
+    `occurrence` is the event of this error, `handled` are all errors that look handled, and `others` are the remaining
+    failure events. If `others` is empty, or if the error is a loss that is not finite, the result is False.
+    """
+    event = occurrence.event
+    if occurrence.role.kind is LogClass.NONFINITE_LOSS or not others:
+        return False
+    ends = [e for e in logs.events if e.kind in ENDS and e.attempt == event.attempt]
+    if event.rank is None or not ends:
+        # Without a launcher's words, or a rank, nothing shows that the process went on, unless its log does.
+        return not (event.facts.survived or event.facts.thread) and event.count == 1
+    own = [e for e in ends if e.rank == event.rank and (e.facts.exit_code or 0) > 0]
+    said_why = any(o.event.rank == event.rank and o.event.kind not in ENDS for o in others)
+    is_last = not any(o.file == occurrence.file and o.event.line > event.line for o in handled)
+    return bool(own) and not said_why and is_last
+
+
+def handled_errors(logs: Logs) -> list[LogEvent]:
+    """Return the events of errors that ranks reported and survived, in the order of the logs."""
+    return [
+        e
+        for e in logs.events
+        if e.kind is EventKind.SKIPPED_WORK
+        or (e.kind not in (EventKind.NAN, *GAVE_UP) and (e.facts.survived or e.facts.logged or e.facts.thread))
+    ]
+
+
+def count_closed(logs: Logs) -> int:
+    """Return how many processes the launcher had to ask to end, because they continued after the others had ended.
+
+    The result is 0 if the launcher restarted the job, because it ends all processes before a restart.
+    """
+    if max(logs.attempts, default=0) > 0:
+        return 0
+    return sum(event.count for event in logs.events if event.facts.reason is Reason.CLOSED)
+
+
+def has_completed(logs: Logs) -> bool:
+    """Return whether the logs report the completion of the training, in an event or in the last line of a rank."""
+    last = [rank.last_line for rank in (*logs.ranks.values(), *logs.unranked)]
+    return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(_SAYS_DONE.match, last))
+
 
 _WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
             LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from analyzers.logs.answers.cause import Answer, Cause
-from analyzers.logs.answers.survived import handled_errors
+from analyzers.logs.answers.failures import handled_errors
 from analyzers.logs.answers.waits import Basis, Blame
 from analyzers.logs.findings.wording import first_with, place, quoted, who
 from analyzers.logs.loading import Logs

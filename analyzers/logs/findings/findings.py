@@ -3,8 +3,7 @@
 from pathlib import PurePath
 
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
-from analyzers.logs.answers.failures import Failure
-from analyzers.logs.answers.survived import count_closed, handled_errors, has_completed
+from analyzers.logs.answers.failures import Failure, count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
 from analyzers.logs.findings.memory_steps import for_one_rank
 from analyzers.logs.findings.next_steps import next_step

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
-from analyzers.logs.answers.messages import MESSAGES
-from analyzers.logs.answers.waits import Basis
+from analyzers.logs.answers.waits import MESSAGES, Basis
 from analyzers.logs.findings.mismatch_titles import mismatch, waiting_places
 from analyzers.logs.findings.startup_titles import startup
 from analyzers.logs.findings.wording import at_line, at_step, first_with, operation_name, place, quoted, who

@@ -4,8 +4,7 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
-from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
-from analyzers.logs.reading.text import clean
+from analyzers.logs.reading.lines import clean, printed_rank, split_prefix, step_in
 
 _HEAD_BYTES, _TAIL_BYTES = 1 << 15, 1 << 16
 """The number of bytes that are read at the start and at the end of each chunk.

@@ -1,46 +1,370 @@
 """Read one log into events: only lines that may report an event are parsed, all others are skipped quickly."""
 
 import re
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from analyzers.log_signs.relayed_errors import failed_ranks
-from analyzers.logs.model import EventKind, Facts, LogEvent
-from analyzers.logs.reading.aftermath import (
-    is_handled,
-    marked_as_survived,
-    with_circumstances,
-)
-from analyzers.logs.reading.chains import is_wait, meaning_of
-from analyzers.logs.reading.event_list import EventList, without_digits
-from analyzers.logs.reading.line_filter import DIGITS, LineFilter
+from analyzers.frames import Origin, origin_of
+from analyzers.log_signs import failed_ranks, hint_in
+from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found
-from analyzers.logs.reading.lines_after import hint_after
-from analyzers.logs.reading.lines_before import step_of, with_device
-from analyzers.logs.reading.nccl_lines import NcclLines
-from analyzers.logs.reading.patterns import TRIGGERS, recognise
-from analyzers.logs.reading.prefixes import (
+from analyzers.logs.reading.lines import (
     NO_PREFIX,
     SRUN_LABEL,
+    Position,
     Prefix,
+    chunks,
+    clean,
+    excerpt_of,
     global_rank,
+    line_before,
+    lines_after,
+    parts_of,
     split_prefix,
+    step_in,
     time_in,
 )
+from analyzers.logs.reading.nccl_lines import NcclLines
+from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.roster import Roster
-from analyzers.logs.reading.stacks import StackReader
-from analyzers.logs.reading.text import Position, chunks, clean, excerpt_of, line_before, parts_of
 from analyzers.logs.reading.torchrun_table import TorchrunTable
 from analyzers.logs.reading.tracebacks import (
     FRAME,
+    FRAMES_AT_MOST,
     START,
+    THREAD,
     Raised,
     Tracebacks,
+    is_handled,
+    is_wait,
+    marked_as_survived,
+    meaning_of,
     user_frame,
+    with_circumstances,
+    with_stack,
 )
+
+_LINES_OF_MESSAGE = 3
+"""The number of lines after the one that names the exception that can still belong to its message."""
+
+
+def hint_after(at: Position, key: str, *, labelled: bool) -> str | None:
+    """Return the hint at the end of an exception's message; None if it has none.
+
+    `at` is the position of the line that names the exception, and `key` the prefix of the lines of its process.
+    `labelled` says whether srun put a label before each line.
+    """
+    for line in lines_after(at, _LINES_OF_MESSAGE):
+        prefix, body = split_prefix(line, labelled)
+        # Lines of other processes may come between.
+        if prefix.key != key:
+            continue
+        if START.search(body):
+            return None
+        if hint := hint_in(body):
+            return hint
+    return None
+
+
+# Read, in the lines before an event, its training step and its device.
+
+_STEP_BYTES, _LINE_LENGTH = 1 << 13, 1000
+"""The number of bytes before an event that are searched for a step, and the longest line that is searched."""
+DEVICE = re.compile(rb"NVRM: The NVIDIA GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+_DEVICE_BYTES = 300
+_OF_DEVICE = (Reason.FALLEN_OFF_BUS, Reason.UNSUPPORTED_DEVICE)
+_NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
+
+
+def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the training step of the event `found`; None if it is unknown.
+
+    `text` is the event's line, `at` its position, and `rank` the rank that printed it. For a loss that is NaN, the step
+    is in this line, if it has one. Otherwise it is the last step printed shortly before by the rank, or by a line
+    without a rank. `labelled` says whether srun put a label before each line.
+    """
+    own = step_in(text) if found.kind is EventKind.NAN else None
+    return own if own is not None else step_before(at, rank, labelled)
+
+
+def with_device(found: Found, at: Position) -> Found:
+    """Return `found` with the PCI address of the device that the driver named in the lines before position `at`.
+
+    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that only the next lines
+    show the problem of this device. Events that are not about a device are returned unchanged.
+    """
+    if found.facts.reason not in _OF_DEVICE or found.facts.pci:
+        return found
+    end = at.chunk.find(b"\n", at.start)
+    named = DEVICE.findall(at.chunk, max(0, at.start - _DEVICE_BYTES), end if end >= 0 else len(at.chunk))
+    return found._replace(facts=msgspec.structs.replace(found.facts, pci=named[-1].decode())) if named else found
+
+
+def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the last step that `rank`, or a line without a rank, printed shortly before position `at`; None if none.
+
+    `labelled` says whether srun put a label before each line.
+    """
+    text = at.chunk[max(0, at.start - _STEP_BYTES) : at.start]
+    if not _NAMES_A_STEP.search(text):
+        return None
+    for raw in reversed(re.split(rb"[\r\n]", text)):
+        if not _NAMES_A_STEP.search(raw):
+            continue
+        line = clean(raw[:_LINE_LENGTH])
+        prefix, body = split_prefix(line, labelled)
+        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
+            return step
+    return None
+
+
+# Store the events of one log in their order; a repetition of an event is counted, but not stored again.
+
+_EVENTS_AT_MOST = 2000
+
+
+@dataclass
+class EventList:
+    """The events found in one log.
+
+    `clocks` has, for each event, the last time that the log had printed by then, in ns since 1970 (0: none). `left_out`
+    counts the events that came after the first `_EVENTS_AT_MOST`. `known` is {identity of a stored event: its index};
+    an event with the same identity counts as a repetition.
+    """
+
+    kept: list[LogEvent] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+    left_out: int = 0
+    known: dict[Hashable, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of kept events."""
+        return len(self.kept)
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        """Iterate over the kept events in the order of the log."""
+        return iter(self.kept)
+
+    def __getitem__(self, index: int) -> LogEvent:
+        """Return the kept event with this index."""
+        return self.kept[index]
+
+    def add(self, identity: Hashable, clock: int, make: Callable[[], LogEvent]) -> int | None:
+        """Store the event that `make` returns, or count it as a repetition of the stored event with this `identity`.
+
+        `clock` is the last time that the log has printed, in ns since 1970. Return the index of the stored event, or
+        None if too many events are stored already.
+        """
+        if identity in self.known:
+            index = self.known[identity]
+            self.change(index, count=self.kept[index].count + 1)
+            return index
+        if len(self.kept) >= _EVENTS_AT_MOST:
+            self.left_out += 1
+            return None
+        self.known[identity] = len(self.kept)
+        self.clocks.append(clock)
+        self.kept.append(make())
+        return len(self.kept) - 1
+
+    def change(self, index: int, **fields: object) -> None:
+        """Set fields of the stored event with this index; they are known only from a later line."""
+        self.kept[index] = msgspec.structs.replace(self.kept[index], **fields)
+
+    def last_of(self, kinds: tuple[EventKind, ...]) -> int | None:
+        """Return the index of the last event of one of these kinds; None if there is none."""
+        return next((i for i in range(len(self.kept) - 1, -1, -1) if self.kept[i].kind in kinds), None)
+
+    def replace_by_last(self, earlier: int, index: int) -> int:
+        """Replace event `earlier` by the last event, which is about the same failure; return its index.
+
+        `index` is the result of `add` for the last event. If the last event only repeats an older event, or if
+        `earlier` was repeated, nothing changes, and the result is `index`.
+        """
+        if index != len(self.kept) - 1 or self.kept[earlier].count > 1:
+            return index
+        self.kept[earlier] = self.kept.pop()
+        self.clocks.pop()
+        self.known = {key: earlier if number == index else number for key, number in self.known.items()}
+        return earlier
+
+
+def without_digits(message: str) -> str:
+    """Return the beginning of a message without its digits; it is equal for repetitions of an event."""
+    return re.sub(r"\d+", "", message[:200])
+
+
+# Skip the lines of a log that report no event: most lines differ from an earlier one only in digits.
+#
+# The *shape* of a line is the line without its digits.
+
+DIGITS = b"0123456789"
+_KNOWN_AT_MOST, _KNOWN_BYTES = 50_000, 600
+"""The most shapes (lines without digits) that are remembered as irrelevant, and the most bytes of a shape."""
+_READ_ON = 30
+"""The number of lines that are parsed after a line with an event; these lines of its block may match no pattern."""
+_DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
+
+
+@dataclass
+class LineFilter:
+    """A memory of the lines that report no event, to skip similar lines; lines are compared without their digits.
+
+    `boring` has the shapes (lines without their digits) that are known to report no event. `left_to_parse` is the
+    number of next lines that are parsed whatever their shape, because a block of lines, such as a traceback, has begun.
+    """
+
+    boring: set[bytes] = field(default_factory=set)
+    left_to_parse: int = 0
+
+    def read_on(self) -> None:
+        """Let the next `_READ_ON` lines be parsed, whatever their shape."""
+        self.left_to_parse = _READ_ON
+
+    def suspects(self, shapes: set[bytes]) -> set[bytes]:
+        """Return the shapes whose lines may report an event; a shape is a line without its digits.
+
+        Shapes without any word of a pattern are left out, and so are shapes whose lines reported no event before.
+        """
+        fresh = shapes - self.boring
+        meaningless = FILTER.without_words(fresh)
+        for shape in meaningless:
+            self.skip(shape)
+        return fresh.difference(meaningless)
+
+    def matters(self, shape: bytes) -> bool:
+        """Return whether a line of this shape (the line without its digits) must be parsed for events.
+
+        Call this method exactly once for each line, because it counts the lines of a block that are parsed anyway.
+        """
+        if self.left_to_parse:
+            self.left_to_parse -= 1
+            return True
+        if shape in self.boring:
+            return False
+        if TRIGGERS.search(shape):
+            return True
+        self.skip(shape)
+        return False
+
+    def skip(self, shape: bytes) -> None:
+        """Skip lines of this shape (a line without its digits) from now on, because they report no event."""
+        if len(shape) <= _KNOWN_BYTES:
+            if len(self.boring) >= _KNOWN_AT_MOST:
+                # All are forgotten, because frequent shapes are soon known again, and an order of use would cost time
+                # for each line.
+                self.boring.clear()
+            self.boring.add(shape)
+
+    def skip_unless_digits_matter(self, shape: bytes) -> None:
+        """Skip lines of this shape from now on, after one of them reported no event, unless digits could change this.
+
+        A shape is a line without its digits.
+        """
+        if not self.left_to_parse and not _DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
+            self.skip(shape)
+
+
+# Read the stacks that a log shows after an event, to find the user's line of this event.
+#
+# Such stacks are printed after a crash, when a timer of Python's fault handler expires, and by NCCL's watchdog after
+# a timeout.
+
+_STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
+"""Matches a line of the stack that NCCL's watchdog prints for a collective that timed out."""
+TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
+
+
+@dataclass
+class Dump:
+    """An event after which the log shows stacks: a crash in native code, or a timer of Python's fault handler.
+
+    `index` is the event's index among the events of the log. `is_current`: the lines being read belong to the thread
+    that crashed. `stack` is None for a crash; for a timer it has the frames read so far of the present thread.
+    """
+
+    index: int
+    is_current: bool = False
+    stack: list[tuple[str, str, str]] | None = None
+
+
+@dataclass
+class StackReader:
+    """Adds the user's line to events, from the stacks that the log prints after them.
+
+    `open` has, for each process (by the prefix of its lines), the event whose stacks are being read.
+    """
+
+    events: EventList
+    lines: LineFilter
+    open: dict[str, Dump] = field(default_factory=dict)
+
+    def expect(self, found: Found, text: str, key: str, index: int) -> None:
+        """Prepare for reading the stacks that follow an event, if it is a crash or a timer of Python's fault handler.
+
+        `key` is the prefix of the lines of the process, `text` the event's line, and `index` the index of the event.
+        """
+        if found.kind is EventKind.STACKS:
+            # The latest stack counts.
+            self.events.change(index, source="")
+            self.open[key] = Dump(index, stack=[])
+        elif "Fatal Python error" in text:
+            self.open[key] = Dump(index)
+
+    def takes(self, key: str, body: str) -> bool:
+        """Parse a line of the stacks that Python's fault handler prints; return whether the line is one.
+
+        The user's innermost line of the crashed thread becomes the source of the event. `key` is the prefix of the
+        lines of the process, `body` the line without this prefix.
+        """
+        dump = self.open.get(key)
+        if dump is None:
+            return False
+        if match := THREAD.search(body):
+            dump.is_current = match[1] == "Current thread"
+            dump.stack = None if dump.stack is None else []
+            self.lines.read_on()
+            return True
+        if match := FRAME.search(body):
+            self.take_frame(dump, (match[1], match[2], match[3] or ""))
+            return True
+        if "Extension modules" in body or (dump.stack is not None and body.strip()):
+            del self.open[key]
+        return False
+
+    def take_frame(self, dump: Dump, frame: tuple[str, str, str]) -> None:
+        """Use a frame of a stack after a crash or a timer to add the user's line to the event of `dump`.
+
+        `frame` is (file, line, function). A timer prints the stacks of all threads; only the stack of the main thread
+        is used, which has the outermost frame `<module>`.
+        """
+        event = self.events[dump.index]
+        if dump.stack is not None and len(dump.stack) < FRAMES_AT_MOST:
+            dump.stack.append(frame)
+            if frame[2] == "<module>" and not event.source:
+                self.events.kept[dump.index] = with_stack(event, dump.stack)
+        elif dump.is_current and not event.source and origin_of(frame[0]) is Origin.USER:
+            self.events.change(dump.index, source=f"{frame[0]}:{frame[1]}", function=frame[2])
+
+    def takes_timeout_frame(self, body: str) -> bool:
+        """Parse a frame of the stack that PyTorch prints after a collective timed out; return whether the line is one.
+
+        `body` is the line. It counts only if the log has reported a timeout before. The innermost frame is printed
+        first; the first frame of the user's code becomes the source of the last timeout event.
+        """
+        match = _STACK_LINE.match(body)
+        index = self.events.last_of(TIMED_OUT) if match else None
+        if match is None or index is None:
+            return False
+        self.lines.read_on()
+        if not self.events[index].source and origin_of(match[2]) is Origin.USER:
+            self.events.change(index, source=f"{match[2]}:{match[3]}", function=match[1])
+        return True
+
 
 _GZIP_RATIO = 50
 LINES_AT_MOST = 100_000

@@ -11,7 +11,13 @@ For example, the lines of one process:
 import re
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from analyzers.frames import Origin, origin_of
+from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
+from analyzers.logs.reading.line_patterns.pattern import Found
+from analyzers.logs.reading.patterns import recognise
+from analyzers.logs.reading.roster import Roster
 
 FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9})(?:,? in (\S[^\n]{0,200}))?')
 START = re.compile(r"Traceback \(most recent call last\)(?:: \(RANK (\d{1,6})\))?")
@@ -218,3 +224,225 @@ def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = Fa
         if frame := next(of_origin, None):
             return frame
     return None
+
+
+# Find the collective, send or recv that raised an exception, from the frames and source lines of its traceback.
+
+MESSAGES = {"send", "recv", "isend", "irecv"}
+_TO_ONE_RANK = {"reduce", "gather", "gather_object"}
+"""The collectives in which all ranks but the root only send; the source line of the call names the root."""
+_INIT = "init_process_group"
+NEW_GROUP = "new_group"
+_KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
+"""Matches the key in the store under which gloo waits for the address of a rank while a process group is created.
+
+The number at its end is the rank within the new group.
+"""
+MEMBERS = re.compile(r"\bnew_group\( ?(?:ranks ?= ?)?[\[(]([\d, ]{1,200})[\])]")
+"""Matches a source line that lists the members of a new process group: `dist.new_group([0, 3])`."""
+_PEER = re.compile(
+    r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
+    r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
+)
+"""Matches the peer of a send or recv in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
+COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
+
+
+def with_operation(found: Found, raised: Raised) -> Found:
+    """Return `found`, the event of an exception, with the collective that raised it (`all_reduce`) and the peer rank.
+
+    Both are found in the frames of `raised`. Events other than timeouts, lost connections and mismatches are returned
+    unchanged. If the exception was raised in `init_process_group`, or while a process group was created, the missing
+    rank is added, too.
+    """
+    names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
+    operation = next(names, None) if found.facts.operation is None else None
+    if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
+        return found
+    frame = user_frame(raised.frames)
+    code = raised.code.get(frame[:2], "") if frame else ""
+    peer = _peer_in(code) if operation in MESSAGES | _TO_ONE_RANK else None
+    facts = msgspec.structs.replace(found.facts, operation=operation, peer=peer)
+    key = _KEY_OF_RANK.search(raised.message)
+    if operation == _INIT and key:
+        facts = msgspec.structs.replace(facts, reason=Reason.MISSING_RANKS, ranks=[int(key[1])])
+    if operation == NEW_GROUP and key:
+        facts = msgspec.structs.replace(facts, reason=Reason.GROUPS, ranks=_member_in(code, int(key[1])))
+    return found._replace(facts=facts)
+
+
+def _member_in(code: str, number: int) -> list[int]:
+    """Return, in a list, the member with index `number` of the process group that the source line `code` creates.
+
+    For `new_group([4, 6])` and index 1 the member is 6. The list is empty if the line does not list the members as
+    numbers.
+    """
+    match = MEMBERS.search(code)
+    members = sorted(int(digits) for digits in re.findall(r"\d{1,9}", match[1])) if match else []
+    return members[number : number + 1]
+
+
+def _peer_in(code: str) -> str | None:
+    """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if it has neither."""
+    match = _PEER.search(code)
+    if not match:
+        return None
+    return match["number"] or match["positional"] or f"{match['sign']}{match['offset']}"
+
+
+# Find out from a log whether a program handled an error, and whether it continued its work afterwards.
+
+_LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
+"""Matches the level that a logger prints before a message.
+
+A logger that prints an exception shows that the program caught it.
+"""
+_HANDLED = re.compile(
+    r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",
+    re.IGNORECASE,
+)
+"""Matches the words by which a program reports that it handles an error."""
+_THREAD_DIED = re.compile(r"^Exception in thread (\S[^\n]{0,80}):$")
+_RAISED_KINDS = (
+    EventKind.EXCEPTION,
+    EventKind.OUT_OF_MEMORY,
+    EventKind.HOST_OUT_OF_MEMORY,
+    EventKind.DATALOADER_WORKER,
+    EventKind.DISK_FULL,
+    EventKind.NETWORK,
+)
+"""The kinds of events that report an error which a program can catch."""
+
+
+def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
+    """Return the facts of an exception with `logged`, `uncaught` and `thread` set from the way it was printed.
+
+    `logged`: a logger printed the exception. `uncaught`: PyTorch's hook for uncaught exceptions printed it. `thread`:
+    the thread that it ended. `before` is the line before its traceback; `has_rank` says whether its lines begin with
+    PyTorch's `[rankN]:`. An exception that Python itself ignores, such as an error of a destructor, counts as logged.
+    """
+    thread = _THREAD_DIED.match(before)
+    # The program of a `python -c`: a child process printed it, which may fail without any harm.
+    of_child = not has_rank and bool(raised.frames) and raised.frames[0][0] == "<string>"
+    is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(_LOGGED.search(before)))
+    return msgspec.structs.replace(
+        facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None
+    )
+
+
+def is_of_worker(raised: Raised) -> bool:
+    """Return whether an exception was raised while data was received from a data-loader worker, judged by its frames.
+
+    A lost connection there is a connection to the worker, not to another rank.
+    """
+    files = [file for file, _, _ in raised.frames]
+    return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
+
+
+def is_handled(kind: EventKind, text: str) -> bool:
+    """Return whether a line of a logger reports an error and how the program continues, such as `retrying`.
+
+    `kind` is the kind of the event in the line.
+    """
+    return kind in _RAISED_KINDS and bool(_LOGGED.search(text)) and bool(_HANDLED.search(text))
+
+
+def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
+    """Return `event`, with `facts.survived` set if the log shows that training continued after it.
+
+    After an exception a later step shows this; after a loss that is NaN a later finite loss shows this. An error
+    printed by PyTorch's hook for uncaught exceptions has ended its process, so it never gets this mark. `roster` has
+    the last step and the last line of each rank in the log.
+    """
+    if event.kind is EventKind.NAN:
+        survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)
+    else:
+        survived = (
+            event.kind in _RAISED_KINDS and not event.facts.uncaught and roster.goes_on_after(event.line, event.rank)
+        )
+    return _with_facts(event, survived=True) if survived else event
+
+
+def _with_facts(event: LogEvent, **changed: object) -> LogEvent:
+    """Return a copy of the event with some fields of its facts changed."""
+    return msgspec.structs.replace(event, facts=msgspec.structs.replace(event.facts, **changed))
+
+
+def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
+    """Return the event with the innermost user line of a stack as its source, and the collective that the stack is in.
+
+    `stack` has (file, line, function) of each frame, the innermost first. Without a user line the event is unchanged.
+    """
+    operation = next((name for file, _, name in stack if file.endswith(COLLECTIVES_FILE) and name), None)
+    file, line, name = next((f for f in stack if origin_of(f[0]) is Origin.USER), ("", "", ""))
+    if not file:
+        return event
+    placed = msgspec.structs.replace(event, source=f"{file}:{line}", function=name)
+    return _with_facts(placed, operation=operation)
+
+
+# Find the event that an exception reports, and the exception in a chain that shows why a process failed.
+#
+# The chain of an exception has the exceptions that led to it: its causes, and exceptions during whose handling it was
+# raised.
+
+COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": EventKind.CONNECTION_LOST,
+                 "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
+                 "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
+BROKEN = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
+"""Python's exceptions for any lost connection, whether to another rank, to a server or to a child process."""
+_LOST_WORKER = Found(EventKind.DATALOADER_WORKER, Facts(reason=Reason.WORKER_EXIT))
+WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
+
+
+def is_wait(kind: EventKind, facts: Facts) -> bool:
+    """Return whether an event shows that a rank's wait in a collective failed by a timeout or a lost connection.
+
+    `kind` and `facts` are the kind and the facts of the event.
+    """
+    return kind in WAITS and facts.operation is not None
+
+
+def meaning_of(raised: Raised) -> Found:
+    """Return the event that an exception reports, taken from the first exception in its chain that a pattern matches.
+
+    The chain of `raised` has the exceptions that led to it; lost connections in the chain do not count. If no pattern
+    recognises any of them, the class of the exception decides (see `_by_name`). If the exception itself is a timeout or
+    lost connection in a collective, its chain is ignored, because the earlier exceptions were handled and have events
+    of their own.
+    """
+    last = with_operation(_found_of(raised) or _by_name(raised), raised)
+    if is_wait(last.kind, last.facts):
+        return last
+    meanings = (_found_of(link) for link in raised.chain)
+    first = next((found for found in meanings if found and found.kind is not EventKind.CONNECTION_LOST), None)
+    return with_operation(first, raised) if first else last
+
+
+def _found_of(raised: Raised) -> Found | None:
+    """Return the event of an exception, judged by its own text and not by the exceptions that led to it.
+
+    The result is None if no pattern recognises the text.
+    """
+    found = recognise(raised.text)
+    is_worker = found is not None and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised)
+    return _LOST_WORKER if is_worker else found
+
+
+def _by_name(raised: Raised) -> Found:
+    """Return the event of an exception whose text no pattern recognises, judged by the name of its class.
+
+    A class without a meaning of its own gives an event of the kind `EXCEPTION`.
+    """
+    name = raised.name.rpartition(".")[2]
+    if name == "MemoryError":
+        return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
+    if name in BROKEN and is_of_worker(raised):
+        return _LOST_WORKER
+    kind = EventKind.CONNECTION_LOST if name in BROKEN and _is_of_ranks(raised) else EventKind.EXCEPTION
+    return Found(COMMUNICATION.get(name, kind), Facts(error_name=name))
+
+
+def _is_of_ranks(raised: Raised) -> bool:
+    """Return whether an exception was raised in `torch.distributed`, so that a lost connection is between ranks."""
+    return any("/torch/distributed/" in file for file, _, _ in raised.frames)

@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.memory.reading.incremental import CHUNK
 from analyzers.memory.reading.interning import InternTables, frame_type
-from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
+from analyzers.memory.snapshot import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 from analyzers.native import native_module
 from analyzers.words import bounded
 

@@ -24,7 +24,7 @@ from analyzers.files import open_regular
 from analyzers.memory.reading.incremental import IncrementalReader, RawTrace
 from analyzers.memory.reading.interning import NO_FRAMES, ArenaTable, InternTables, RawFrames, StackTable, TextTable
 from analyzers.memory.reading.native import NativeSnapshot, read_natively
-from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
+from analyzers.memory.snapshot import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 
 _GZIP_MAGIC, _PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
 _TEXT_AT_MOST = 500

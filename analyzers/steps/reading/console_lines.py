@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from analyzers.steps.columns.names import SIZE_UNITS, TIME_UNITS, meaning_of
-from analyzers.steps.columns.quantities import Quantity
+from analyzers.steps.columns import SIZE_UNITS, TIME_UNITS, Quantity, meaning_of
 from analyzers.steps.reading.json_table import number_of
 
 LONGEST_LINE = 16384

@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzers.columns import Floats
-from analyzers.steps.columns.names import meaning_of
-from analyzers.steps.columns.quantities import Quantity
-from analyzers.steps.columns.raw_table import RawTable, RowCollector
+from analyzers.steps.columns import Quantity, RawTable, RowCollector, meaning_of
 from analyzers.steps.reading.console_lines import LONGEST_LINE, Printed, counters, parsed, text_pairs
 from analyzers.steps.reading.jsonl import content_of
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analyzers.columns import Floats, Mask
 from analyzers.errors import InputError
-from analyzers.steps.columns.raw_table import COLUMNS_AT_MOST, RawTable, shortened
+from analyzers.steps.columns import COLUMNS_AT_MOST, RawTable, shortened
 from analyzers.steps.reading.jsonl import content_of
 
 _BOM = b"\xef\xbb\xbf"

@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 
 from analyzers.errors import HostileInput, InputError
-from analyzers.steps.columns.names import meaning_of
-from analyzers.steps.columns.quantities import Quantity
-from analyzers.steps.columns.raw_table import RawTable, RowCollector
+from analyzers.steps.columns import Quantity, RawTable, RowCollector, meaning_of
 from analyzers.steps.reading.jsonl import content_of
 
 DEPTH_AT_MOST = 4

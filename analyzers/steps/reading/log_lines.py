@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.steps.columns.raw_table import RawTable
+from analyzers.steps.columns import RawTable
 
 NAMES_AT_MOST = 64
 _NAME_LENGTH = 100

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from analyzers.steps.columns.raw_table import RawTable, RowCollector
+from analyzers.steps.columns import RawTable, RowCollector
 from analyzers.steps.reading.tensorboard import Scalar
 
 _CLOCK = "timestamp"

@@ -1,20 +1,203 @@
 """Compute tables of the waiting in collectives: which rank waits for which, for how long, and at what cost."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import msgspec
 import numpy as np
 
-from analyzers.columns import Integers
+from analyzers.columns import Integers, Mask
 from analyzers.traces.across.clocks import Clock, clocks
-from analyzers.traces.across.lateness import Lateness
+from analyzers.traces.across.lateness import Lateness, Replay
 from analyzers.traces.across.matching import MatchedCollectives, match_collectives
-from analyzers.traces.across.savings import savings
-from analyzers.traces.across.what_if import WhatIf, what_ifs
 from analyzers.traces.answers.collectives import bus_factor, element_bytes
+from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.loading import Recording
+
+_SIMULATED_AT_ONCE = 1 << 17
+"""The number of clocks that are simulated together; the simulation needs a few times as many integers of memory."""
+_BY_CHANCE = 3.0
+"""The multiple of the scatter of the other ranks' work up to which a difference from them counts as chance."""
+_SCATTER_AT_LEAST = 0.02
+"""The least scatter of work, as a share of the median work: the clocks and the scheduling of a host vary by as much."""
+_TO_STANDARD_DEVIATION = 1.4826
+"""What turns the median absolute deviation of normally distributed values into their standard deviation."""
+STEPS_AT_LEAST = 5
+"""The fewest steps without a fault from which a rank's usual distance from the others can be told."""
+
+
+def savings(lateness: Lateness) -> tuple[int, list[int]]:
+    """Return the simulated duration of the job, and for each rank the ns saved if it worked only as long as the others.
+
+    "As long as the others" is the median of the other ranks' work, with the rank's own delays by chance. The duration
+    (ns) is from the first work to the end of the last collective. It is simulated, too, so that it can be compared with
+    the savings: the recorded duration also has parts that no rank's work explains.
+    """
+    matched, replay = lateness.matched, Replay(lateness)
+    recorded = matched.column("work_ns"), matched.column("overlap_ns")
+    work, overlap = levelled_work(lateness, "work_ns"), levelled_work(lateness, "overlap_ns")
+    as_recorded = replay.duration(*recorded)
+    ranks = range(len(matched.ranks))
+    together = max(1, _SIMULATED_AT_ONCE // len(ranks))
+    saved = [
+        max(as_recorded - duration, 0)
+        for first in ranks[::together]
+        for duration in replay.durations(recorded, (work, overlap), ranks[first : first + together]).tolist()
+    ]
+    return as_recorded, saved
+
+
+def levelled_work(lateness: Lateness, name: str) -> Integers:
+    """Return, for each row of `lateness.matched`, the work (ns) if the rank worked about as long as the others.
+
+    `name` is the column of work, `work_ns` or `overlap_ns`. A collective is compared with those at the same place in
+    the other steps. Work that differs from the others' only by chance stays as it is, except that the rank's usual
+    distance from them at this place is taken off. All other work becomes the lower median of the other ranks' work.
+    """
+    matched = lateness.matched
+    work = matched.column(name)
+    beyond = lateness.beyond_others(work)
+    others = work - beyond
+    place = places(matched)
+    middle = _grouped_median(others, place)
+    scatter = _TO_STANDARD_DEVIATION * _grouped_median(np.abs(others - middle), place) + _SCATTER_AT_LEAST * middle
+    usual = _grouped_median(beyond, place)
+    near_others, near_usual = np.abs(beyond) <= _BY_CHANCE * scatter, np.abs(beyond - usual) <= _BY_CHANCE * scatter
+    # A rank that is late in most steps is compared with itself.
+    is_late_mostly = 2 * _count_by(place, near_others) < np.bincount(place)[place]
+    by_chance = np.where(is_late_mostly, near_usual, near_others)
+    by_chance &= _count_by(place, by_chance) >= STEPS_AT_LEAST
+    level = np.zeros_like(work)
+    level[by_chance] = _grouped_median(beyond[by_chance], place[by_chance])
+    levelled: Integers = np.where(by_chance, np.maximum(work - level, 0), others)
+    return levelled
+
+
+def places(matched: MatchedCollectives) -> Integers:
+    """Return, for each row of `matched`, a number that rows of one rank at the same place in their steps share.
+
+    The place is how many collectives of the rank there are before it in the step.
+    """
+    step = matched.column("step")
+    order = np.lexsort((matched.collective, step, matched.rank_index))
+    is_first = np.diff(step[order], prepend=-2) != 0
+    is_first |= np.diff(matched.rank_index[order], prepend=-1) != 0
+    first = np.flatnonzero(is_first)
+    before = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    place = np.empty(len(order), np.int64)
+    place[order] = before * len(matched.ranks) + matched.rank_index[order]
+    return np.unique(place, return_inverse=True)[1]
+
+
+def _grouped_median(values: Integers, group: Integers) -> Integers:
+    """Return, for each value, the lower median of all values of its group."""
+    order = np.lexsort((values, group))
+    first = np.flatnonzero(np.diff(group[order], prepend=-1))
+    size = np.diff(np.append(first, len(order)))
+    median = np.empty_like(values)
+    median[order] = np.repeat(values[order[first + (size - 1) // 2]], size)
+    return median
+
+
+def _count_by(group: Integers, mask: Mask) -> Integers:
+    """Return, for each element of a mask, how many elements of its group are true."""
+    return np.bincount(group, weights=mask).astype(np.int64)[group]
+
+
+# Estimate the time that the job would save if one thing were faster, by simulating the matched collectives again.
+#
+# Example: two ranks wait 20 ms each for their data before each of 4 all_reduces. If only one of them loads faster,
+# nothing is saved, because it then waits for the other; if both do, 80 ms are saved.
+
+WORTH, _COLLECTIVES_AT_MOST = 0.01, 3
+"""The share of the time from which on an answer is listed, and the most kinds of collectives that are simulated."""
+
+
+class Change(StrEnum):
+    """The assumption of a what-if question: what would be faster.
+
+    `rank_as_others`: one rank works only as long as the others. `without_phase`: a phase of the host takes no time.
+    `collective_twice_as_fast`: the transfers of a collective take half as long. `stage_as_others`: a pipeline stage
+    computes only as long as the others.
+    """
+
+    RANK_AS_OTHERS = "rank_as_others"
+    WITHOUT_PHASE = "without_phase"
+    COLLECTIVE_TWICE_AS_FAST = "collective_twice_as_fast"
+    STAGE_AS_OTHERS = "stage_as_others"
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The time that the recorded part of the job would save if one thing were faster, found by simulation.
+
+    `change` says what is assumed. `window_ns` is the simulated time from the first work to the end of the last
+    collective, over `steps` recorded steps; with the change it would be `saved_ns` shorter. `name` is the phase (such
+    as `data`) or the collective that is assumed to be faster (empty: neither). `rank` is the rank that is assumed to be
+    faster (None: not a single one). `stage` (from 0) is the pipeline stage that is assumed to compute faster, and
+    `ranks` are its ranks.
+    """
+
+    change: Change
+    name: str
+    rank: int | None
+    steps: int
+    window_ns: int
+    saved_ns: int
+    stage: int | None = None
+    ranks: list[int] = []
+
+
+def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) -> list[WhatIf]:
+    """Return the assumed changes that would save more than 1 % of the time, the largest saving first.
+
+    `window_ns` is the simulated time from the first work to the end of the last collective. `saved_by_rank` has, for
+    each rank, the ns saved if it worked only as long as the others.
+    """
+    steps = max(1, len(set(lateness.matched.column("step").tolist())))
+
+    def answer(change: Change, name: str, rank: int | None, saved_ns: int) -> WhatIf:
+        return WhatIf(change=change, name=name, rank=rank, steps=steps, window_ns=window_ns, saved_ns=saved_ns)
+
+    rows = [answer(Change.RANK_AS_OTHERS, "", rank, saved) for rank, saved in saved_by_rank.items()]
+    rows += [answer(Change.WITHOUT_PHASE, phase, None, saved) for phase, saved in _without_phases(lateness, window_ns)]
+    rows += [
+        answer(Change.COLLECTIVE_TWICE_AS_FAST, name, None, saved)
+        for name, saved in _faster_collectives(lateness, window_ns)
+    ]
+    return sorted((row for row in rows if row.saved_ns > WORTH * window_ns), key=lambda row: -row.saved_ns)
+
+
+def _without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
+    """Yield (phase, ns saved if the phase took no time on any rank) for each longer phase of the host.
+
+    A phase counts as longer if it takes more than 1 % of `window_ns` on some rank. `window_ns` is the simulated time
+    from the first work to the last collective.
+    """
+    replay, work = Replay(lateness), lateness.matched.column("work_ns")
+    overlap = lateness.matched.column("overlap_ns")
+    for phase in HOST_PHASES:
+        spent = np.minimum(lateness.matched.column(f"{phase}_ns"), work)
+        # What no rank spends on a phase cannot be saved, so only few have to be played.
+        if lateness.sum_by_rank(spent).max() > WORTH * window_ns:
+            yield phase, max(0, window_ns - replay.duration(work - spent, overlap))
+
+
+def _faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
+    """Yield (name, ns saved if their transfers took half as long) for the collectives with the longest transfers.
+
+    Only the three names with the most transfer time are tried, if it is more than 1 % of `window_ns`.
+    """
+    matched, replay = lateness.matched, Replay(lateness)
+    work, overlap = matched.column("work_ns"), matched.column("overlap_ns")
+    names = np.array([matched.text(row, "name") for row in matched.first_row.tolist()])
+    total = {name: int(lateness.transfer[names == name].sum()) for name in dict.fromkeys(names.tolist())}
+    for name in sorted(total, key=lambda name: -total[name])[:_COLLECTIVES_AT_MOST]:
+        if total[name] > WORTH * window_ns:
+            transfer = np.where(names == name, lateness.transfer // 2, lateness.transfer)
+            yield name, max(0, window_ns - replay.duration(work, overlap, transfer))
+
 
 _LONGEST_WAITS_AT_MOST = 50
 

@@ -7,16 +7,13 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.answers.all_to_all import all_to_alls
-from analyzers.traces.answers.collectives import RankCollectives, collective_totals
+from analyzers.traces.answers.collectives import RankCollectives, all_to_alls, collective_totals
 from analyzers.traces.answers.compiled import compiled_code
-from analyzers.traces.answers.costs import Attribution
-from analyzers.traces.answers.flops import Formulas
+from analyzers.traces.answers.costs import Attribution, operator_shapes
+from analyzers.traces.answers.flops import Formulas, coverage
 from analyzers.traces.answers.idle import idle
-from analyzers.traces.answers.input_shapes import operator_shapes
 from analyzers.traces.answers.kernels import kernels, sequences
 from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, stream_queues, synchronisations
-from analyzers.traces.answers.utilisation import coverage
 from analyzers.traces.columns.intervals import TimeBreakdown, break_down, union_length
 from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work

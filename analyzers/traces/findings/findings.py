@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from analyzers.report import Finding, Severity
-from analyzers.traces.findings.around_waits import emptied_sentence
 from analyzers.traces.findings.common import (
     GPU_TRAINING,
     account_finding,
@@ -15,6 +14,7 @@ from analyzers.traces.findings.common import (
 )
 from analyzers.traces.findings.communication import exposed_finding
 from analyzers.traces.findings.opportunities import (
+    emptied_sentence,
     largest_wait,
     stack_advice,
     stack_warning,
@@ -22,8 +22,7 @@ from analyzers.traces.findings.opportunities import (
     wait_parts,
 )
 from analyzers.traces.findings.problems import problem_sentence
-from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
-from analyzers.traces.opportunity_model import OpportunityKind
+from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, OpportunityKind, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem, ProblemKind
 from analyzers.words import duration_ns, quantity, share, times
 

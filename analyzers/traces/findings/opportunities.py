@@ -1,22 +1,13 @@
 """Write advice on opportunities to save time: what takes the time, what to change, and how to check that it helped."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.across.straggler_causes import CAUSE_SHARE, Cause
-from analyzers.traces.columns.phases import BACKWARD
-from analyzers.traces.findings.around_waits import (
-    FIRST_BATCH,
-    ahead_advice,
-    emptied_sentence,
-    facts_around,
-    few_steps_advice,
-    host_work_advice,
-    is_first_batch,
-)
-from analyzers.traces.findings.attention import TITLE, fallback_words
+from analyzers.traces.across.stragglers import CAUSE_SHARE, Cause
+from analyzers.traces.columns.phases import BACKWARD, GC, PHASE_NAMES, phase_of
 from analyzers.traces.findings.common import has_graphs, is_amd, less_fragmentation
 from analyzers.traces.findings.opportunity_words import (
     BLOCKING_LAUNCHES,
@@ -29,10 +20,204 @@ from analyzers.traces.findings.opportunity_words import (
     ZERO_GRAD,
     Words,
 )
-from analyzers.traces.kernel_names import kernel_name
-from analyzers.traces.model import RankTrace
-from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
+from analyzers.traces.kernel_names import kernel_name, user_function
+from analyzers.traces.model import Advice, FallbackReason, NamedTime, Opportunity, OpportunityKind, RankTrace
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised
+
+FIRST_BATCH = (
+    "Most likely this is the first batch of an epoch, for which new workers start and load. Set persistent_workers=True"
+    " in the DataLoader, so that they stay, and keep one iterator for all epochs if you can. More workers help only if"
+    " the other steps wait, too."
+)
+_PAUSE = (
+    "A pause in so few steps is typical of garbage collection, a checkpoint, an evaluation or logging: look what the"
+    " program does in that step. "
+)
+
+_ON_HOST = (
+    "The host itself computes in {name} meanwhile, on tensors in its memory (an offloaded optimizer, or metrics). Let"
+    " the device do this, or compute on the host beside the next forward pass."
+)
+_PHASE_ADVICE = {
+    GC: "Call gc.disable() once before the loop, and gc.collect() every n steps, on all ranks in the same step.",
+    "checkpoint": "Save checkpoints asynchronously (torch.distributed.checkpoint.async_save), which only copies the"
+    " state in the loop, or less often.",
+    "eval": "Evaluate less often, or on fewer samples. If evaluation is no part of what you want to measure, leave it"
+    " out of the recording.",
+}
+"""{phase that takes most of the host's time while the device waits: what to change}."""
+_ONLY_SOMETIMES = "Make the call {call} only every n steps"
+_REMEDIES = {
+    ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::index"): "Avoid {call}, whose result has a size"
+    " that the host must read: use torch.where and fixed sizes, and for experts one grouped matrix product",
+    ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu"): "Let the copy {call} not wait: copy to pinned memory"
+    " with non_blocking=True, and use the result some steps later",
+    (
+        "cudaDeviceSynchronize",
+        "hipDeviceSynchronize",
+    ): "Remove the call {call} (torch.cuda.synchronize()) from the step",
+}
+"""{operators or calls that wait for the device: what to do about them}; `{call}` stands for the call and its place."""
+
+
+def _call_before(one: Opportunity) -> str:
+    """Return the call that emptied the launch queue before the waits, with its place in the user's code; or ''."""
+    if not one.after:
+        return ""
+    name, *place = one.after
+    return f"{name.name} in {user_function(place[0].name, 60)}" if place else name.name
+
+
+def emptied_sentence(one: Opportunity) -> str:
+    """Return a sentence that the waits follow a call that emptied the queue, beginning with a space; '' if not so.
+
+    A wait in few steps is longer than any queue, so there the call does not matter.
+    """
+    call = "" if "in_steps" in one.measures else _call_before(one)
+    return (
+        f" Most of these waits follow {call}, in which the host waited until the device had ended all its work: so no"
+        " kernel was left in the queue."
+        if call
+        else ""
+    )
+
+
+def ahead_advice(one: Opportunity) -> str:
+    """Return the advice against the call that emptied the queue, ending with a space; '' if there is none.
+
+    A pause in few steps is too long for any queue, so there the call does not matter.
+    """
+    if not one.after or "in_steps" in one.measures:
+        return ""
+    remedy = next((text for names, text in _REMEDIES.items() if one.after[0].name in names), _ONLY_SOMETIMES)
+    return (
+        f"{remedy.format(call=_call_before(one))}: then the host launches kernels ahead, which hides its other work. "
+    )
+
+
+def few_steps_advice(one: Opportunity) -> str:
+    """Return the first sentences of the advice on a wait that only few steps have; '' if many have it."""
+    return _PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
+
+
+def host_work_advice(account: RankTrace, one: Opportunity) -> str:
+    """Return what to change about the work of the host that takes most of the waiting, '' if the trace names none."""
+    mostly = one.names[0] if one.names else None
+    if mostly is None or 2 * mostly.total_ns < one.taken_ns * max(1, account.steps):
+        return ""
+    if mostly.name.startswith("aten::"):
+        return _ON_HOST.format(name=mostly.name)
+    return _PHASE_ADVICE.get(PHASE_NAMES[phase_of(mostly.name)], "")
+
+
+def is_first_batch(one: Opportunity) -> bool:
+    """Return whether the device waits for the data loader only in few steps, as at the start of an epoch."""
+    return "in_steps" in one.measures and one.kind is OpportunityKind.DATA_LOADER
+
+
+def facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
+    """Yield texts on the steps that have a wait, if they are few, and on the call before it."""
+    if "in_steps" in one.measures:
+        few, worst = int(one.measures["in_steps"]), int(one.measures["longest_step"])
+        yield f"nearly all of it in {few} of {quantity(account.steps, 'step')}, most in step {worst}"
+    if one.after:
+        before = one.after[0]
+        part = share(before.total_ns, one.taken_ns * max(1, account.steps))
+        yield (
+            f"{times(before.count)} it followed {_call_before(one)}, where the host waited for the device:"
+            f" {duration_ns(before.total_ns)} in total, {part} of it"
+        )
+
+
+# Write why PyTorch's attention operator takes its math kernel, and what to change so that a fused kernel fits.
+
+TITLE = "scaled_dot_product_attention takes its math kernel, which is not fused"
+
+
+class Reason(NamedTuple):
+    """The texts on one reason for the math kernel: what the trace shows, and what to change."""
+
+    why: str
+    next: str
+
+
+REASONS = {
+    FallbackReason.DIMENSIONS: Reason(
+        "Its inputs do not have four dimensions, which the fused kernels need.",
+        "Give it inputs of four dimensions: batch, heads, length, head dimension. For one head, add a dimension with"
+        " .unsqueeze(1) and remove it afterwards.",
+    ),
+    FallbackReason.TYPE: Reason(
+        "No fused kernel takes the types of its inputs: q, k and v must have one type, and on a GPU float64 is none of"
+        " them.",
+        "Cast q, k and v to one type: bfloat16 or float16, else float32.",
+    ),
+    FallbackReason.DROPOUT: Reason(
+        "It is called with a dropout, which the fused kernel of a CPU does not have. The kernels of a GPU have it.",
+        "On a CPU set the dropout of the attention to 0 (dropout_p, or attention_dropout of the model). Keep it if the"
+        " job moves to a GPU.",
+    ),
+    FallbackReason.VALUE_SIZE: Reason(
+        "The head dimension of its values differs from that of its queries and keys.",
+        "Use one head dimension for q, k and v: pad the smaller one with zeros, and cut the result. Padded q and k need"
+        " scale=1/sqrt(the size without zeros).",
+    ),
+    FallbackReason.HEAD_SIZE: Reason(
+        "Its head dimension is not a multiple of 8 (16-bit types) or 4 (float32), and flash attention cannot take the"
+        " call because of the mask, of float32 or of heads above 256.",
+        "Use a head dimension that is a multiple of 8: pad q, k and v with zeros, set scale=1/sqrt(the size without"
+        " zeros), and cut the result.",
+    ),
+    FallbackReason.GROUPED: Reason(
+        "It is called with enable_gqa=True, which only flash attention has. The mask or float32 inputs rule that out.",
+        "Use bfloat16 or float16 inputs and is_causal=True in place of a mask, or repeat k and v with"
+        " .repeat_interleave() and leave enable_gqa out.",
+    ),
+    FallbackReason.MASK_GRADIENT: Reason(
+        "It is called with a mask of numbers. The fused kernel of a CPU takes it only if the mask needs no gradient.",
+        "If the mask is a constant, detach it (mask.detach()). A learned bias needs its gradient: compute it with"
+        " torch.nn.attention.flex_attention and a score_mod.",
+    ),
+    FallbackReason.MASK: Reason(
+        "It is called with a mask, which flash attention does not take. Memory-efficient attention takes masks if it is"
+        " switched on.",
+        "Use is_causal=True in place of a causal mask, and torch.nn.attention.flex_attention for others. Look for"
+        " sdpa_kernel(...) and torch.backends.cuda.enable_mem_efficient_sdp(False).",
+    ),
+}
+_SETTINGS = (
+    "Look for settings that forbid the fused kernels, such as sdpa_kernel(SDPBackend.MATH) and"
+    " torch.backends.cuda.enable_flash_sdp(False), and for inputs whose last dimension is not contiguous (call"
+    " .contiguous() after a transposition)."
+)
+_FITS = "The recorded sizes, types and values fit a fused kernel, so a setting or the layout of the inputs forbids it."
+_WARNS = (
+    "Call it once under sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]): PyTorch then warns"
+    " why each kernel is not used."
+)
+_SETTING_ON_CPU, _SETTING_ON_GPU = Reason(_FITS, _SETTINGS), Reason(_FITS, f"{_SETTINGS} {_WARNS}")
+_UNKNOWN_ON_CPU = Reason(
+    "The trace does not show the reason, as it has no sizes and types.",
+    f"Record with record_shapes=True. Reasons on a CPU are dropout_p above 0, inputs without four dimensions and a mask"
+    f" that needs a gradient. {_SETTINGS}",
+)
+_UNKNOWN_ON_GPU = Reason(
+    "The trace does not show the reason, as it has no sizes and types.",
+    f"{_WARNS} Usual reasons are a setting such as sdpa_kernel(SDPBackend.MATH), float64, inputs"
+    " without four dimensions or with a last dimension that is not contiguous, enable_gqa=True with a mask or in"
+    " float32, and deterministic algorithms.",
+)
+
+
+def fallback_words(reasons: Sequence[FallbackReason], *, on_gpu: bool) -> Reason:
+    """Return the texts on the reasons for which attention takes its math kernel on a GPU or on a CPU."""
+    others = {
+        FallbackReason.SETTING: _SETTING_ON_GPU if on_gpu else _SETTING_ON_CPU,
+        FallbackReason.UNKNOWN: _UNKNOWN_ON_GPU if on_gpu else _UNKNOWN_ON_CPU,
+    }
+    texts = [REASONS.get(reason) or others[reason] for reason in reasons]
+    return Reason(" ".join(text.why for text in texts), " ".join(text.next for text in texts))
+
 
 _TELLING = 0.05
 """The share of a step's time that an opportunity must be able to save to become a finding."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from analyzers.traces.opportunity_model import OpportunityKind
+from analyzers.traces.model import OpportunityKind
 
 
 class Words(NamedTuple):

@@ -6,8 +6,7 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.rank_waits import RankWaits
-from analyzers.traces.across.straggler_causes import Cause, ComputeGrowth
-from analyzers.traces.across.stragglers import LateRank, Straggler
+from analyzers.traces.across.stragglers import Cause, ComputeGrowth, LateRank, Straggler
 from analyzers.words import duration_change_ns, duration_ns, percent
 
 EVIDENCE_AT_MOST = 8

@@ -7,8 +7,7 @@ from analyzers.report import Finding, Severity, Status, Verdict, status_of
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.answers.accounts import EXCERPT
 from analyzers.traces.findings.common import GPU_TRAINING, lacks_kernels
-from analyzers.traces.model import RankTrace
-from analyzers.traces.opportunity_model import Advice, OpportunityKind
+from analyzers.traces.model import Advice, OpportunityKind, RankTrace
 from analyzers.words import duration_ns, rank_names, share
 
 _HEALTHY_CONFIDENCE = 0.8

@@ -6,9 +6,8 @@ import msgspec
 
 from analyzers.traces.across.rank_waits import RankWaits
 from analyzers.traces.across.stragglers import Straggler
-from analyzers.traces.model import RankTrace
+from analyzers.traces.model import NamedTime, Opportunity, OpportunityKind, RankTrace
 from analyzers.traces.opportunities.account import SHARE_AT_LEAST
-from analyzers.traces.opportunity_model import NamedTime, Opportunity, OpportunityKind
 
 
 def imbalances(

@@ -14,9 +14,8 @@ from analyzers import run
 from analyzers.errors import InputError
 from analyzers.hangs import analyze, views
 from analyzers.hangs.model import Frame, user_frame
-from analyzers.hangs.reading.exits import is_victim
+from analyzers.hangs.reading.exits import is_victim, read_gloo_sizes
 from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.hangs.reading.torchrun_workers import read_gloo_sizes
 
 PG = ("0", "default_pg")
 GROUPS = {"0": ("default_pg", [0, 1])}

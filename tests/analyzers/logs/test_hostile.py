@@ -50,7 +50,7 @@ def test_a_gzipped_bomb_takes_no_memory(tmp_path):
 def test_a_loop_of_tracebacks_is_read_at_its_end_too(tmp_path, monkeypatch):
     monkeypatch.setattr(scanner, "LINES_AT_MOST", 1000)
     monkeypatch.setattr(scanner, "END_BYTES", 1 << 14)
-    monkeypatch.setattr("analyzers.logs.reading.text.CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr("analyzers.logs.reading.lines.CHUNK_BYTES", 1 << 14)
     log = tmp_path / "job.log"
     log.write_bytes(b"[rank0]: OSError: try again\n" * 20_000 + b"[rank2]: MemoryError: the end\n")
     read = scanner.scan(log)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from analyzers import memory
-from analyzers.memory.ranks import across_ranks
-from analyzers.memory.reading.schema import CATEGORIES
+from analyzers.memory import across_ranks
+from analyzers.memory.snapshot import CATEGORIES
 from analyzers.run import Kind, discover
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -1,6 +1,6 @@
 """Call sites of two ranks that run the same lines under other lines."""
 
-from analyzers.memory.ranks.alignment import aligned_values
+from analyzers.memory.rank_difference import aligned_values
 
 LAYER = ("model.py:58 mlp", "model.py:74 layer")
 STEADY = (*LAYER, "train.py:30 steady")

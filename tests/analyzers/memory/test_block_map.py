@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analyzers.memory.answers.block_map import block_map, content_at
+from analyzers.memory.simulator import block_map, content_at
 
 
 def test_cells_show_who_has_the_most_bytes_in_them():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analyzers.errors import InputError
 from analyzers.memory import CATEGORIES
-from analyzers.memory.answers.breakdown import breakdowns, narrow_category
+from analyzers.memory.breakdown import breakdowns, narrow_category
 from analyzers.memory.job import Job
 
 

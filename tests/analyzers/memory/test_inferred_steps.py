@@ -8,8 +8,8 @@ import pytest
 
 from analyzers.memory import analyze
 from analyzers.memory.loading import open_replay
-from analyzers.memory.replay.inferred_steps import inferred_steps
-from analyzers.memory.replay.phases import whole_steps
+from analyzers.memory.phases import whole_steps
+from analyzers.memory.training_loop import inferred_steps
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PLAIN = {"action", "addr", "size", "stream", "time_us", "frames", "device_free"}

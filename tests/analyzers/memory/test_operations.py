@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzers.memory.reading.operations import operation_of
+from analyzers.memory.frames import operation_of
 
 ENGINE = (
     "torch::autograd::Node::operator()(std::vector<at::Tensor>&&)",

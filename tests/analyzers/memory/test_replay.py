@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from analyzers import memory, store
 from analyzers.columns import UnsavedColumns
 from analyzers.memory import views
+from analyzers.memory.lifetimes import Replay
 from analyzers.memory.reading.incremental import IncrementalReader
 from analyzers.memory.reading.interning import InternTables
 from analyzers.memory.reading.reader import columns, trace_columns
-from analyzers.memory.reading.snapshot import Snapshot
-from analyzers.memory.replay.lifetimes import Replay
+from analyzers.memory.snapshot import Snapshot
 from analyzers.words import size
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from analyzers import memory
+from analyzers.memory.lifetimes import Replay
 from analyzers.memory.loading import open_replay, open_snapshot
-from analyzers.memory.reading.schema import Action
-from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.simulator import SimulatedMemory, simulate
+from analyzers.memory.simulator import SimulatedMemory, simulate
+from analyzers.memory.snapshot import Action
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analyzers.errors import InputError
 from analyzers.memory import CATEGORIES, analyze
-from analyzers.memory.counterfactuals.what_if import what_if
+from analyzers.memory.what_if import what_if
 from ranks import start
 
 MIB = 1 << 20

@@ -10,11 +10,11 @@ from torch import nn
 
 from analyzers import run
 from analyzers.errors import InputError
-from analyzers.parity import bisect, bisect_views
+from analyzers.parity import bisect, bisect_report
 from analyzers.parity.bisection import tolerance_of
 from analyzers.store import Options
 from benchmarks.bisection import CASES, answer, is_right, train
-from workbench.present.bisect_lines import operation_lines
+from workbench.present.parity_lines import operation_lines
 from workbench.recorders import record_tensors
 
 
@@ -158,8 +158,8 @@ def test_the_tables_show_both_sides_of_the_first_difference(tmp_path):
     """The module's tensors of that step, its neighbours, and each step's share of tensors that differ."""
     runs = [run.discover(folder) for folder in recordings(tmp_path)]
     first = bisect(*runs).data.first
-    table = bisect_views.operation_table(*runs, Options())
-    rows = bisect_views.around(table, first)
+    table = bisect_report.operation_table(*runs, Options())
+    rows = bisect_report.around(table, first)
     assert list(zip(rows["kind"], rows["module"], strict=True)) == [
         ("activation", "embed"),
         ("input", FAULT),
@@ -169,7 +169,7 @@ def test_the_tables_show_both_sides_of_the_first_difference(tmp_path):
     ]
     assert list(rows["difference"] > rows["tolerance"]) == [False, False, True, True, True]
     assert rows["b"].iloc[2] / rows["a"].iloc[2] == pytest.approx(1.01)
-    steps = bisect_views.step_table(table)
+    steps = bisect_report.step_table(table)
     assert list(steps["beyond"]) == [0, 5, 5]
     assert list(steps.index) == [1, 2, 3]
 
@@ -178,7 +178,7 @@ def test_an_infinite_difference_stands_at_the_top_of_the_chart(tmp_path):
     row = (1, "input", "model", 2.0, "float32")
     a = record_lines(tmp_path / "a", row, (1, "activation", "model", 2.0, "float32"))
     b = record_lines(tmp_path / "b", row, (1, "activation", "model", None, "float32"))
-    table = bisect_views.operation_table(run.discover(a), run.discover(b), Options())
+    table = bisect_report.operation_table(run.discover(a), run.discover(b), Options())
     lines = operation_lines(table, 1)
     assert list(lines.table["difference"]) == [-10.0, 1.0]
     assert "only one is finite, or sizes differ" in lines.texts[1]

@@ -8,9 +8,8 @@ from meshes import GRADIENT, LOSSES, meshes
 
 from analyzers.errors import InputError
 from analyzers.parity import NamedRun, analyze
-from analyzers.parity.folder import FILE, read_runs, write_runs
 from analyzers.parity.model import Curve, ValueKind
-from analyzers.parity.views import curve_table, difference_table
+from analyzers.parity.report import FILE, curve_table, difference_table, read_runs, write_runs
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import PARITY, ask, room_for

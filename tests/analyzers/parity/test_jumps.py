@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analyzers.parity.jumps import first_jumps
+from analyzers.parity.report import first_jumps
 from analyzers.run import Kind, discover
 
 MODULES = ("embed", "layer", "head")

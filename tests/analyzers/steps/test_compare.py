@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from analyzers import compare, run, store
-from analyzers.steps.diff import measures, resampling
-from analyzers.steps.diff.phase_changes import OUTSIDE, phase_changes
+from analyzers.steps import diff
+from analyzers.steps.diff import OUTSIDE, phase_changes
 from analyzers.steps.loading import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -35,7 +35,7 @@ def pair(job, tmp_path):
 
 
 def contrasts(runs):
-    return {c.measure: c for c in measures.measure_changes(*(load(r.artefacts, store.Options()) for r in runs))}
+    return {c.measure: c for c in diff.measure_changes(*(load(r.artefacts, store.Options()) for r in runs))}
 
 
 def test_the_interval_of_a_known_change(pair):
@@ -64,7 +64,7 @@ def test_the_bootstrap_against_a_slow_one(pair):
     runs = pair(b=lambda _, step: {"bwd": 5.0}, steps=60, noise=0.1)
     steps = [load(r.artefacts, store.Options()) for r in runs]
     found = contrasts(runs)["step_time"]
-    low, high = slow_interval(*(measures.plain_times(one) for one in steps))
+    low, high = slow_interval(*(diff.plain_times(one) for one in steps))
     assert (found.low, found.high) == (pytest.approx(low, abs=0.004), pytest.approx(high, abs=0.004))
 
 
@@ -74,9 +74,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     outside = 0
     for _ in range(200):
         x, y = rng.gamma(20, size=(2, 60))
-        draws = np.random.default_rng(resampling.SEED)
-        after, before = (np.median(resampling.block_resamples(values, draws), axis=1) for values in (y, x))
-        low, high = np.percentile(after / before - 1, resampling.BOUNDS_PERCENT)
+        draws = np.random.default_rng(diff.SEED)
+        after, before = (np.median(diff.block_resamples(values, draws), axis=1) for values in (y, x))
+        low, high = np.percentile(after / before - 1, diff.BOUNDS_PERCENT)
         outside += not low <= 0 <= high
     assert outside <= 22
 
@@ -185,10 +185,10 @@ def exact_chance(x, y):
 def test_the_interval_of_few_steps_against_the_exact_test():
     rng = np.random.default_rng(5)
     x, y = rng.gamma(9, size=6), 1.5 * rng.gamma(9, size=5)
-    low, high = resampling.permutation_bounds(x, y, np.mean)
+    low, high = diff.permutation_bounds(x, y, np.mean)
     assert low < y.mean() / x.mean() - 1 < high
     for change, inside in ((low + 0.05, True), (high - 0.05, True), (low - 0.05, False), (high + 0.08, False)):
-        assert (exact_chance(x * (1 + change), y) >= resampling.REJECTED) == inside
+        assert (exact_chance(x * (1 + change), y) >= diff.REJECTED) == inside
 
 
 def test_the_machine_that_was_busy_is_told_from_more_work(pair):

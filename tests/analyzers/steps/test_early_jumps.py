@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analyzers import steps
-from analyzers.steps.answers.early_jumps import changes, early_jumps
+from analyzers.steps.losses import changes, early_jumps
 
 FALLING = (5.9, 4.4, 3.5, 3.0, 2.6, 2.4, 2.3)
 

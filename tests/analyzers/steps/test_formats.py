@@ -11,8 +11,8 @@ from analyzers import run, steps, store
 from analyzers.errors import InputError
 from analyzers.report import Status
 from analyzers.steps import views
-from analyzers.steps.columns.names import meaning_of
-from analyzers.steps.mapping.choice import parsed_map
+from analyzers.steps.columns import meaning_of
+from analyzers.steps.mapping import parsed_map
 from analyzers.steps.model import NumberedBy
 
 ROOT = Path(__file__).parents[3]

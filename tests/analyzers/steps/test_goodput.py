@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analyzers import steps, store
-from analyzers.steps.answers.goodput import PARTS, divided, goodput_by_rank
-from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.goodput import PARTS, divided, goodput_by_rank
+from analyzers.steps.lateness import lateness
 from analyzers.steps.loading import load
 
 S = 1_000_000_000

@@ -11,7 +11,7 @@ import pytest
 from running_job import FakeRank, manifest
 
 from analyzers.steps.live import Follower
-from analyzers.steps.live.growing_file import GrowingFile, whole_lines
+from analyzers.steps.live.rank_log import GrowingFile, whole_lines
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analyzers import steps
-from analyzers.steps.answers import change_points
-from analyzers.steps.answers.change_points import SHORTEST, Segment, cheapest_cuts, penalty, segments, standard_ranks
+from analyzers.steps import step_times
+from analyzers.steps.step_times import SHORTEST, Segment, cheapest_cuts, penalty, segments, standard_ranks
 
 MS = 1_000_000
 
@@ -66,7 +66,7 @@ def test_a_planted_change_is_found_where_it_is(seed, count):
     where = int(rng.integers(count // 4, 3 * count // 4))
     values = noise("heavy", rng, count) + 8 * (np.arange(count) >= where)
     (_, second) = segments(values)
-    assert abs(second.begin - where) <= 8 * -(-count // change_points.LONGEST_SERIES)
+    assert abs(second.begin - where) <= 8 * -(-count // step_times.LONGEST_SERIES)
 
 
 def pace(job, more, **options):

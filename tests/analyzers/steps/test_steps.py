@@ -11,8 +11,7 @@ import pytest
 from analyzers import run, steps, store
 from analyzers.errors import InputError
 from analyzers.steps import views
-from analyzers.steps.answers.memory_growth import Growth
-from analyzers.steps.findings.rank_differences import growth_finding
+from analyzers.steps.rank_differences import Growth, growth_finding
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from analyzers import run, steps, store
-from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.lateness import lateness
 from analyzers.steps.loading import load
 
 PHASES = {"compute": "fwd", "data": "data_wait", "gc": "gc", "logging": "log"}

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzers.errors import HostileInput, InputError
-from analyzers.tokens.reading import torch_file
-from analyzers.tokens.reading.sources import rows_of
+from analyzers.tokens import files
+from analyzers.tokens.files import rows_of
 
-KINDS = sorted(torch_file.DTYPES)
+KINDS = sorted(files.DTYPES)
 HUGE = (1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, 1 << 100)
 
 
@@ -54,36 +54,34 @@ def test_a_view_of_a_view_is_refused(tmp_path):
     for count, offset in ((4, 0), (1000, 0), (8, 1 << 16)):
         path = file_of(tmp_path / "a.pt", tensor(endless, offset, [1, count], [count, 1]))
         with pytest.raises(InputError):
-            torch_file.load(path)
+            files.load(path)
 
 
 def test_expanded_tensors_are_read_and_endless_ones_refused(tmp_path):
-    read = torch_file.load(file_of(tmp_path / "a.pt", tensor(storage(), 0, [3, 2], [0, 1]), struct.pack("<2q", 7, 8)))
+    read = files.load(file_of(tmp_path / "a.pt", tensor(storage(), 0, [3, 2], [0, 1]), struct.pack("<2q", 7, 8)))
     assert read.tolist() == [[7, 8]] * 3
     with pytest.raises(HostileInput):
-        torch_file.load(file_of(tmp_path / "b.pt", tensor(storage(), 0, [1 << 40], [0])))
+        files.load(file_of(tmp_path / "b.pt", tensor(storage(), 0, [1 << 40], [0])))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_type_is_read_to_the_last_element_and_no_further(tmp_path, kind):
-    size = np.dtype(torch_file.DTYPES[kind]).itemsize
+    size = np.dtype(files.DTYPES[kind]).itemsize
     content = bytes(range(1, 16 + 1))
     count = 16 // size
-    read = torch_file.load(file_of(tmp_path / "a.pt", tensor(storage(kind), 0, [count], [1]), content))
+    read = files.load(file_of(tmp_path / "a.pt", tensor(storage(kind), 0, [count], [1]), content))
     assert read.tobytes() == (content if kind != "BoolStorage" else read.tobytes())
     for offset, shape, strides in ((1, [count], [1]), (0, [count + 1], [1]), (0, [2], [count]), (count, [1], [1])):
         with pytest.raises(HostileInput):
-            torch_file.load(file_of(tmp_path / "b.pt", tensor(storage(kind), offset, shape, strides), content))
+            files.load(file_of(tmp_path / "b.pt", tensor(storage(kind), offset, shape, strides), content))
     with pytest.raises(InputError):
-        torch_file.load(
-            file_of(tmp_path / "c.pt", tensor(storage(kind), 0, [count], [1]), content[: size * (count - 1)])
-        )
+        files.load(file_of(tmp_path / "c.pt", tensor(storage(kind), 0, [count], [1]), content[: size * (count - 1)]))
 
 
 @pytest.mark.parametrize("argument", [of([1, 2]), of({}), of("abc"), of(None), b"cos\nsystem\n", of(b"x" * 64)])
 def test_only_a_storage_can_be_the_base_of_a_tensor(tmp_path, argument):
     with pytest.raises(InputError):
-        torch_file.load(file_of(tmp_path / "a.pt", tensor(argument, 0, [1], [1])))
+        files.load(file_of(tmp_path / "a.pt", tensor(argument, 0, [1], [1])))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_only_a_storage_can_be_the_base_of_a_tensor(tmp_path, argument):
 def test_the_state_of_what_was_read_cannot_be_replaced(tmp_path, state):
     for target in (tensor(storage(), 0, [2], [1]), storage(), named("torch._utils", "_rebuild_tensor_v2")):
         with pytest.raises(InputError):
-            torch_file.load(file_of(tmp_path / "a.pt", target + state + b"b"))
+            files.load(file_of(tmp_path / "a.pt", target + state + b"b"))
 
 
 numbers = st.one_of(st.integers(-3, 20), st.sampled_from(HUGE), st.sampled_from([-number for number in HUGE]))
@@ -111,9 +109,9 @@ def test_any_view_is_a_part_of_its_storage_or_refused(tmp_path, base, offset, di
     content = bytes(i % 2 for i in range(length))
     shape, strides = [size for size, _ in dimensions], [stride for _, stride in dimensions]
     path = file_of(tmp_path / "a.pt", tensor(storage(kind), offset, shape, strides), content)
-    dtype = np.dtype(torch_file.DTYPES[kind])
+    dtype = np.dtype(files.DTYPES[kind])
     try:
-        read = torch_file.load(path)
+        read = files.load(path)
     except InputError:
         return
     assert read.dtype == dtype
@@ -133,7 +131,7 @@ def test_no_view_reaches_beyond_its_storage(tmp_path, base, offset, dimensions):
     shape, strides = [size for size, _ in dimensions], [stride for _, stride in dimensions]
     path = file_of(tmp_path / "a.pt", tensor(storage(kind), offset, shape, strides), bytes(length))
     try:
-        read = torch_file.load(path)
+        read = files.load(path)
     except InputError:
         return
     if read.size:
@@ -162,6 +160,6 @@ opcodes = st.lists(
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_sequence_of_opcodes_is_answered_or_refused(tmp_path, parts):
     try:
-        torch_file.load(file_of(tmp_path / "a.pt", b"".join(parts)))
+        files.load(file_of(tmp_path / "a.pt", b"".join(parts)))
     except InputError:
         return

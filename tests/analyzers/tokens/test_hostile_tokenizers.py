@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from analyzers import tokens
 from analyzers.errors import InputError
 from analyzers.store import Options
-from analyzers.tokens.reading.chat import ChatTemplate
-from analyzers.tokens.reading.samples import Sampler
-from analyzers.tokens.reading.vocabulary import Vocabulary
+from analyzers.tokens.samples import Sampler
+from analyzers.tokens.vocabulary import ChatTemplate, Vocabulary
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")

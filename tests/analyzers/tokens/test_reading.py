@@ -11,10 +11,10 @@ from analyzers import tokens
 from analyzers.errors import HostileInput, InputError, NothingRecorded
 from analyzers.report import Status
 from analyzers.store import Options
-from analyzers.tokens.reading import torch_file
-from analyzers.tokens.reading.labels import best_shift
-from analyzers.tokens.reading.sources import rows_of
-from analyzers.tokens.reading.vocabulary import Vocabulary
+from analyzers.tokens import files
+from analyzers.tokens.facts import best_shift
+from analyzers.tokens.files import rows_of
+from analyzers.tokens.vocabulary import Vocabulary
 
 FRESH = Options(cache=False)
 
@@ -130,7 +130,7 @@ def saved(path, entries):
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     path = saved(tmp_path / "a.pt", {"data.pkl": pickle.dumps({"input_ids": Command()})})
     with pytest.raises(HostileInput, match="print"):
-        torch_file.load(path)
+        files.load(path)
     with pytest.raises(HostileInput):
         analyzed(path)
 
@@ -141,7 +141,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 )
 def test_a_tensor_must_lie_in_its_storage(offset, shape, strides):
     with pytest.raises(HostileInput):
-        torch_file.Rebuild()(torch_file.Storage(np.arange(5)), offset, shape, strides)
+        files.Rebuild()(files.Storage(np.arange(5)), offset, shape, strides)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02}q\x00."])
@@ -149,7 +149,7 @@ def test_damaged_batches_are_refused(tmp_path, content):
     path = tmp_path / "a.pt"
     path.write_bytes(content)
     with pytest.raises(InputError, match="not a readable"):
-        torch_file.load(path)
+        files.load(path)
 
 
 def test_batches_are_read_as_torch_reads_them(tmp_path):
@@ -157,7 +157,7 @@ def test_batches_are_read_as_torch_reads_them(tmp_path):
     whole = torch.arange(24).reshape(4, 6)
     batch = {"input_ids": whole[1:3].T, "attention_mask": torch.ones(6, 2, dtype=torch.bool), "name": "x"}
     torch.save(batch, tmp_path / "a.pt")
-    read = torch_file.load(tmp_path / "a.pt")
+    read = files.load(tmp_path / "a.pt")
     assert np.array_equal(read["input_ids"], batch["input_ids"].numpy())
     assert read["attention_mask"].dtype == bool
     assert len(list(rows_of(tmp_path / "a.pt"))) == 6

@@ -8,9 +8,8 @@ import pytest
 
 from analyzers.columns import UnsavedColumns
 from analyzers.traces import digest
-from analyzers.traces.answers.allocations import AttributedAllocations
+from analyzers.traces.answers.allocations import AttributedAllocations, allocators
 from analyzers.traces.answers.costs import Attribution
-from analyzers.traces.answers.device_allocator import allocators
 from analyzers.traces.columns.work import work_of_accounts
 from analyzers.traces.reading.trace import Trace
 

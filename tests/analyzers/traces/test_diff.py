@@ -8,7 +8,7 @@ import pytest
 
 from analyzers import compare
 from analyzers.run import Kind, discover
-from analyzers.traces.diff import diff
+from analyzers.traces import diff
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 PARTS, STEPS = SIMULATED.llama(layers=2), 3

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analyzers import traces
-from analyzers.traces.across.traffic import traffic
 from analyzers.traces.model import AllToAll
+from analyzers.traces.views import traffic
 from workbench.present.tables.trace import bytes_sent
 from workbench.web.components.rank_charts import bytes_sent as drawn
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from analyzers.run import Kind, discover
-from analyzers.traces.export.perfetto import export
+from analyzers.traces.perfetto import export
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 PERFETTO = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "perfetto.py")))

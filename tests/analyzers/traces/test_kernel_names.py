@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.traces.kernel_names import kernel_name
-from workbench.present.bar import bar
+from workbench.present.sparkline import bar
 
 ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"
 

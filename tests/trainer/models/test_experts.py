@@ -10,7 +10,7 @@ import torch
 from analyzers import memory, run
 from analyzers.memory import views
 from trainer.config import ConfigError, JobConfig
-from trainer.config.mesh.degrees import Degrees, degrees
+from trainer.config.mesh import Degrees, degrees
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import build_model, init_weights
 from trainer.models.llama3.model import FeedForward

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from trainer.config import ConfigError, explain, load, load_for_training, startup_notes, validate
-from trainer.config.converters import is_installed
-from trainer.config.devices import check_devices
+from trainer.config.converters import check_devices, is_installed
 from trainer.float8 import convert, is_converted
 from trainer.models.decoder import build_model
 

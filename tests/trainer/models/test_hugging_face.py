@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
 from trainer.config.hf_format import read_shape
 from trainer.data.loader import Loader, Share
-from trainer.data.text import training_documents
+from trainer.data.source import training_documents
 from trainer.errors import CheckpointError
 from trainer.hugging_face import INDEX, halves, load_weights, pairs, place_of, to_theirs
 from trainer.models.decoder import build_model, init_weights

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
 from trainer.data.loader import Loader, Share
-from trainer.data.text import training_documents
+from trainer.data.source import training_documents
 from trainer.models.decoder import Decoder, build_model, init_weights
 
 transformers = pytest.importorskip("transformers")

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from analyzers.errors import InputError
-from analyzers.parity.jumps import Jump, Jumps
 from analyzers.parity.model import ValueKind
+from analyzers.parity.report import Jump, Jumps
 from ranks import ROOT
 from trainer.config import load
 from workbench.command_options.options import DocumentOptions, ReadOptions
 from workbench.commands.analyse import prove_advice
-from workbench.commands.prove.around_step import settings_around, starting_step
+from workbench.commands.prove.around_step import rerun_report, settings_around, starting_step
 from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.rerun import configuration
-from workbench.commands.prove.rerun_report import rerun_report
 from workbench.rerun_data import SPIKE, RerunData
 
 CONFIG = {

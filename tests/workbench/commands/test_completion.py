@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainer.config.registry import models
-from trainer.plan.devices import SPEEDS
+from trainer.plan.candidates import SPEEDS
 from workbench.command_options.value_names import DOCUMENTS, INCIDENTS, MODELS, PLANNED_DEVICES
 from workbench.commands import schema
 

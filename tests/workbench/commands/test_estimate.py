@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import ranks
-from trainer.config.mesh.stages import model_parts
+from trainer.config.mesh import model_parts
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow, without_negatives
-from trainer.estimate.storage_counter import Peak
+from trainer.estimate.tracker import Peak
 from workbench.commands import trainer_process
 from workbench.commands.estimate import estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
@@ -116,10 +116,10 @@ import os
 import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
-from trainer.config.mesh.degrees import Degrees
+from trainer.config.mesh import Degrees
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem
-from trainer.config.mesh.stages import Part
+from trainer.config.mesh import Part
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args
 config = JobConfig()

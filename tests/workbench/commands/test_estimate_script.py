@@ -153,7 +153,7 @@ def test_the_workspace_of_a_recurrent_layer_is_asked_of_the_library() -> None:
     """The rehearsal has as many bytes as the library really keeps, also of a sequence that is too long to be run."""
     import torch
 
-    from trainer.estimate.script.recurrent import LONGEST, LSTM, workspace_bytes
+    from trainer.estimate.script.tensors import LONGEST, LSTM, workspace_bytes
 
     for length, width, bidirectional in ((5, 16, False), (3 * LONGEST, 24, True)):
         layer = torch.nn.LSTM(width, width, bidirectional=bidirectional)
@@ -172,7 +172,7 @@ def test_packed_sequences_without_values_have_the_sizes_of_real_ones() -> None:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from trainer.estimate.script.recurrent import packed
+    from trainer.estimate.script.tensors import packed
 
     lengths = torch.tensor([5, 3, 1])
     real = torch.nn.utils.rnn.pack_padded_sequence(torch.zeros(3, 5, 8), lengths, batch_first=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.running_job.dumps import run_folder
+from workbench.commands.running_job import run_folder
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tests/fixtures/foreign_job.py"

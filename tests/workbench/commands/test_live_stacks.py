@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ranks import free_port
-from workbench.commands.running_job.stacks import py_spy
+from workbench.commands.running_job import py_spy
 
 ROOT = Path(__file__).parents[3]
 JOB = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analyzers.parity import NamedRun, ParityData, analyze, bisect
-from analyzers.parity.folder import read_runs
 from analyzers.parity.model import Curve, ValueKind
+from analyzers.parity.report import read_runs
 from analyzers.report import Report, Severity, Status
 from analyzers.run import Run
 from analyzers.store import Options

@@ -8,7 +8,7 @@ import pytest
 from analyzers.report import Status
 from workbench.commands.plan import in_words, plan, too_large, verdict
 from workbench.launch.plan import Request
-from workbench.present.tables.plan import plan_tables
+from workbench.present.tables.estimate import plan_tables
 from workbench.trainer_answers import PlanData, PlannedSettings
 
 ROOT = Path(__file__).parents[3]

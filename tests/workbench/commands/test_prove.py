@@ -14,14 +14,11 @@ from analyzers.run import discover
 from analyzers.store import Options
 from trainer.config import load
 from workbench.commands.prove import rerun
-from workbench.commands.prove.changes import changes, halved
-from workbench.commands.prove.command import decided, prove, scaled
-from workbench.commands.prove.margin import Prediction, rehearsed
+from workbench.commands.prove.command import Prediction, changes, decided, halved, prove, rehearsed, scaled
 from workbench.commands.prove.permission import Permission
-from workbench.commands.prove.recorded_run import RecordedRun
+from workbench.commands.prove.recorded_run import RecordedRun, batch_flag, changed_command, launch_options
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration
-from workbench.commands.prove.script import batch_flag, changed_command, launch_options
 from workbench.errors import UsageProblem
 from workbench.present.tables.proof import proof_tables
 from workbench.proof_data import Basis, Considered, ProofData, Rerun

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workbench.present.step_windows import window_words
+from workbench.present.tables.estimate import window_words
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from analyzers.hangs.reading.new_groups import read_new_groups
+from analyzers.hangs.reading.process_groups import read_new_groups
 from workbench.recorders import attach as attach_module
 from workbench.recorders.hang.collector import once
 from workbench.recorders.hang.new_groups import NewGroups

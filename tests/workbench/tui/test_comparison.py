@@ -7,8 +7,8 @@ import pytest
 from analyzers.run import discover
 from analyzers.store import Options
 from terminal import press, settle, shown
-from workbench.present.run_names import fitted_title, short_names
-from workbench.present.waterfall import waterfall_lines
+from workbench.present.names import fitted_title, short_names
+from workbench.present.tables.comparison import waterfall_lines
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.compare import CAPTION
 from workbench.tui.subject import ComparisonSubject

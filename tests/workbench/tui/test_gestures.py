@@ -18,7 +18,7 @@ from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.key_line import KeyLine
-from workbench.tui.widgets.view_strip import ViewStrip
+from workbench.tui.widgets.view_switcher import ViewStrip
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,7 +5,7 @@ from textual.widgets import Static
 
 from terminal import app_on, press, settle, until
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
-from workbench.tui.widgets.new_size import call_on_new_size
+from workbench.tui.widgets.common import call_on_new_size
 
 
 class Sized(Static):

@@ -15,20 +15,16 @@ from analyzers.store import Options
 from analyzers.words import share
 from terminal import app_on, press, shown, until
 from workbench.source_files import LARGEST_BYTES, find_source, source_files_by_name
-from workbench.tui.app import WorkbenchApp
+from workbench.tui.app import SourceScreen, WorkbenchApp
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import ComparisonSubject
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
-from workbench.tui.widgets.cut_text import fitted
-from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import Grid
-from workbench.tui.widgets.trees.call_tree import CallTree
-from workbench.tui.widgets.trees.memory_tree import MemoryTree
-from workbench.tui.widgets.trees.stack_tree import StackTree
+from workbench.tui.widgets.common import fitted
+from workbench.tui.widgets.tables import Grid, RowList
+from workbench.tui.widgets.trees import CallTree, MemoryTree, StackTree
 
 
 async def test_a_hang_is_explained_below_its_matrix(fixtures):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from meshes import meshes
 
-from analyzers.parity.folder import FILE
+from analyzers.parity.report import FILE
 from terminal import app_on, press, settle
 from workbench.present.parity_lines import Lines
 from workbench.tui.widgets.charts.line_chart import LineChart, connected, sign_places

@@ -19,7 +19,7 @@ from workbench.tui.view_tabs import ViewTabs
 from workbench.tui.widgets.charts.block_map import FREE, LABEL_WIDTH, SEGMENTS_AT_MOST, BlockMap
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
-from workbench.tui.widgets.trees.memory_tree import MemoryTree
+from workbench.tui.widgets.trees import MemoryTree
 
 SIZES = [(80, 24), (200, 50)]
 

@@ -21,12 +21,10 @@ from terminal import until
 from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
 from workbench.tui.panes.home import Findings
-from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.tables import RowList
 from workbench.watch.app import WatchApp
-from workbench.watch.job_facts import alerts, stall_text
-from workbench.watch.log_lines import LogLines
-from workbench.watch.status_text import status_text
-from workbench.watch.watched_job import JobWatcher, WatchedJob
+from workbench.watch.follow import LogLines, status_text
+from workbench.watch.watched_job import JobWatcher, WatchedJob, alerts, stall_text
 
 COMMAND = [sys.executable, "-m", "workbench"]
 

@@ -8,7 +8,7 @@ from analyzers.run import discover
 from analyzers.steps import views
 from analyzers.store import Options
 from workbench.ask import ROOMS, room_for
-from workbench.web.pages.overview.steps import step_overview
+from workbench.web.pages.overview import step_overview
 from workbench.web.served_run import served_run
 
 

@@ -16,7 +16,7 @@ from workbench.web.components.links import breakable, prose, source_parts
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
 from workbench.web.pages import config, steps, trace
-from workbench.web.pages.overview.picture import picture
+from workbench.web.pages.overview import picture
 from workbench.web.served_run import served_run
 from workbench.web.theme import theme
 

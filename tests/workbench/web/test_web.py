@@ -13,7 +13,7 @@ from dashboard import LISTENS, SHOWN, VIEW, see_timeline, visitor, zoom
 from analyzers.run import discover
 from workbench.present.table import table
 from workbench.web import app
-from workbench.web.components.text import table as html_table
+from workbench.web.components.links import table as html_table
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[2] / "fixtures"

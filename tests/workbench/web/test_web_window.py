@@ -58,12 +58,11 @@ def test_the_marks_of_a_snapshot_are_those_of_its_log(oom):
 
 def memory_without_marks(artefact, logged):
     """Return the step marks of the snapshot as if it had no annotations."""
-    from analyzers.memory import loading
-    from analyzers.memory.replay import step_clock
+    from analyzers.memory import loading, phases
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(step_clock, "annotated_steps", lambda _trace: [])
-    found = step_clock.step_clock(loading.open_snapshot(artefact).device(0), logged)
+    patch.setattr(phases, "annotated_steps", lambda _trace: [])
+    found = phases.step_clock(loading.open_snapshot(artefact).device(0), logged)
     patch.undo()
     return found
 

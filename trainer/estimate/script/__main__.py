@@ -21,13 +21,9 @@ from torch._subclasses.fake_tensor import (
 
 from trainer.estimate.script import cuda, surroundings
 from trainer.estimate.script.model import ScriptHooks
-from trainer.estimate.script.places import failed_line
-from trainer.estimate.script.routing import Choices
-from trainer.estimate.script.stated_values import StatedValues
-from trainer.estimate.script.steps import ScriptSteps
-from trainer.estimate.script.surroundings import Notes
-from trainer.estimate.script.tensors import HOST, Counters, ScriptTensors
-from trainer.estimate.storage_counter import Peak
+from trainer.estimate.script.surroundings import Notes, ScriptSteps
+from trainer.estimate.script.tensors import HOST, Choices, Counters, ScriptTensors, StatedValues, failed_line
+from trainer.estimate.tracker import Peak
 
 DEVICE_BYTES = 80 << 30
 """The memory that a simulated device reports to scripts that ask for it."""

@@ -5,28 +5,263 @@ buffers and all tensors on a device have no values and no memory, and so has eve
 """
 
 import sys
+import sysconfig
+import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from trainer.estimate.module_names import RunningModule
-from trainer.estimate.script import recurrent
-from trainer.estimate.script.places import running_line
-from trainer.estimate.script.routing import Choices
-from trainer.estimate.script.stated_values import StatedValues
-from trainer.estimate.storage_counter import Peak, StorageCounter
+from trainer.estimate.tracker import Peak, StorageCounter
 from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
+
+aten = torch.ops.aten
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+_LIBRARY_FOLDERS = tuple(
+    f"{folder}/"
+    for folder in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(str(PACKAGE_ROOT / name) for name in ("trainer", "workbench", "analyzers")),
+    }
+)
+"""The folders of Python's library, of installed packages and of this project's packages."""
+
+
+def _is_user_file(path: str) -> bool:
+    """Return whether a source file belongs to the user: not to a library, and not generated at run time."""
+    return not path.startswith(("<", *_LIBRARY_FOLDERS)) and "/site-packages/" not in path
+
+
+def shown(path: str, line: int) -> str:
+    """Return a source line as text, such as `train.py:41`; paths below the working folder are relative to it."""
+    file = Path(path)
+    try:
+        return f"{file.resolve().relative_to(Path.cwd())}:{line}"
+    # The file is elsewhere, or the working folder has been deleted.
+    except (ValueError, OSError):
+        return f"{file}:{line}"
+
+
+def running_line() -> str:
+    """Return the innermost line of the user's code on the stack of this thread; empty if there is none."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        if _is_user_file(frame.f_code.co_filename):
+            return shown(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def failed_line(error: BaseException) -> str:
+    """Return the innermost line of the user's code in the traceback of an error; empty if there is none."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_file(frame.filename)]
+    return shown(own[-1].filename, own[-1].lineno or 0) if own else ""
+
+
+# Return a fixed value when a script reads a tensor that has no values, and remember the line that read it.
+
+_FLOAT_VALUE, _INTEGER_VALUE = 1.0, 1
+"""The values that numbers are assumed to have: neither a division nor a logarithm fails on them."""
+
+
+class StatedValues:
+    """Gives a script a fixed value when it reads a value that the model would compute; the tensors have no values.
+
+    `lines` has the lines of the script that read such a value. A real run may take another branch there.
+    """
+
+    def __init__(self) -> None:
+        self.lines: dict[str, None] = {}
+
+    def of(self, tensor: torch.Tensor) -> bool | int | float | complex:
+        """Return the fixed value for a tensor with one element, by its type: False, 1 or 1.0."""
+        self.note()
+        if tensor.dtype is torch.bool:
+            return False
+        if tensor.is_complex():
+            return complex(_FLOAT_VALUE)
+        return _FLOAT_VALUE if tensor.is_floating_point() else _INTEGER_VALUE
+
+    def filled(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a real tensor of the same size and type, in which each element has the fixed value of its type."""
+        return torch.full(tuple(tensor.shape), self.of(tensor), dtype=tensor.dtype)
+
+    def note(self) -> None:
+        """Remember the line of the script that reads a value now."""
+        if line := running_line():
+            self.lines[line] = None
+
+    def assumptions(self) -> list[str]:
+        """Return a list with a sentence that names the lines that read values; empty if there were none."""
+        if not self.lines:
+            return []
+        lines = list(self.lines)
+        more = f" and {len(lines) - 3} more lines" if len(lines) > 3 else ""
+        read = (
+            f"values that the model computes are not known: floats read as {_FLOAT_VALUE:g}, integers as"
+            f" {_INTEGER_VALUE}, comparisons as False (read at {', '.join(lines[:3])}{more})"
+        )
+        return [read]
+
+
+def finite_gradients(_scaler: object, optimizer: Any, _state: object, *args: Any, **kwargs: Any) -> Any:
+    """Step the optimizer as `GradScaler` does if all gradients are finite; the real answer would need their values."""
+    return optimizer.step(*args, **kwargs)
+
+
+# Run recurrent layers on tensors without values: the workspace of oneDNN's LSTM, and packed sequences.
+
+LSTM, PACK = aten.mkldnn_rnn_layer.default, aten._pack_padded_sequence.default  # noqa: SLF001
+_WORKSPACE = 3
+"""The index of the workspace in the results of `LSTM`: bytes that the forward pass keeps for the backward pass."""
+_TENSORS = 7
+"""Number of leading arguments of `LSTM` that are tensors: input, two weights, two biases, and two states."""
+LONGEST = 64
+"""The most time steps that are run to measure a workspace, which grows linearly with their number."""
+
+
+def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the results of an LSTM with the workspace that oneDNN would allocate; on fake tensors it is empty.
+
+    `arguments` are the arguments of the operation `LSTM`, `result` its results.
+    """
+    tensors = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments[:_TENSORS])
+    numbers = tuple(tuple(one) if isinstance(one, list) else one for one in arguments[_TENSORS:])
+    workspace = result[_WORKSPACE].new_empty(workspace_bytes(tensors, numbers))
+    return (*result[:_WORKSPACE], workspace)
+
+
+def workspace_bytes(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
+    """Return the bytes of the workspace of an LSTM.
+
+    `tensors` has (shape, dtype) of the LSTM's tensor arguments, and `numbers` its other arguments. oneDNN allocates the
+    workspace only when the LSTM runs. So the LSTM is run on zeros. For a long sequence, two short sequences are run
+    instead, and the size is extrapolated.
+    """
+    (length, *rest), dtype = tensors[0]
+    if length <= LONGEST:
+        return _measured_workspace(tensors, numbers)
+    short = [_measured_workspace((((part, *rest), dtype), *tensors[1:]), numbers) for part in (LONGEST // 2, LONGEST)]
+    return short[1] + round((short[1] - short[0]) / (LONGEST - LONGEST // 2) * (length - LONGEST))
+
+
+@lru_cache
+def _measured_workspace(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
+    """Run an LSTM on zeros, and return the bytes of its workspace; see `workspace_bytes` for the arguments."""
+    # Without gradients the library keeps nothing for a backward pass.
+    with unset_fake_temporarily(), torch.enable_grad():
+        values = [torch.zeros(shape, dtype=dtype) for shape, dtype in tensors]
+        return LSTM(*values, *numbers)[_WORKSPACE].numel()  # type: ignore[no-any-return]
+
+
+def packed(sequences: Tensor, lengths: Tensor, *, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Return (rows without values, batch sizes) of padded sequences, packed by their real lengths.
+
+    The batch sizes are real values, because operations on packed sequences read them.
+    """
+    with unset_fake_temporarily():
+        template = torch.empty(*sequences.shape[:2], 1)
+        rows, batch_sizes = PACK(template, lengths, batch_first)
+    return sequences.new_empty(rows.shape[0], *sequences.shape[2:]), batch_sizes
+
+
+# Give sizes to what a router picks: which tokens an expert gets depends on values that are not known.
+#
+# What is known is among how many experts a token chooses. Example: `topk` of [1024, 8] scores picks 2 of 8 experts for
+# each token. `picked == 3` then has 1024 x 2 elements, of which an eighth is true if all experts are chosen evenly, so
+# `torch.where(picked == 3)` has 256 rows. Without a known number of experts such an operation is refused, as before.
+
+_CHOOSING: Mapping[Any, Callable[[Sequence[Any]], int]] = {
+    aten.topk.default: lambda args: int(args[2]) if len(args) > 2 else -1,
+    aten.max.dim: lambda args: int(args[1]),
+    aten.argmax.default: lambda args: -1 if len(args) < 2 or args[1] is None else int(args[1]),
+}
+"""{operation that chooses among the elements of a dimension: function of its arguments that returns the dimension}."""
+_KEEPING = {
+    aten.eq.Scalar, aten.eq.Tensor, aten.gt.Scalar, aten.any.default, aten.sum.default,
+    aten._to_copy.default, aten.clone.default,  # noqa: SLF001
+}  # fmt: skip
+"""Operations whose result depends on choices if their first argument does."""
+_INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+
+
+class Choices:
+    """Remembers for tensors without values among how many experts they choose; views share what their base knows."""
+
+    def __init__(self) -> None:
+        self._experts: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self.lines: dict[str, int] = {}
+
+    def of(self, tensor: Tensor) -> int:
+        """Return among how many experts the elements of a tensor choose; 0 if that is not known."""
+        storage = tensor.untyped_storage()
+        reference, experts = self._experts.get(storage._cdata, (None, 0))  # noqa: SLF001
+        # A storage that is gone may have left its address to another one.
+        return experts if reference is not None and reference() is storage else 0
+
+    def note(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        """Remember the choices in the result of an operation."""
+        if func in _CHOOSING and args[0].dim():
+            chosen = result[1] if isinstance(result, (tuple, list)) else result
+            self._remember(chosen, int(args[0].shape[_CHOOSING[func](args)]))
+        elif func is aten.scatter_.value and self.of(args[2]):
+            # The way in which `one_hot` marks what was chosen.
+            self._remember(args[0], int(args[0].shape[args[1]]))
+        elif func in _KEEPING and (experts := self.of(args[0])):
+            self._remember(result, experts)
+
+    def _remember(self, tensor: Tensor, experts: int) -> None:
+        storage = tensor.untyped_storage()
+        self._experts[storage._cdata] = weakref.ref(storage), experts  # noqa: SLF001
+
+    def is_true(self, tensor: Tensor) -> bool:
+        """Return whether a script that reads a truth value is to find it true: an expert gets some tokens."""
+        return tensor.dtype is torch.bool and self.of(tensor) > 0
+
+    def rows(self, mask: Tensor) -> Tensor | None:
+        """Return the indexes of the true elements of a mask, without values; None if their number is not known."""
+        experts = self.of(mask)
+        if not experts:
+            return None
+        self.lines[running_line()] = experts
+        count = -(-mask.numel() // experts)
+        return mask.new_empty((count, mask.dim()), dtype=torch.int64)
+
+    def without_masks(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments of an operation; masks by which it indexes are replaced by indexes, where possible."""
+        if func not in _INDEXING:
+            return args
+        indices: list[Tensor | None] = []
+        for index in args[1]:
+            is_mask = index is not None and index.dtype is torch.bool
+            rows = self.rows(index) if is_mask else None
+            indices += [index] if rows is None else list(rows.unbind(1))
+        return [args[0], indices, *args[2:]]
+
+    def assumptions(self) -> list[str]:
+        """Return a list with a sentence on the lines that pick the tokens of an expert; empty if there are none."""
+        if not self.lines:
+            return []
+        lines = [line for line in self.lines if line]
+        where = f" ({', '.join(lines[:3])})" if lines else ""
+        most = max(self.lines.values())
+        return [f"tokens are distributed evenly over {most} experts{where}; the expert that gets most needs more"]
+
 
 HOST = "cpu"
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
 """The files of torch whose frames lie between a dispatch mode and its caller on the call stack."""
-aten = torch.ops.aten
 
 
 class Counters:
@@ -132,14 +367,14 @@ class ScriptTensors(TorchDispatchMode):
 
     def _rehearsed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operation on tensors without values."""
-        if func is recurrent.PACK and not isinstance(args[1], FakeTensor):
-            return recurrent.packed(self._without_values(args[0]), args[1], batch_first=args[2])
+        if func is PACK and not isinstance(args[1], FakeTensor):
+            return packed(self._without_values(args[0]), args[1], batch_first=args[2])
         args, kwargs = tree_map_only(torch.Tensor, self._without_values, (args, kwargs))
         if func is aten.nonzero.default and (rows := self.choices.rows(args[0])) is not None:
             return rows
         result = func(*self.choices.without_masks(func, args), **kwargs)
         self.choices.note(func, args, result)
-        return recurrent.with_workspace(args, result) if func is recurrent.LSTM else result
+        return with_workspace(args, result) if func is LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the fake tensor that replaces a real tensor; the real tensor is counted as an input of the model."""

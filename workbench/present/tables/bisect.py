@@ -1,7 +1,7 @@
 """Tables of two recorded runs: what was compared, and the first tensors that differ."""
 
 from analyzers.parity import BisectData
-from analyzers.parity.bisect_model import Divergence
+from analyzers.parity.model import Divergence
 from analyzers.words import figures, relative
 from workbench.present.table import Table, table
 

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analyzers.parity.bisect_model import Divergence
-from analyzers.parity.bisect_views import around
+from analyzers.parity.bisect_report import around
 from analyzers.parity.findings import value_name_of
-from analyzers.parity.model import ValueKind
+from analyzers.parity.model import Divergence, ValueKind
 from analyzers.words import relative
-from workbench.present.bisect_lines import difference_text
+from workbench.present.parity_lines import difference_text
 from workbench.present.table import Table, table
 
 COLUMNS = "operation> | tensor | agrees | difference> | allowed> | norm in A> | norm in B> | dtype | module is a"

@@ -2,10 +2,99 @@
 
 from collections.abc import Mapping
 
-from analyzers.words import share, size
-from workbench.present.step_windows import window_words
+from analyzers.words import duration, percent, share, size
 from workbench.present.table import Table, table
-from workbench.trainer_answers import EstimateData, RankMemory
+from workbench.trainer_answers import EstimateData, PlanData, PlannedSettings, RankMemory
+
+_MESH = ("replicate", "shard", "context", "tensor", "pipeline")
+
+
+def plan_tables(data: PlanData) -> list[Table]:
+    """Return the tables of a plan: the settings that fit, and details of the fastest settings.
+
+    The details are the same settings with the next larger batch, and the TOML lines of the settings.
+    """
+    heads = "rank> | mesh | batch> | recompute | weights | peak> | of the limit> | tokens/s> | step> | tokens a step>"
+    rows = [row(str(one.rank or number), one, data.limit_bytes) for number, one in enumerate(data.plans, 1)]
+    equal = f"; equal ranks are within {percent(data.speed_margin)}" if data.speed_margin else ""
+    larger = [row("", data.next_larger, data.limit_bytes)] if data.next_larger else []
+    lines = [(line,) for line in _toml_lines(data.plans[0])] if data.plans else []
+    return [
+        table(f"Settings that fit, by the estimated speed on {data.device}{equal}", heads, rows),
+        table("The next larger batch of the first", heads, larger),
+        table("Lines for the configuration of the first", "TOML", lines, len(lines)),
+    ]
+
+
+def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]:
+    """Return the cells of the table row for one choice of settings; `limit` is the memory of the device in bytes."""
+    settings = planned.settings
+    degrees = ((name, settings[f"parallelism.{prefix(name)}_degree"]) for name in _MESH)
+    mesh = " x ".join(f"{name} {degree}" for name, degree in degrees if degree != 1) or "one rank"
+    mode = settings["activation_checkpoint.mode"]
+    option = settings.get("activation_checkpoint.selective_ac_option", "")
+    weights = [str(settings["training.dtype"])]
+    weights += ["offloaded"] if settings["training.enable_cpu_offload"] else []
+    return (
+        number, mesh, settings["training.local_batch_size"], f"{mode} {option}".strip(), ", ".join(weights),
+        size(planned.peak_bytes), share(planned.peak_bytes, limit), f"{planned.tokens_per_s:,.0f}",
+        duration(planned.step_s), f"{planned.tokens_per_step:,}",
+    )  # fmt: skip
+
+
+def prefix(name: str) -> str:
+    """Return the start of the configuration key of a mesh degree: `data_parallel_shard` for `shard`."""
+    return f"data_parallel_{name}" if name in ("replicate", "shard") else f"{name}_parallel"
+
+
+def _toml_lines(planned: PlannedSettings) -> list[str]:
+    """Return the settings as lines of a TOML file."""
+    lines: list[str] = []
+    for key, value in planned.settings.items():
+        section, _, name = key.partition(".")
+        lines += [f"[{section}]"] if f"[{section}]" not in lines else []
+        text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else value
+        lines.append(f"{name} = {text}")
+    return lines
+
+
+# Name in words the windows of an estimate: the parts of a training step that have separate memory peaks.
+
+NAMES = {
+    "fwd": "the forward pass before the first layer",
+    "fwd head": "the forward pass of the output layer and the loss",
+    "bwd": "the backward pass of the loss and the output layer",
+    "grad_clip": "gradient clipping",
+    "optim": "the optimizer step",
+    "eval": "the validation",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+}
+_PASSES = {"fwd": "the forward pass", "bwd": "the backward pass"}
+_LAYERS = {
+    "+0": "the first layer",
+    "+1": "the second layer",
+    "middle": "a layer between",
+    "-2": "the last layer but one",
+    "-1": "the last layer",
+}
+"""{name of a layer in the names of windows: words for it}; only these layers of a model have windows of their own."""
+
+
+def window_words(window: str) -> str:
+    """Return a window of the step as a phrase: `the backward pass of the last layer` for `bwd -1`.
+
+    In a pipeline, `bwd -1 #0.2` is the window of the second pass through the rank's model part 0. An unknown name is
+    returned unchanged.
+    """
+    name, _, turn = window.partition(" #")
+    kind, _, layer = name.partition(" ")
+    words = NAMES.get(name) or (
+        f"{_PASSES[kind]} of {_LAYERS[layer]}" if kind in _PASSES and layer in _LAYERS else name
+    )
+    part, _, count = turn.partition(".")
+    return f"{words}, pass {count} of model part {part}" if count else words
 
 
 def estimate_tables(data: EstimateData) -> list[Table]:

@@ -10,7 +10,7 @@ from analyzers.logs.model import LogsData
 from analyzers.report import Finding
 from analyzers.words import size
 from workbench.present.table import Table, table
-from workbench.present.tables.device_memory import device_memory
+from workbench.present.tables.memory import device_memory
 from workbench.present.tables.run import shared_folder
 
 _EVENTS, _RANKS = 20, 40

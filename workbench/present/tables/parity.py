@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyzers.parity.findings import CURVE_NAMES as CURVES
 from analyzers.parity.model import Curve, ParityData, RunParity
-from analyzers.parity.views import curve_table, difference_table
+from analyzers.parity.report import curve_table, difference_table
 from analyzers.words import UNKNOWN, figures, relative
 from workbench.present.table import Table, table
 

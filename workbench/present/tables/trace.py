@@ -4,16 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from analyzers.traces.across.clocks import Clock
-from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
-from analyzers.traces.across.what_if import Change, WhatIf
+from analyzers.traces.across.rank_waits import AxisWaits, Change, CollectiveWait, GroupWaits, RankWaits, WhatIf
 from analyzers.traces.kernel_names import kernel_name, shortened
-from analyzers.traces.model import CriticalPart, RankTrace
-from analyzers.traces.opportunity_model import Advice
+from analyzers.traces.model import Advice, CriticalPart, RankTrace
 from analyzers.traces.report import TraceData
 from analyzers.words import duration_ns, figures, flops, percent, rank_names, rank_ranges, share, size
 from workbench.present.table import Table, table
-from workbench.present.tables.trace_memory import memory_tables
-from workbench.present.tables.trace_rank import NO_GROUP, detail_tables
+from workbench.present.tables.trace_rank import NO_GROUP, detail_tables, memory_tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,11 +15,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from analyzers.parity import BisectData
-from analyzers.parity.bisect_views import first_step, operation_table
+from analyzers.parity.bisect_report import first_step, operation_table
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.evidence_link import EvidenceLink
-from workbench.present.bisect_lines import operation_lines, step_lines
+from workbench.present.parity_lines import operation_lines, step_lines
 from workbench.present.tables.bisect import bisect_tables
 from workbench.present.tables.bisect_operations import both_sides, tensors_of
 from workbench.tui.background import ask_in_background

@@ -17,14 +17,11 @@ from analyzers.store import Options
 from workbench.ask import ROOMS
 from workbench.present.sparkline import spark
 from workbench.present.table import table
-from workbench.present.tables.comparison import comparison_tables
+from workbench.present.tables.comparison import comparison_tables, step_changes, waterfall_lines
 from workbench.present.tables.snapshot import module_changes
-from workbench.present.waterfall import step_changes, waterfall_lines
-from workbench.tui.widgets.new_size import call_on_new_size
-from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.common import WidgetOptions, call_on_new_size
+from workbench.tui.widgets.tables import Grid, RowList
 from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
-from workbench.tui.widgets.widget_options import WidgetOptions
 
 TITLES = {
     "measures": "measures of both runs",

@@ -26,9 +26,9 @@ from workbench.present.tables.hang import culprit_stacks, current_positions, han
 from workbench.tui.background import ask_in_background
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
-from workbench.tui.widgets.new_size import call_on_new_size
+from workbench.tui.widgets.common import call_on_new_size
 from workbench.tui.widgets.tables import ChangingTableList, Grid
-from workbench.tui.widgets.trees.stack_tree import StackTree
+from workbench.tui.widgets.trees import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 _COLLECTIVES = 60

@@ -28,12 +28,11 @@ from workbench.ask import ROOMS
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink, evidence_link
-from workbench.present.phase_titles import phase_title
+from workbench.present.names import phase_title
 from workbench.present.room_data import RoomData, room_data
 from workbench.present.sparkline import spark
-from workbench.present.tables.comparison import signed
+from workbench.present.tables.comparison import signed, step_changes, waterfall_lines
 from workbench.present.tables.memory import device_name, worst_first
-from workbench.present.waterfall import step_changes, waterfall_lines
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.compare import Waterfall
 from workbench.tui.panes.home import EvidenceWanted
@@ -45,8 +44,8 @@ from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, leg
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
-from workbench.tui.widgets.new_size import call_on_new_size
-from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.common import call_on_new_size
+from workbench.tui.widgets.tables import RowList
 
 _COLLECTIVES = 200
 """The number of last collectives that the matrix shows; the one that hangs is among them."""

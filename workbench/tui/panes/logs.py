@@ -13,7 +13,7 @@ from analyzers.logs import LogsData, views
 from analyzers.report import Finding
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
-from workbench.present.run_names import CUT
+from workbench.present.names import CUT
 from workbench.present.tables.logs import event_table, first_to_show, shown_events
 from workbench.tui.widgets.tables import Grid
 

@@ -22,11 +22,11 @@ from workbench.tui.background import ask_in_background
 from workbench.tui.panes.memory_views import TITLES, Instant, MemoryViews
 from workbench.tui.panes.step_timeline import TimelineOfSteps, step_timeline
 from workbench.tui.picker import pick
-from workbench.tui.protocols import Searchable
+from workbench.tui.view_tabs import Searchable
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.charts.stacked_chart import FAILURE
-from workbench.tui.widgets.new_size import call_on_new_size
+from workbench.tui.widgets.common import call_on_new_size
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 
 _CURSOR_RESTS_S = 0.1

@@ -21,9 +21,8 @@ from workbench.present.tables.snapshot import block_history, block_list, entry_l
 from workbench.tui.widgets.charts.block_map import BlockMap
 from workbench.tui.widgets.charts.memory_timeline import AllocatedByTimeline
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
-from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import Grid
-from workbench.tui.widgets.trees.memory_tree import MemoryTree
+from workbench.tui.widgets.tables import Grid, RowList
+from workbench.tui.widgets.trees import MemoryTree
 from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
 
 TITLES = {

@@ -18,7 +18,7 @@ from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.colours import phase_colour
 from workbench.evidence_link import EvidenceLink
-from workbench.present.phase_titles import phase_title
+from workbench.present.names import phase_title
 from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
 from workbench.tui.background import ask_in_background
@@ -26,9 +26,8 @@ from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
-from workbench.tui.widgets.new_size import call_on_new_size
-from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import TableList
+from workbench.tui.widgets.common import call_on_new_size
+from workbench.tui.widgets.tables import RowList, TableList
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 TITLES = {

@@ -29,15 +29,14 @@ from workbench.present.tables.trace import (
     what_if,
     why_no_waits,
 )
-from workbench.present.tables.trace_memory import device_name
+from workbench.present.tables.trace_rank import device_name
 from workbench.tui.picker import pick
+from workbench.tui.widgets.charts.axes import TimeZoom
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
-from workbench.tui.widgets.charts.time_zoom import TimeZoom
-from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import ChangingTableList, Grid, TableList, highest_lines
-from workbench.tui.widgets.trees.call_tree import CallTree
+from workbench.tui.widgets.tables import ChangingTableList, Grid, RowList, TableList, highest_lines
+from workbench.tui.widgets.trees import CallTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 TITLES = {

@@ -7,7 +7,7 @@ from rich.text import Text
 from textual.screen import Screen
 from textual.widgets import Static
 
-from workbench.tui.widgets.new_size import call_on_new_size
+from workbench.tui.widgets.common import call_on_new_size
 
 _ALWAYS = ("help", "quit")
 """The ids of the keys that are shown on a screen of any width, before the key of the command palette."""

@@ -9,8 +9,7 @@ from dash.development.base_component import Component
 
 from workbench.console import clean
 from workbench.present.table import Table
-from workbench.web.components.links import link, navigation
-from workbench.web.components.text import CellLink, no_link, table
+from workbench.web.components.links import CellLink, link, navigation, no_link, table
 from workbench.web.query import Query, address
 
 TITLE = 40

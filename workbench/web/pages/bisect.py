@@ -10,14 +10,13 @@ from dash import html
 from dash.development.base_component import Component
 
 from analyzers.errors import WorkbenchError
-from analyzers.parity.bisect_views import first_step, operation_table
+from analyzers.parity.bisect_report import first_step, operation_table
 from workbench.console import clean
-from workbench.present.bisect_lines import operation_lines, step_lines
+from workbench.present.parity_lines import operation_lines, step_lines
 from workbench.present.tables.bisect import bisect_tables
 from workbench.present.tables.bisect_operations import both_sides, tensors_of
-from workbench.web.components.links import choice
+from workbench.web.components.links import choice, table, verdict
 from workbench.web.components.parity import line_figure
-from workbench.web.components.text import table, verdict
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 

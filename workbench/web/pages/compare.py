@@ -13,7 +13,7 @@ from analyzers.compare import CompareData
 from analyzers.memory.diff import Diff
 from analyzers.run import Run
 from analyzers.steps import views
-from analyzers.traces.diff.diff import TraceDiff
+from analyzers.traces.diff import TraceDiff
 from analyzers.words import duration_ns
 from workbench.ask import ROOMS
 from workbench.console import clean
@@ -26,9 +26,8 @@ from workbench.web.components.comparison import (
     seconds_waterfall,
 )
 from workbench.web.components.figure import Drawing, FigurePart, drawn
-from workbench.web.components.links import choice
+from workbench.web.components.links import choice, table, verdict
 from workbench.web.components.step_charts import duration_axis, thinned
-from workbench.web.components.text import table, verdict
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 

@@ -10,9 +10,7 @@ from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.table import without_empty
 from workbench.present.tables.logs import files, first_to_show, ranks
-from workbench.web.components.elements import Elements
-from workbench.web.components.links import breakable, choice, link, with_source_link
-from workbench.web.components.text import not_recorded, table
+from workbench.web.components.links import Elements, breakable, choice, link, not_recorded, table, with_source_link
 from workbench.web.query import Query, address, number
 from workbench.web.served_run import ServedRun
 

@@ -15,11 +15,9 @@ from analyzers.memory import Device, matrix, views
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
 from workbench.step_axis import Span
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, figure_of_tree, zoom_of
-from workbench.web.components.links import choice, picker
+from workbench.web.components.links import Elements, choice, not_recorded, picker, table
 from workbench.web.components.memory import rank_matrix
-from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, workspace
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.memory_allocator import entry_section, range_section
@@ -29,8 +27,7 @@ from workbench.web.pages.memory_timeline import chart, last_steps, timeline_axis
 from workbench.web.query import COLOURS, NO_NODE, MemoryQuery, Query, address, memory_query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
-from workbench.web.step_marks import memory_marks
-from workbench.web.step_window import ALL_STEPS, Window, own_window, window_of, window_state, with_window
+from workbench.web.step_window import ALL_STEPS, Window, memory_marks, own_window, window_of, window_state, with_window
 
 _GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
 """{part of the page that a reader clicks or types into: the property that then changes}; see `_IN_TABS`, too."""

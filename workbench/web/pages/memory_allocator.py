@@ -13,10 +13,8 @@ from analyzers.memory import views
 from analyzers.memory.model import Device
 from analyzers.words import size
 from workbench.present.tables.snapshot import entry_list, reserved_ranges
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import ABOVE, drawn, plain, plain_layout
-from workbench.web.components.links import choice
-from workbench.web.components.text import table
+from workbench.web.components.links import Elements, choice, table
 from workbench.web.pages.memory_segments import block_link
 from workbench.web.query import MemoryQuery, Query, number
 from workbench.web.served_run import ServedRun

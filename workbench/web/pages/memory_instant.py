@@ -15,11 +15,9 @@ from workbench.present.table import table as table_of
 from workbench.present.tables import comparison
 from workbench.present.tables.snapshot import matching_blocks
 from workbench.web.components.comparison import bytes_waterfall
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
-from workbench.web.components.links import choice, link, source_code
+from workbench.web.components.links import Elements, choice, link, source_code, table
 from workbench.web.components.memory import category_bars, memory_tree
-from workbench.web.components.text import table
 from workbench.web.components.tree import FRAMES, LEVELS, subtree
 from workbench.web.pages.memory_segments import block_link, block_section
 from workbench.web.query import GROUPINGS, MemoryQuery, Query, address

@@ -15,11 +15,9 @@ from analyzers.words import share, size
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.snapshot import NO_STACK, block_history
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
-from workbench.web.components.links import labelled, link, navigation, source_code
+from workbench.web.components.links import CellLink, Elements, labelled, link, navigation, source_code, table
 from workbench.web.components.segment_map import segment_map
-from workbench.web.components.text import CellLink, table
 from workbench.web.query import ADDRESS, MemoryQuery, Query, address
 from workbench.web.served_run import ServedRun
 

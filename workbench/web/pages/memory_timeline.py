@@ -10,11 +10,10 @@ from analyzers.memory import Device, latest, views
 from analyzers.run import Artefact
 from analyzers.store import Options
 from workbench.web.components.figure import FigurePart
-from workbench.web.components.memory import rank_lines, timeline
-from workbench.web.components.timeline_axis import TimelineAxis
+from workbench.web.components.memory import TimelineAxis, rank_lines, timeline
 from workbench.web.query import MemoryQuery
 from workbench.web.served_run import ServedRun
-from workbench.web.step_marks import memory_marks
+from workbench.web.step_window import memory_marks
 from workbench.web.theme import theme
 
 BUCKETS = 600

@@ -8,8 +8,8 @@ from dash import html
 from analyzers.parity.model import Curve
 from workbench.present.parity_lines import all_lines
 from workbench.present.tables.parity import agreement, differences_of, first_values, steps_of
+from workbench.web.components.links import table, verdict
 from workbench.web.components.parity import line_figure
-from workbench.web.components.text import table, verdict
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 

@@ -15,12 +15,16 @@ from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
 from workbench.step_axis import Span
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import choice, prose
-from workbench.web.components.small_charts import failed_step
-from workbench.web.components.step_charts import loss_chart, mark_failure, phase_bars, phase_stack, step_durations
-from workbench.web.components.text import not_recorded
+from workbench.web.components.links import Elements, choice, not_recorded, prose
+from workbench.web.components.step_charts import (
+    failed_step,
+    loss_chart,
+    mark_failure,
+    phase_bars,
+    phase_stack,
+    step_durations,
+)
 from workbench.web.components.workspace import table_tab, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.query import Query, number

@@ -10,17 +10,15 @@ from math import ceil, floor
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from analyzers.run import Artefact
-from analyzers.traces.across.traffic import traffic
 from analyzers.traces.report import TraceData
+from analyzers.traces.views import traffic
 from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import choice, picker, prose
+from workbench.web.components.links import Elements, choice, not_recorded, picker, prose, table
 from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, time_shares
-from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.pages.trace_calls import NAME as CALLS
@@ -47,8 +45,7 @@ from workbench.web.pages.trace_timeline import (
 from workbench.web.query import Query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
-from workbench.web.step_marks import trace_marks
-from workbench.web.step_window import Window, parse_steps, window_of
+from workbench.web.step_window import Window, parse_steps, trace_marks, window_of
 
 PATHS = (("0", "events"), ("1", "with critical path"))
 FINDINGS, BARS = 4, 32

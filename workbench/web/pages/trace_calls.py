@@ -17,10 +17,8 @@ from analyzers.words import duration_ns, quantity, share
 from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, figure_of_tree, plain
-from workbench.web.components.links import choice, source_code
-from workbench.web.components.text import table
+from workbench.web.components.links import Elements, choice, source_code, table
 from workbench.web.components.tree import FRAMES, Tree, icicle, subtree, with_room_for_children
 from workbench.web.query import NO_NODE, NODES, Query, number
 from workbench.web.served_run import ServedRun

@@ -19,9 +19,7 @@ from analyzers.words import duration_ns
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.trace import critical_path
-from workbench.web.components.elements import Elements
-from workbench.web.components.links import link
-from workbench.web.components.text import table
+from workbench.web.components.links import Elements, link, table
 from workbench.web.query import Query, address
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import without_window

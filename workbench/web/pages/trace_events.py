@@ -10,11 +10,9 @@ from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
 from workbench.present.tables.trace import latest_arrivals, longest_events
-from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
-from workbench.web.components.rank_charts import activity, lateness
-from workbench.web.components.text import table
-from workbench.web.components.trace_memory import memory_chart
+from workbench.web.components.links import Elements, table
+from workbench.web.components.rank_charts import activity, lateness, memory_chart
 from workbench.web.query import Query, search_text
 from workbench.web.served_run import ServedRun
 

@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers import memory
-from analyzers.memory.counterfactuals.what_if import what_if
+from analyzers.memory.what_if import what_if
 
 MIB = 1 << 20
 

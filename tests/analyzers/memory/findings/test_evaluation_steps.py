@@ -3,8 +3,8 @@
 import pytest
 
 from analyzers.memory import analyze
-from analyzers.memory.answers.training_loop import training_loop
 from analyzers.memory.loading import open_replay
+from analyzers.memory.training_loop import training_loop
 
 MB = 1_000_000
 T, E = "train", "evaluate"

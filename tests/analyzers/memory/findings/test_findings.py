@@ -8,11 +8,11 @@ import pytest
 from analyzers import incident, memory, run, store
 from analyzers.errors import InputError
 from analyzers.memory import views
-from analyzers.memory.findings.oom import owner_words
-from analyzers.memory.findings.trust import uncategorised_finding
-from analyzers.memory.findings.unused_memory import unused_memory_findings
-from analyzers.memory.findings.verdict import state_sentence
+from analyzers.memory.fragmentation import unused_memory_findings
 from analyzers.memory.model import MissingEvidence
+from analyzers.memory.oom import owner_words
+from analyzers.memory.trust import uncategorised_finding
+from analyzers.memory.verdict import state_sentence
 from analyzers.report import Status
 from analyzers.words import size
 from tests.support.nccl_logs import CASES

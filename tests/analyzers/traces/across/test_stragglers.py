@@ -7,7 +7,7 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.across.straggler_causes import Cause
+from analyzers.traces.across.stragglers import Cause
 from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.findings.stragglers import REASONS
 from workbench.present.tables.trace import time_by_rank

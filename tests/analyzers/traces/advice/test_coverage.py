@@ -3,8 +3,8 @@
 import pytest
 from trace_cases.job import A100, GEMM, H100, V100, Job, product, train
 
+from analyzers.traces.answers.flops import multiplies, runs_in_float32, runs_in_float64
 from analyzers.traces.loading import with_utilisation
-from analyzers.traces.opportunities.kernel_kinds import multiplies, runs_in_float32, runs_in_float64
 from analyzers.traces.reading.trace import COMMUNICATION
 
 COMMUNICATES = (

@@ -11,7 +11,7 @@ from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import digest, views
-from analyzers.traces.critical.path import critical_path, savings_ns
+from analyzers.traces.critical_path import critical_path, savings_ns
 from analyzers.traces.reading.trace import Trace
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))

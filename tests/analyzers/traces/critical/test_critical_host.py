@@ -11,7 +11,7 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.critical.path import critical_path, savings_ns
+from analyzers.traces.critical_path import critical_path, savings_ns
 
 RECORDED = Path(__file__).parents[3] / "fixtures" / "traces"
 US = 1_000

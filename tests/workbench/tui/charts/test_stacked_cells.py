@@ -7,8 +7,7 @@ from textual.app import App, ComposeResult
 
 from workbench.colours import CATEGORIES
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
-from workbench.tui.widgets.charts.stacked_cells import EIGHTHS, Cell, stacked_cells
-from workbench.tui.widgets.charts.stacked_chart import LEVELS
+from workbench.tui.widgets.charts.stacked_chart import EIGHTHS, LEVELS, Cell, stacked_cells
 from workbench.tui.widgets.charts.step_charts import step_ticks
 
 ROWS, COLUMNS = 20, 120

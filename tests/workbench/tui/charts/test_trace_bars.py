@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from benchmarks import traced_job
 from terminal import app_on, press, settle, shown
 from workbench.tui.panes.trace import legend
-from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.tables import RowList
 
 RANKS, LATE = 16, 13
 

@@ -8,10 +8,10 @@ from textual.app import App, ComposeResult
 
 from analyzers.words import duration, size
 from workbench.present.parity_lines import Lines
-from workbench.tui.widgets.charts import value_axis as module
+from workbench.tui.widgets.charts import axes
+from workbench.tui.widgets.charts.axes import Unit, value_axis, without_zeros
 from workbench.tui.widgets.charts.line_chart import round_heights
 from workbench.tui.widgets.charts.step_charts import LossChart, floor_below
-from workbench.tui.widgets.charts.value_axis import Unit, value_axis, without_zeros
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -21,7 +21,7 @@ def labels(largest, rows, unit, written):
 
 
 def test_the_examples():
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(axes).failed == 0
 
 
 @pytest.mark.parametrize(

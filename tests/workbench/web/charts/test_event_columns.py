@@ -14,7 +14,7 @@ from analyzers.store import Options
 from analyzers.traces.slices import slices
 from workbench.ask import room_for
 from workbench.web.app import make_app
-from workbench.web.components.event_columns import event_bytes
+from workbench.web.pages.trace_timeline import event_bytes
 from workbench.web.served_run import served_run
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"

@@ -21,9 +21,7 @@ from analyzers.memory import block_map
 from analyzers.words import quantity, share, size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 from workbench.console import clean
-from workbench.tui.widgets.new_size import call_on_new_size
-from workbench.tui.widgets.widget_options import WidgetOptions
-from workbench.tui.widgets.wrapped_pieces import wrapped
+from workbench.tui.widgets.common import WidgetOptions, call_on_new_size, wrapped
 
 LABEL_WIDTH = 24
 """The columns in front of the cells, for the size of the segment and the share that is in use."""

@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from analyzers.traces.kernel_names import without_middle
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
-from workbench.tui.widgets.widget_options import WidgetOptions
+from workbench.tui.widgets.common import WidgetOptions
 
 BROKEN = ("missing", "mismatch")
 """The states of a collective of which the number is shown above the matrix."""

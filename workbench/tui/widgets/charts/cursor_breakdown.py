@@ -8,8 +8,8 @@ from textual.widgets import Static
 
 from analyzers.words import share
 from workbench.console import clean
-from workbench.present.bar import bar
-from workbench.tui.widgets.wrapped_pieces import wrapped
+from workbench.present.sparkline import bar
+from workbench.tui.widgets.common import wrapped
 
 WIDE = 110
 """The screen width, in columns, from which on the parts are listed next to the chart."""

@@ -8,9 +8,8 @@ from textual.binding import Binding, BindingType
 
 from analyzers.words import duration_ns, size
 from workbench.colours import EVENT_KINDS
+from workbench.tui.widgets.charts.axes import TimeZoom, Unit
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
-from workbench.tui.widgets.charts.time_zoom import TimeZoom
-from workbench.tui.widgets.charts.value_axis import Unit
 
 COLOURS = {"allocated": EVENT_KINDS["memory"], "unallocated": EVENT_KINDS["idle"]}
 

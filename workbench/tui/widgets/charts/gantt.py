@@ -16,11 +16,8 @@ from textual.strip import Strip
 from analyzers.words import duration_ns, tick_durations
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
-from workbench.tui.widgets.charts.time_zoom import TimeZoom
-from workbench.tui.widgets.charts.value_axis import round_distance
-from workbench.tui.widgets.cut_text import fitted
-from workbench.tui.widgets.key_bindings import SCROLL_KEYS
-from workbench.tui.widgets.widget_options import WidgetOptions
+from workbench.tui.widgets.charts.axes import TimeZoom, round_distance
+from workbench.tui.widgets.common import SCROLL_KEYS, WidgetOptions, fitted
 
 _HEAD_LINES = 2
 """The number of lines above the events: the range of time with the legend, and the ruler."""

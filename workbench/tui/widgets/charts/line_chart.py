@@ -16,14 +16,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from workbench.console import clean
+from workbench.present.names import CUT
 from workbench.present.parity_lines import Lines
-from workbench.present.run_names import CUT
+from workbench.tui.widgets.charts.axes import round_distance
 from workbench.tui.widgets.charts.stacked_chart import NO_DATA
-from workbench.tui.widgets.charts.value_axis import round_distance
-from workbench.tui.widgets.cut_text import fitted
-from workbench.tui.widgets.new_size import call_on_new_size
-from workbench.tui.widgets.widget_options import WidgetOptions
-from workbench.tui.widgets.wrapped_pieces import wrapped
+from workbench.tui.widgets.common import WidgetOptions, call_on_new_size, fitted, wrapped
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a Braille cell, by row and column."""

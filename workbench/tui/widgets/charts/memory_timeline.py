@@ -12,9 +12,9 @@ import pandas as pd
 from analyzers.words import size
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
+from workbench.tui.widgets.charts.axes import Unit, round_distance
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
-from workbench.tui.widgets.charts.value_axis import Unit, round_distance
-from workbench.tui.widgets.widget_options import WidgetOptions
+from workbench.tui.widgets.common import WidgetOptions
 
 _TICK_COLUMNS = 7
 """The columns of a chart for the label of each step."""

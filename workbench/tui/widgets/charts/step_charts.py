@@ -11,8 +11,8 @@ import pandas as pd
 from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
 from workbench.colours import STATUSES, phase_colour
+from workbench.tui.widgets.charts.axes import Unit, round_distance
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
-from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 
 _BASE = 0.05
 """The least height of the column of the lowest loss, as a share of the range of the losses, so that it is visible."""

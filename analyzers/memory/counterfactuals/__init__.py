@@ -1,1 +1,0 @@
-"""Compute how much memory a recorded run would have needed with another setting."""

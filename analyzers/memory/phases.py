@@ -1,0 +1,225 @@
+"""Find training phases and steps in a trace, from annotations and from the stacks of its entries."""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.snapshot import DeviceTrace
+
+# `ProfilerStep#7` is written by torch.profiler, `step#7` by our recorder.
+_STEP_ANNOTATION = re.compile(r"(?:ProfilerStep|step)#(\d+)")
+_NEVER = int(np.iinfo(np.int64).max)
+"""The index that stands for "no such trace entry"; it is larger than any real index."""
+
+
+class Phase(IntEnum):
+    """A phase of a training step; `NONE` where no annotation or stack shows a phase."""
+
+    NONE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+@dataclass(frozen=True)
+class EntryWindows:
+    """Ranges of trace entries, in ascending order: entry k is inside range i if `start[i] <= k < end[i]`."""
+
+    start: Integers
+    end: Integers
+
+    def contains(self, index: Integers) -> Mask:
+        """Return, for each trace entry index, whether it is inside a range; False for -1, which is before the trace."""
+        if not len(self.start):
+            return np.zeros(len(index), bool)
+        inside: Mask = (index < self.end_after(index)) & (index >= 0)
+        return inside
+
+    def end_after(self, index: Integers) -> Integers:
+        """Return, for each trace entry index, the end of the last range that began at or before it; -1 if none did."""
+        return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
+
+
+@dataclass(frozen=True)
+class PhaseTimeline:
+    """The training phases over a trace; `kind` has the phase that each trace entry's own stack shows (NONE: no phase).
+
+    Methods take indexes of trace entries, -1 for "before the trace". Example: `kind` = [FORWARD, NONE, BACKWARD, NONE,
+    OPTIMIZER]. The stack of entry 1 shows no phase, so the last phase shown is FORWARD. After entry 1, the next
+    BACKWARD entry is 2, and there is no next FORWARD entry (`_NEVER`). A new interval begins where the last phase shown
+    changes: 0-1, 2-3, 4.
+    """
+
+    kind: Column
+
+    @property
+    def count(self) -> int:
+        """The number of trace entries."""
+        return len(self.kind)
+
+    @cached_property
+    def _last(self) -> Integers:
+        """The last phase shown at or before each trace entry: the value for entry k is at index k + 1.
+
+        Index 0 stands for "before the trace".
+        """
+        shown = np.where(self.kind != Phase.NONE, np.arange(1, self.count + 1), 0)
+        latest = np.maximum.accumulate(np.concatenate([[0], shown]))
+        return np.concatenate([[int(Phase.NONE)], self.kind])[latest]
+
+    @cached_property
+    def _spans(self) -> Integers:
+        return np.cumsum(np.diff(self._last, prepend=self._last[0]) != 0)
+
+    @cached_property
+    def _next(self) -> dict[Phase, Integers]:
+        phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+        return {phase: np.append(self._first_from(phase), _NEVER) for phase in phases}
+
+    def _first_from(self, phase: Phase) -> Integers:
+        """Return, for each trace entry, the first entry at or after it that shows the phase; `_NEVER` if none does."""
+        shown = np.where(self.kind == phase, np.arange(self.count), _NEVER)
+        return np.minimum.accumulate(shown[::-1])[::-1]
+
+    def at(self, index: Integers) -> Integers:
+        """Return the phase shown by the stack of each given trace entry; NONE for an index outside of the trace."""
+        if not self.count:
+            return np.zeros(len(index), np.int64)
+        inside = (index >= 0) & (index < self.count)
+        return np.where(inside, self.kind[index * inside], int(Phase.NONE))
+
+    def last(self, index: Integers) -> Integers:
+        """Return, for each given trace entry, the last phase that a stack showed at or before the entry."""
+        return self._last[index + 1]
+
+    def span(self, index: Integers) -> Integers:
+        """Return, for each given trace entry, the number of the interval that contains it.
+
+        A new interval begins where the last phase shown changes; intervals are numbered from 0.
+        """
+        return self._spans[index + 1]
+
+    def next(self, phase: Phase, index: Integers) -> Integers:
+        """Return, for each given trace entry, the first entry after it that shows the phase; `_NEVER` if none does."""
+        return self._next[phase][index + 1]
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """A training step: the trace entries k with `start <= k < end`.
+
+    `end` is None if the trace ends before the step does.
+    """
+
+    number: int
+    start: int
+    end: int | None
+
+
+def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
+    """Return the ranges of trace entries that are inside an annotation whose name begins with `prefix`.
+
+    A range that is not closed when the trace ends includes the last trace entry.
+    """
+    bounds: list[tuple[int, int]] = []
+    begun: dict[str, int] = {}
+    for name, is_start, index in trace.annotations:
+        if not name.startswith(prefix):
+            continue
+        if is_start:
+            begun[name] = index
+        elif name in begun:
+            bounds.append((begun.pop(name), index))
+    bounds += [(index, len(trace)) for index in begun.values()]
+    table = np.array(sorted(bounds), np.int64).reshape(-1, 2)
+    return EntryWindows(table[:, 0], table[:, 1])
+
+
+def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
+    """Return the training steps that annotations mark (`step#7`, `ProfilerStep#7`), in order of their start."""
+    spans: dict[int, StepSpan] = {}
+    for name, is_start, index in trace.annotations:
+        if not (matched := _STEP_ANNOTATION.fullmatch(name)):
+            continue
+        number = int(matched[1])
+        # An END without its START: the step began before the trace did.
+        start = spans[number].start if number in spans else 0
+        spans[number] = StepSpan(number, index, None) if is_start else StepSpan(number, start, index)
+    return sorted(spans.values(), key=lambda step: step.start)
+
+
+def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
+    """Return the annotated training steps that end within the trace; a step may have begun before it."""
+    return [step for step in annotated_steps(trace) if step.end]
+
+
+def step_at(trace: DeviceTrace, index: int) -> int | None:
+    """Return the number of the annotated training step that contains this trace entry; None if no step contains it."""
+    # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
+    for step in reversed(annotated_steps(trace)):
+        if step.start <= index and (step.end is None or index < step.end):
+            return step.number
+    return None
+
+
+# Map trace entries to training steps, so that a range selected in one chart can be shown in another.
+
+_POINTS = 32
+"""The number of (trace entry, step) points for each training step.
+
+Between two points, the same time is assumed to pass at each trace entry.
+"""
+
+StepTimes = tuple[int, int, int]
+"""A training step, as (number, time in µs at which it begins, time in µs at which it ends)."""
+
+
+def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return a table that maps trace entries to training steps: points (entry, step) to interpolate between.
+
+    A step of 6.25 means that a quarter of the time of step 6 has passed. Both columns ascend. Steps come from the
+    trace's annotations; if there are none, from the wall-clock times in `logged` (columns step, start_ns, end_ns).
+    The table is empty if neither shows a step.
+    """
+    # Files that were edited or merged may step back in time; interpolation needs ascending times.
+    time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
+    spans = _annotated_times(trace, time) or ([] if logged is None or not len(time) else _logged_times(logged, time))
+    return _points_of(spans, time) if spans else pd.DataFrame(columns=["entry", "step"])
+
+
+def _annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
+    """Return the training steps marked by annotations, with their times; `time` has the µs of each trace entry.
+
+    A step without an end (memory ran out, for example) lasts to the last trace entry.
+    """
+    last = len(time) - 1
+    spans = ((s.number, s.start, last if s.end is None else min(s.end, last)) for s in annotated_steps(trace))
+    return [(number, int(time[start]), int(time[end])) for number, start, end in spans if start <= end]
+
+
+def _logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
+    """Return (step, start µs, end µs) of each training step of a step log that overlaps the trace in time.
+
+    `logged` has the columns step, start_ns and end_ns; `time` has the µs of each trace entry.
+    """
+    begin, end = (logged[name].to_numpy() // 1000 for name in ("start_ns", "end_ns"))
+    overlaps = (end >= time[0]) & (begin <= time[-1])
+    return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
+
+
+def _points_of(spans: list[StepTimes], time: Integers) -> pd.DataFrame:
+    """Return up to `_POINTS` rows (trace entry, step) per training step; a step number has a fraction, such as 6.25.
+
+    `spans` has (step, start µs, end µs) of each step; `time` has the µs of each trace entry.
+    """
+    number, begin, end = np.array(spans, np.int64).reshape(-1, 3, 1).transpose(1, 0, 2)
+    entries = np.linspace(np.searchsorted(time, begin), np.searchsorted(time, end), _POINTS, axis=1)[:, :, 0]
+    entries = np.sort(entries.astype(np.int64), axis=1)
+    elapsed = (time[np.minimum(entries, len(time) - 1)] - begin) / np.maximum(1, end - begin)
+    is_new = np.diff(entries, axis=1, prepend=-1) > 0
+    return pd.DataFrame({"entry": entries[is_new], "step": (number + elapsed.clip(0, 1))[is_new]})

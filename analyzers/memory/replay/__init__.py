@@ -1,1 +1,0 @@
-"""Replay a trace: find each block's lifetime, stream, pool, step and training phase, and simulate the allocator."""

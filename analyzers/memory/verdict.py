@@ -1,0 +1,253 @@
+"""Write the verdict on the memory of a run: one class of problem, the ranks concerned, and one sentence."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+from analyzers.memory.diff import Diff, Instant
+from analyzers.memory.evidence import ADVICE, in_words, innermost, largest, rank_subject, ranks_of
+from analyzers.memory.fragmentation import fragmentation_findings, unused_memory_findings
+from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
+from analyzers.memory.oom import near_limit_findings, oom_findings
+from analyzers.memory.peak import peak_findings
+from analyzers.memory.rank_difference import difference_clause
+from analyzers.memory.trust import trust_findings, untracked_findings
+from analyzers.report import Evidence, Finding, Severity, Status, Verdict, status_of
+from analyzers.words import percent_change, rank_names, share, size, uncapitalised
+
+_CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
+"""The classes in order of priority; `oom` is first, because a leak or fragmentation may be why memory ran out."""
+_CONFIDENCE_IF_HEALTHY, _CONFIDENCE_PER_MISSING, _CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
+
+MISSING = {
+    MissingEvidence.HISTORY: "a history of allocations (only the state at the snapshot is known)",
+    MissingEvidence.STACKS: "stacks (no entry has frames)",
+    MissingEvidence.TIMES: "times (no entry has one)",
+    MissingEvidence.SEGMENTS: "segments (blocks older than the trace that were never freed cannot be seen)",
+    MissingEvidence.OLDEST_ENTRIES: "the oldest entries (the ring buffer overflowed: raise max_entries)",
+    MissingEvidence.ORIGIN_OF_OLDER_BLOCKS: "where blocks older than the first entry were allocated",
+    MissingEvidence.SOME_ENTRIES: "some entries (the replay does not end at the blocks of the snapshot)",
+    MissingEvidence.FAILING_STEP: "the allocations of the failing step (the recorder had left that step out)",
+}
+
+
+def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict: the first class in `_CLASSES` that has a finding; if there is none, healthy or unknown."""
+    present = {finding.id: finding for finding in findings}
+    kind = next((kind for kind in _CLASSES if finding_id(kind) in present), None)
+    if kind is None:
+        return _quiet_verdict(devices, findings)
+    finding = present[finding_id(kind)]
+    subject = subject_of(devices, finding.ranks, finding.evidence[0].source if finding.evidence else "")
+    sentence = (
+        _oom_sentence(devices, present) if kind is MemoryClass.OOM else f"{subject}: {uncapitalised(finding.title)}"
+    )
+    return Verdict(
+        status=status_of(findings),
+        kind=kind,
+        ranks=finding.ranks,
+        sentence=_oom_sentence(devices, present) if kind is MemoryClass.OOM else sentence,
+        confidence=finding.confidence,
+        missing=missing_evidence(devices),
+    )
+
+
+def finding_id(kind: str) -> str:
+    """Return the id of the finding on which a verdict of class `kind` is based, such as `memory.oom`."""
+    return f"memory.{kind}"
+
+
+def _quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict if there is no problem: healthy, or unknown if some history of allocations is not recorded."""
+    missing = missing_evidence(devices)
+    recorded = [device for device in devices if _has_history(device)]
+    if not recorded:
+        held = any(device.reserved_bytes for device in devices)
+        empty = "the snapshot is empty: memory history was not being recorded"
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind=MemoryClass.UNKNOWN,
+            sentence=state_sentence(devices) if held else empty,
+            confidence=_CONFIDENCE_AT_LEAST if held else 0.0,
+            missing=missing,
+        )
+    status, peak = status_of(findings), _peak_clause(recorded, devices)
+    # A device without a history that holds nothing was not used.
+    unrecorded = [device for device in devices if device.reserved_bytes and not _has_history(device)]
+    return Verdict(
+        status=Status.UNKNOWN if unrecorded and status is Status.OK else status,
+        kind=MemoryClass.UNKNOWN if unrecorded else MemoryClass.HEALTHY,
+        sentence=(
+            f"no failure is recorded: {peak}; {_unrecorded_clause(devices, unrecorded)}"
+            if unrecorded
+            else f"nothing failed: {peak}"
+        ),
+        confidence=max(_CONFIDENCE_AT_LEAST, _CONFIDENCE_IF_HEALTHY - _CONFIDENCE_PER_MISSING * len(missing)),
+        missing=missing,
+    )
+
+
+def _has_history(device: Device) -> bool:
+    """Return whether the allocations and frees of a device were recorded over time."""
+    return MissingEvidence.HISTORY not in device.missing
+
+
+def state_sentence(devices: Sequence[Device]) -> str:
+    """Return the verdict's sentence for snapshots without a history: what is allocated on the fullest device."""
+    fullest = max(devices, key=lambda device: device.end_allocated_bytes)
+    subject = _subject_with_device(devices, fullest)
+    return (
+        f"{subject} holds {size(fullest.end_allocated_bytes)} allocated of {size(fullest.reserved_bytes)} reserved;"
+        " without a history of allocations it is unknown whether memory ran out, leaked or peaked higher"
+    )
+
+
+def _unrecorded_clause(devices: Sequence[Device], unrecorded: Sequence[Device]) -> str:
+    """Return a clause on the devices in `unrecorded`, of which only the state at the snapshot is known."""
+    unknown = "no history of allocations, so what happened there is unknown"
+    if len(unrecorded) == 1:
+        return f"{_subject_with_device(devices, unrecorded[0])} has {unknown}"
+    files, unrecorded_files = (len({device.path for device in some}) for some in (devices, unrecorded))
+    of_files = f"{unrecorded_files} of {files} snapshots"
+    counted = of_files if unrecorded_files > 1 else f"{len(unrecorded)} of {len(devices)} devices"
+    ranks = sorted({rank for device in unrecorded for rank in ranks_of(device)})
+    named = f" ({rank_names(ranks)})" if ranks else ""
+    return f"{counted}{named} have {unknown}"
+
+
+def _peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
+    """Return a clause on the highest peak: which device has it, how many bytes, and the largest category of them.
+
+    `recorded` are the devices in `devices` that have a history of allocations.
+    """
+    fullest = max(recorded, key=lambda device: device.peak_allocated_bytes)
+    category, total = largest(fullest.categories)
+    peak = fullest.peak_allocated_bytes
+    subject = _subject_with_device(devices, fullest)
+    return f"{subject} peaked at {size(peak)}, {share(total, peak)} of it {in_words(category)}"
+
+
+def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
+    """Return the subject of the verdict's sentence: the ranks, such as `rank 3`.
+
+    If no rank is known and `devices` come from several files, the subject is the file name of `path`.
+    """
+    several = len({device.path for device in devices}) > 1
+    return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
+
+
+def _subject_with_device(devices: Sequence[Device], fullest: Device) -> str:
+    """Return the subject of a sentence on one device, with the device's number if the same process has several."""
+    subject = subject_of(devices, ranks_of(fullest), fullest.path)
+    others = [device for device in devices if device.path == fullest.path and device.device != fullest.device]
+    return f"{subject} on device {fullest.device} (of {len(others) + 1})" if others else subject
+
+
+def _oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
+    """Return the verdict's sentence for an OOM: which rank, when, where, the request, and what used most of the memory.
+
+    `present` has the findings by id.
+    """
+    ranks = present[finding_id(MemoryClass.OOM)].ranks
+    path, oom = next((device.path, device.oom) for device in devices if device.oom)
+    leak = present.get(finding_id(MemoryClass.LEAK))
+    difference = f"; {difference_clause(oom.difference)}" if oom.difference and not leak else ""
+    return (
+        f"{subject_of(devices, ranks, path)} ran out of memory{_when_and_where(oom)}:"
+        f" it requested {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} free;"
+        f" {_allocated_share(oom)}{difference}"
+        + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
+    )
+
+
+def _allocated_share(oom: Oom) -> str:
+    """Return a clause on the largest category when a request failed: its share of the memory of all tensors."""
+    category, total = largest(oom.categories)
+    if not oom.allocated_bytes:
+        return "no tensor held any memory"
+    return f"{share(total, oom.allocated_bytes)} of the {size(oom.allocated_bytes)} allocated is {in_words(category)}"
+
+
+def _when_and_where(oom: Oom) -> str:
+    """Return the step and line of a failed allocation, as far as known: ` at step 6 in forward (train.py:41)`."""
+    step = "" if oom.step is None else f" at step {oom.step}"
+    return step + (f" in {innermost(oom.frames)}" if oom.frames else "")
+
+
+def missing_evidence(devices: Sequence[Device]) -> list[str]:
+    """Return, as phrases, the missing evidence that would have made the verdict more certain."""
+    # A dict keeps the order of first mention and drops repetitions.
+    recorded = dict.fromkeys(MISSING[lack] for device in devices for lack in device.missing)
+    wanted = {
+        "exact categories (these are guessed from stacks and lifetimes)": any(
+            not device.categories_exact for device in devices
+        ),
+        "the memory limit of the device": not any(device.limit_bytes or device.oom for device in devices),
+    }
+    return [*recorded, *(evidence for evidence, lacks in wanted.items() if lacks)]
+
+
+# Collect all findings about one device.
+
+
+def device_findings(device: Device) -> Iterator[Finding]:
+    """Yield the findings about one device."""
+    yield from oom_findings(device)
+    yield from fragmentation_findings(device)
+    yield from peak_findings(device)
+    yield from unused_memory_findings(device)
+    yield from untracked_findings(device)
+    yield from near_limit_findings(device)
+    yield from trust_findings(device)
+
+
+# Write the finding that the peaks of two snapshots differ.
+
+# A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.
+_NOISE_SHARE, _NOISE_BYTES = 0.05, 1 << 20
+_GROUPS_SHOWN = 3
+_STATES = {"went": "is gone"}
+"""{state of a group of blocks: words for it in a sentence}, for a state that is not a verb of a sentence."""
+
+
+def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
+    """Return a list with the finding that the peak changed; empty if the change is no more than noise.
+
+    The rank and step of the finding are those of `b`, the second of the two compared states.
+    """
+    if abs(diff.bytes) < max(_NOISE_BYTES, _NOISE_SHARE * diff.a_bytes):
+        return []
+    grew = diff.bytes > 0
+    most = (max if grew else min)(diff.categories, key=lambda change: change.bytes)
+    verb, category = "grew" if grew else "shrank", in_words(most.what)
+    return [
+        Finding(
+            id=f"compare.memory.{verb}",
+            severity=Severity.WARNING if grew else Severity.INFO,
+            title=f"Peak allocated memory {verb} by {size(abs(diff.bytes))}, mostly {category}",
+            why=f"The peak went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
+            f" ({percent_change(diff.a_bytes, diff.b_bytes)}), {category} from {size(most.a_bytes)} to"
+            f" {size(most.b_bytes)}.",
+            next=f"Look at the modules and lines in the evidence: they grew most. If the growth is intended:"
+            f" {uncapitalised(ADVICE[most.what])}."
+            if grew
+            else "Nothing to do; the evidence lists the modules and lines that shrank most.",
+            ranks=[] if b.artefact.rank is None else [b.artefact.rank],
+            step=b.artefact.step,
+            evidence=evidence(diff, b, grew=grew),
+            confidence=0.9,
+        )
+    ]
+
+
+def evidence(diff: Diff, b: Instant, *, grew: bool) -> list[Evidence]:
+    """Return the modules and lines that changed most: those that grew if `grew` is true, or else those that shrank."""
+    most = [*diff.modules[:_GROUPS_SHOWN], *diff.lines[:_GROUPS_SHOWN]]
+    return [
+        Evidence(
+            text=f"{change.what} {_STATES.get(change.state, change.state)}: {size(change.a_bytes)} ->"
+            f" {size(change.b_bytes)}",
+            source=str(b.artefact.path),
+        )
+        for change in most
+        if change.bytes and (change.bytes > 0) == grew
+    ]

@@ -1,1 +1,0 @@
-"""Turn the columns of another trainer's log into steps: find the quantity of each column and the step of each row."""

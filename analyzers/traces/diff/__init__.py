@@ -1,1 +1,0 @@
-"""Compare two sets of traces: how much longer a step takes, and why."""

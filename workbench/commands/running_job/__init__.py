@@ -1,1 +1,0 @@
-"""What `workbench hang` reads from a job that is still running: its processes, its dumps and its stacks."""
