@@ -21,7 +21,7 @@ from analyzers.damage import damage_of
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.files import rank_in, read_json
 from analyzers.kinds import DEBUG_SERVER, Kind, head_of, is_named_recording, kind_by_name, kind_of
-from analyzers.nodes.received import merged_manifest, node_of
+from analyzers.received import merged_manifest, node_of
 from analyzers.report import Evidence, Finding, Input, Report, Severity
 
 __all__ = [

@@ -19,7 +19,7 @@ from analyzers.hangs.model import HangData, Job, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set, unreadable_dumps
 from analyzers.hangs.reading.job import load_job
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.nodes.health import find_gaps
+from analyzers.node_health import find_gaps
 from analyzers.report import Report, ranked, tool_version
 from analyzers.run import Kind, Run, discover
 

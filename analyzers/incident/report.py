@@ -22,7 +22,7 @@ from analyzers.incident.sentences import (
     verdict_sentence,
 )
 from analyzers.logs import LogsData
-from analyzers.nodes.health import find_gaps
+from analyzers.node_health import find_gaps
 from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.run import Kind, Run, discover
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from analyzers.files import read_json
-from analyzers.nodes.received import NODES
+from analyzers.received import NODES
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from analyzers.traces.reading.trace import Trace, find_lanes
 VERSION = code_version(Path(__file__).parent)
 """A checksum of the code of the trace analyzer, which is a part of the cache's key."""
 LATE_IMPORTS = (
-    "analyzers.traces.answers.accounts",
+    "analyzers.traces.accounts",
     "analyzers.traces.answers.allocations",
     "analyzers.traces.answers.validity",
     "analyzers.traces.reading.reader",
@@ -42,7 +42,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: The file is no profiler trace.
     """
     # Whoever finds the answers in the cache imports this module for VERSION alone.
-    from analyzers.traces.answers.accounts import answer_account
+    from analyzers.traces.accounts import answer_account
     from analyzers.traces.answers.allocations import memory_of_accounts
     from analyzers.traces.answers.validity import problems
     from analyzers.traces.reading import reader

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from analyzers import hangs, incident
-from analyzers.nodes.received import Node, merged_manifest
+from analyzers.received import Node, merged_manifest
 from analyzers.run import discover, rank_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -1,7 +1,7 @@
 """Write what is new in a node's run folder to a URL, repeatedly, until the job has ended.
 
     URL/nodes/NODE/...            the files of a node, as in its run folder
-    URL/nodes/NODE/node.json      which node this is, and when it last wrote (`analyzers.nodes.received.Node`)
+    URL/nodes/NODE/node.json      which node this is, and when it last wrote (`analyzers.received.Node`)
     URL/incidents/NODE.json       why and when this node last took dumps by itself
 
 If a node takes dumps by itself, because its ranks stalled, died or raised, every other node sees it in `incidents/` and
@@ -25,7 +25,7 @@ import msgspec
 
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.files import open_regular, read_json, read_whole
-from analyzers.nodes.received import NODE_FILE, NODES, Node
+from analyzers.received import NODE_FILE, NODES, Node
 from analyzers.writing import write_whole
 from workbench.collect.artefact_names import artefacts_below, is_plain, urgency
 from workbench.collect.node_dumps import Incident, last_incident, request_dumps

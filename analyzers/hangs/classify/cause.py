@@ -15,7 +15,7 @@ from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Job, Op, Rea
 from analyzers.hangs.reading.exits import RankEnd
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import ProcessState, ThreadError
-from analyzers.nodes.health import LostNode
+from analyzers.node_health import LostNode
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import msgspec
 from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import is_victim
-from analyzers.nodes.health import LostNode
+from analyzers.node_health import LostNode
 
 CONFIDENCE = 0.8
 

@@ -17,7 +17,7 @@ from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.p2p import in_message
 from analyzers.hangs.reading.side_files import DONE_PHASE, NO_GROUP_PHASE, SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
-from analyzers.nodes.health import DEAD, SILENT
+from analyzers.node_health import DEAD, SILENT
 
 _RANKS_SAMPLED = 64
 _SHORTEST_HANG_NS = 1_000_000_000

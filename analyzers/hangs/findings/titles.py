@@ -18,7 +18,7 @@ from analyzers.hangs.findings.wording import (
 )
 from analyzers.hangs.model import Frame, HangClass, Reason, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending
-from analyzers.nodes.health import named
+from analyzers.node_health import named
 from analyzers.words import agree, numbered, process_group, rank_names
 
 

@@ -37,7 +37,7 @@ from analyzers.hangs.reading.side_formats import (
     read_side,
 )
 from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread
-from analyzers.nodes.health import NodeGaps, NodeHealth, Process, read_health
+from analyzers.node_health import NodeGaps, NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
 
 DONE_PHASE = "done"

@@ -17,7 +17,7 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
-from analyzers.nodes.received import NODES, node_of
+from analyzers.received import NODES, node_of
 from analyzers.report import Finding, ranked
 from analyzers.run import Kind
 from analyzers.steps.lateness import lateness

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import hangs, incident
-from analyzers.nodes.health import Process, device_faults, driver_errors, processes_in, rank_of_process
+from analyzers.node_health import Process, device_faults, driver_errors, processes_in, rank_of_process
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 TEXTS = Path(__file__).parent / "node_texts"

@@ -15,7 +15,7 @@ import pytest
 
 from analyzers import incident
 from analyzers.errors import InputError
-from analyzers.nodes.received import Node, read_node_list
+from analyzers.received import Node, read_node_list
 from ranks import free_port
 from workbench.collect.artefact_names import artefacts_below
 from workbench.collect.node_dumps import Incident, last_incident, request_dumps
