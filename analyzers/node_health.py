@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
 from analyzers.files import read_whole
 from analyzers.received import node_of, read_node_list
 from analyzers.run import Kind, Run
 from analyzers.words import quantity, rank_names
-
 
 _HEALTH_BYTES = 8 << 20
 DEAD, SILENT = "DEAD", "INCOMPLETE"

@@ -6,9 +6,10 @@ The files of a node are in `nodes/<node>/` below the folder, arranged as in a ru
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-import msgspec
-from analyzers.files import read_json
 
+import msgspec
+
+from analyzers.files import read_json
 
 NODES, NODE_FILE = "nodes", "node.json"
 _SCHEMA = "workbench.node/1"

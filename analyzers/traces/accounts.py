@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from typing import TypedDict
+
 import msgspec
 import numpy as np
+
 from analyzers.columns import Column
 from analyzers.traces.answers.collectives import RankCollectives, all_to_alls, collective_totals
 from analyzers.traces.answers.compiled import compiled_code
@@ -18,7 +20,6 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
 from analyzers.traces.opportunities.account import opportunities
 from analyzers.traces.reading.distinct import distinct_values, factorize, sums_by_code
-
 
 _KERNELS_AT_MOST = 100
 EXCERPT = 0.01

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from analyzers.report import Finding, Severity, Status, Verdict, status_of
-from analyzers.traces.across.clocks import Clock
 from analyzers.traces.accounts import EXCERPT
+from analyzers.traces.across.clocks import Clock
 from analyzers.traces.findings.common import GPU_TRAINING, lacks_kernels
 from analyzers.traces.model import Advice, OpportunityKind, RankTrace
 from analyzers.words import duration_ns, rank_names, share
