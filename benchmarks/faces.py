@@ -26,8 +26,8 @@ from analyzers.store import Options
 from benchmarks.snapshots import write
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.garbage import leave_searches_to_idle_times
 from workbench.tui.subject import RunSubject
+from workbench.tui.terminal_app import leave_searches_to_idle_times
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 
 SIZE = (120, 40)

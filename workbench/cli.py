@@ -6,11 +6,9 @@ from typing import Annotated
 import typer
 
 from workbench.command_options import options as opt
-from workbench.command_options.command_after_dashes import ProveCommand
-from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
-from workbench.command_options.option_groups import spread_groups
+from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions, ProveCommand
+from workbench.command_options.options import TokenOptions, spread_groups
 from workbench.command_options.start_help import StartGroup
-from workbench.command_options.token_options import TokenOptions
 from workbench.command_options.value_names import DOCUMENTS, INCIDENTS, PLANNED_DEVICES, one_of
 from workbench.config_commands import PASS_ON, config_app
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.errors import InputError
-from workbench.console import guarded
-from workbench.streams import escape, substitute
+from workbench.console import escape, guarded, substitute
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DUMPS = FIXTURES / "stuck_2ranks" / "dumps"

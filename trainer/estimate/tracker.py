@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from trainer.estimate.module_names import OWN_ROWS, RunningModule
-from workbench.recorders.memory.library_functions import category_of_function
+from workbench.recorders.memory.block_categories import category_of_function
 from workbench.recorders.memory.tensor_hooks import (
     ACTIVATIONS,
     MODULE,

@@ -10,10 +10,13 @@ lets its own collector take dumps, too.
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,14 +28,137 @@ import msgspec
 
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.files import open_regular, read_json, read_whole
+from analyzers.hangs.reading.side_formats import GroupsFile, read_side
 from analyzers.received import NODE_FILE, NODES, Node
+from analyzers.run import SKIPPED_FOLDERS
 from analyzers.writing import write_whole
-from workbench.collect.artefact_names import artefacts_below, is_plain, urgency
-from workbench.collect.node_dumps import Incident, last_incident, request_dumps
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.remote.file_system import asking, open_file_system
 from workbench.remote.urls import without_credentials
+
+_FOLDERS = (
+    *("dumps", "steps", "logs", "health", "values", "not_finite", "tb", "profile_traces", "memory_snapshot"),
+    *("comm_traces", "comm_trace", "structured_logs", "profiling"),
+)
+"""The folders in which our recorders and torchtitan write files, those that explain a hang first."""
+_LOOSE = re.compile(r"run\.json|[^/]*\.(?:log|out|err|jsonl)|slurm-\d[^/]*")
+"""Matches the names of artefacts that are directly in the run folder."""
+WEIGHTS = (".safetensors", ".distcp", ".pt", ".pth", ".ckpt")
+_MOST_FILES = 50_000
+DEEPEST, _NAME_BYTES, _PATH_BYTES = 8, 200, 1000
+
+
+def _is_artefact(path: str) -> bool:
+    """Return whether a relative path names an artefact that may be sent: no checkpoint, no hidden file, no `..`."""
+    names = path.split("/")
+    if len(names) > DEEPEST or len(path.encode(errors="replace")) > _PATH_BYTES or not all(map(is_plain, names)):
+        return False
+    if len(names) == 1:
+        return bool(_LOOSE.fullmatch(path))
+    return names[0] in _FOLDERS and PurePosixPath(path).suffix not in WEIGHTS
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a name is a single visible file name that is safe to print: not `..`, no control characters."""
+    return (
+        name.isprintable()
+        and "/" not in name
+        and not name.startswith(".")
+        and 0 < len(name.encode(errors="replace")) <= _NAME_BYTES
+    )
+
+
+def urgency(path: str) -> tuple[int, str]:
+    """Return a sort key for files by their use for a verdict: dumps first, then steps and logs, then large files."""
+    first = path.split("/", 1)[0]
+    return (_FOLDERS.index(first) + 1 if first in _FOLDERS else 0), path
+
+
+def artefacts_below(folder: Path) -> Iterator[str]:
+    """Yield the relative paths of the artefacts below a run folder; links are left out."""
+    seen = 0
+    for here, folders, names in os.walk(folder):
+        below = Path(here).relative_to(folder)
+        folders[:] = sorted(name for name in folders if _is_wanted(below / name))
+        for path in (str(below / name) for name in sorted(names)):
+            seen += 1
+            if seen > _MOST_FILES:
+                return
+            if _is_artefact(path) and _is_file(folder / path):
+                yield path
+
+
+def _is_wanted(folder: Path) -> bool:
+    """Return whether a folder, relative to the run folder, may contain artefacts."""
+    return folder.name not in SKIPPED_FOLDERS and len(folder.parts) < DEEPEST and _is_artefact(str(folder / "x"))
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a regular file and not a link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+# Exchange information with the collector of a node when dumps are taken, through files in `dumps/` of the run folder.
+#
+# The collector is the process of the recorders that takes dumps. It writes to `.claimed` why it takes a set of dumps.
+# It takes a set when a file appears in which one of its ranks requests dumps.
+
+
+class Incident(msgspec.Struct, frozen=True):
+    """Why a node took dumps by itself, with a detail as text, and when (Unix ns)."""
+
+    reason: str
+    detail: str
+    asked_ns: int
+
+
+class Claim(msgspec.Struct):
+    """The content of `.claimed` in the folder of a set of dumps; `elsewhere` says that another node began it."""
+
+    reason: str
+    detail: str
+    asked_ns: int
+    elsewhere: bool = False
+
+
+def last_incident(dumps: Path) -> Incident | None:
+    """Return why and when this node's collector last began to take dumps by itself; None if it never did.
+
+    Dumps that were taken because of another node do not count.
+    """
+    claims = [claim for path in (dumps, *dumps.glob("set_*")) if (claim := _read_claim(path / ".claimed"))]
+    own = (claim for claim in claims if not claim.elsewhere)
+    last = max(own, key=lambda claim: claim.asked_ns, default=None)
+    return Incident(last.reason, last.detail, last.asked_ns) if last else None
+
+
+def _read_claim(path: Path) -> Claim | None:
+    """Return the content of a file `.claimed`; None if it is not written yet."""
+    try:
+        return msgspec.convert(read_json(path), Claim)
+    except (OSError, ValueError, msgspec.ValidationError):
+        return None
+
+
+def request_dumps(dumps: Path, incident: Incident) -> bool:
+    """Request dumps from the collector of this node; return whether there is a rank in whose name this is possible."""
+    files = (side for path in dumps.glob("groups_*.json") if (side := read_side(path, GroupsFile)))
+    rank = min((side.rank for side in files if side.host == socket.gethostname()), default=None)
+    if rank is None:
+        return False
+    request = {
+        "reason": incident.reason,
+        "detail": incident.detail,
+        "time_ns": time.time_ns(),
+        "elsewhere": True,
+    }
+    write_whole(dumps / f".ask_{rank}.json", json.dumps(request))
+    return True
+
 
 NODE = "WORKBENCH_NODE"
 """The environment variable with the name of this node, where host names are not unique."""

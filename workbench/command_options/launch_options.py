@@ -1,14 +1,40 @@
 """The options of `workbench launch`; related options form a dataclass."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from workbench.command_options.command_after_dashes import CommandAfterDashes
 from workbench.command_options.options import Scheduler
 from workbench.command_options.value_names import one_of
 from workbench.errors import UsageProblem
+
+
+class CommandAfterDashes(TyperCommand):
+    """A Click command that keeps the words after `--` unparsed, in `ctx.obj`: None without `--`."""
+
+    only_with = ""
+    """The option without which `--` only allows paths that begin with a dash; empty: a command always follows."""
+
+    def options(self, words: list[str]) -> list[str]:
+        """Return the words before `--`, as Click is to parse them."""
+        return words
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`, and store the words after it."""
+        before = args[: args.index("--")] if "--" in args else args
+        if "--" in args and (not self.only_with or self.only_with in before):
+            ctx.obj = tuple(args[len(before) + 1 :])
+            args = before
+        return super().parse_args(ctx, self.options(args))
+
+
+class ProveCommand(CommandAfterDashes):
+    """The Click command `inspect`: only with `--prove` a command follows after `--`."""
+
+    only_with = "--prove"
+
 
 _FOREIGN = "A command after --"
 

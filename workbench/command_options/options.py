@@ -1,10 +1,13 @@
 """The options that several commands share, each defined once; related options form a dataclass."""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -267,3 +270,106 @@ class ModelOptions:
 
     config: Config = None
     module: Module = None
+
+
+# Let commands share groups of options: a dataclass in a command's function becomes one option per field.
+
+Command = Callable[..., None]
+
+
+def spread_groups(function: Command) -> Command:
+    """Return the command with each dataclass parameter replaced by one option for each field of the dataclass.
+
+    For example, the function `inspect(paths, read, show)` becomes `inspect(paths, rank, step, ..., as_json, ...)` for
+    Typer.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+
+    @wraps(function)
+    def command(**given: object) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        function(**given)
+
+    parameters = list(_spread_parameters(function, hints))
+    # Typer reads signature and annotations, and would otherwise find those of the wrapped function.
+    vars(command)["__signature__"] = Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
+    """Yield the parameters of a function for Typer: a dataclass becomes one parameter for each of its fields.
+
+    `hints` is {parameter: its type}. All parameters are keyword-only, so that their order does not matter.
+    """
+    for parameter in signature(function).parameters.values():
+        kind = hints[parameter.name]
+        if not is_dataclass(kind):
+            yield parameter.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY)
+            continue
+        field_hints = get_type_hints(kind, include_extras=True)
+        for field in fields(kind):
+            hint = field_hints[field.name]
+            yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=_default_of(field), annotation=hint)
+
+
+def _default_of(field: "Field[object]") -> object:
+    return Parameter.empty if field.default is MISSING else field.default
+
+
+# The options of `workbench tokens`.
+
+
+class ShiftedBy(StrEnum):
+    """Who shifts the labels by one position against the tokens: the model or the data.
+
+    The model does so in Hugging Face's transformers, the data in torchtitan.
+    """
+
+    MODEL = "model"
+    DATA = "data"
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """Options for reading data sets of tokens, and for choosing the rows that are shown."""
+
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="A tokenizer.json, or the folder of a model that has one.", rich_help_panel=INPUT, show_default=False
+        ),
+    ] = None
+    seq_len: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of tokens to which the trainer truncates rows.",
+            rich_help_panel=INPUT,
+            show_default="by the data",
+            min=1,
+        ),
+    ] = None
+    shifted_by: Annotated[
+        ShiftedBy | None,
+        typer.Option(
+            help="What moves the labels by one position: the model (Hugging Face) or the data (torchtitan).",
+            rich_help_panel=INPUT,
+            show_default="model for input_ids, else data",
+        ),
+    ] = None
+    sequences: Annotated[
+        int, typer.Option(help="Number of sequences to show.", rich_help_panel=OUTPUT, min=1, max=100)
+    ] = 1
+    row: Annotated[
+        int | None,
+        typer.Option(
+            help="Show the sequences from this row on, among the first 100 and the examples of findings.",
+            rich_help_panel=OUTPUT,
+            show_default="an example of the first finding",
+            min=0,
+        ),
+    ] = None
+    max_memory: MaxMemory = None
+    no_cache: NoCache = False

@@ -8,7 +8,7 @@ from analyzers.cache.folders import Entry
 from analyzers.errors import Exit
 from analyzers.words import duration, quantity, size
 from workbench.errors import UsageProblem
-from workbench.remote.mirror import REMOTE_FOLDER
+from workbench.remote.copies import REMOTE_FOLDER
 
 
 def manage(limit: int | None, *, clear: bool) -> Exit:

@@ -7,8 +7,7 @@ from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
 from workbench.errors import UsageProblem
-from workbench.proof_data import ProofData
-from workbench.rerun_data import RerunData
+from workbench.proof_data import ProofData, RerunData
 from workbench.trainer_answers import EstimateData, PlanData
 
 DOCUMENTS: dict[str, type[Report[object]]] = {

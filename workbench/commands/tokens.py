@@ -9,8 +9,7 @@ from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.words import share
-from workbench.command_options.options import DocumentOptions, FailOn, ModelOptions
-from workbench.command_options.token_options import TokenOptions
+from workbench.command_options.options import DocumentOptions, FailOn, ModelOptions, TokenOptions
 from workbench.commands.analyse import size_in_bytes
 from workbench.commands.output import deliver
 from workbench.commands.trainer_process import ask_trainer

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import FrameType
 
 from workbench.console import note
-from workbench.launch.child import run_child
 from workbench.launch.guard import guarded_job
 from workbench.launch.plan import Plan
-from workbench.launch.processes import MARK, end_processes, has_handler, read, send
+from workbench.launch.processes import MARK, end_processes, has_handler, read, run_child, send
 
 _ENDING = Path("dumps", ".ending")
 """The file in the run's folder with the id of the job that a person or scheduler ends."""

@@ -12,9 +12,8 @@ from analyzers.words import quantity
 from workbench.collect.beside import DONE, URL
 from workbench.collect.sender import ENDED, Store
 from workbench.console import note
-from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.plan import Plan
-from workbench.launch.run_manifest import read_manifest
+from workbench.launch.run_manifest import read_manifest, set_aside_earlier_run
 from workbench.python_path import command, environment
 from workbench.remote.local_paths import local_path
 from workbench.remote.urls import without_credentials

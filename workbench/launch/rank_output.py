@@ -18,7 +18,7 @@ from typing import BinaryIO
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 
 from workbench.console import note
-from workbench.launch.child import as_system_error
+from workbench.launch.processes import as_system_error
 
 _PIPE_BYTES = 1 << 20
 """The output that a rank may write while this process does not run, before it has to wait."""

@@ -16,19 +16,43 @@ from analyzers.words import quantity
 from workbench.ask import JOINED, ask
 from workbench.clashes import clashes
 from workbench.command_options.options import Format, Scheduler
-from workbench.console import complain, note
+from workbench.console import clean, complain, note
 from workbench.errors import UsageProblem
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
-from workbench.launch.breakdowns import breakdowns
 from workbench.launch.collection import Collection, collecting, folder_to_explain
-from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
 from workbench.launch.own_folder import refuse_links
-from workbench.launch.plan import Plan, Request, plan, refuse_missing_checkpoint
-from workbench.launch.run_manifest import record_outcome, record_start
+from workbench.launch.plan import Plan, Request, loaded, plan, refuse_missing_checkpoint, trainer_arguments
+from workbench.launch.run_manifest import record_outcome, record_start, set_aside_earlier_run
 from workbench.present import render
 from workbench.watch.follow import LiveDisplay
+
+TITLES = {"timing_breakdown": "Timing breakdown of ", "memory_breakdown": "Memory by category "}
+"""{key of the section `debug`: the beginning of the table that it asks for}."""
+LONGEST = 1 << 24
+"""The most characters of a log that are read."""
+RECORD = "[trainer] "
+
+
+def breakdowns(job: Plan) -> list[str]:
+    """Return the last table of each kind that the configuration asks for; empty if the job is another program."""
+    if job.module != "trainer":
+        return []
+    debug = loaded(trainer_arguments(job.request)).debug
+    titles = [title for key, title in TITLES.items() if getattr(debug, key)]
+    logs = sorted(job.logs.glob("*/attempt_*/0/stdout.log"), key=lambda log: log.stat().st_mtime)
+    return _tables_of(logs[-1], titles) if titles and logs else []
+
+
+def _tables_of(log: Path, titles: list[str]) -> list[str]:
+    """Return the last message in a log that begins with each of `titles`, with all lines of the message."""
+    with log.open(encoding="utf-8", errors="replace") as file:
+        records = file.read(LONGEST).split(RECORD)
+    messages = [record.partition(" - INFO - ")[2].rstrip() for record in records]
+    last = {title: message for message in messages for title in titles if message.startswith(title)}
+    return [clean(message) for message in last.values()]
+
 
 MOST_RANKS = 4
 """The number of ranks whose exit status is printed."""

@@ -3,23 +3,155 @@
 import contextlib
 import fcntl
 import os
+import re
 import resource
+import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
 from analyzers.files import json_bytes, read_json
+from analyzers.steps.live import is_running
 from analyzers.writing import replacing
-from workbench.launch.cause import Cause, earliest, first_error, first_rank_here
 from workbench.recorders.secret_text import without_secrets
 
 if TYPE_CHECKING:
     from workbench.launch.agent import Outcome
+
+
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+class Cause(TypedDict):
+    """The first error of a job, as stored under `cause` in `run.json`.
+
+    Its fields are the rank, its host (`node`), type and message of the error, the source line (`file`), the path of the
+    rank's log, and the time.
+    """
+
+    rank: int
+    node: str
+    error: str
+    message: str
+    file: str
+    log: str
+    time_ns: int
+
+
+class ExtraInfo(msgspec.Struct):
+    """The details that torch's error handler adds to an error message; `timestamp` is in whole Unix seconds."""
+
+    py_callstack: str = ""
+    timestamp: str | int = ""
+
+
+class ErrorMessage(msgspec.Struct):
+    """The error message in the `error.json` of a worker, as torch's error handler writes it."""
+
+    message: str = ""
+    extra: ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
+
+
+class ErrorFile(msgspec.Struct):
+    """The content of an `error.json`, which torch writes when a worker (the process of a rank) fails.
+
+    For some errors, `message` is a plain text.
+    """
+
+    message: ErrorMessage | str
+
+
+def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
+    """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None if there is none.
+
+    A worker is torchrun's word for the process of a rank. Its log folder has the name of its local rank. `first_rank`,
+    the global rank of this node's local rank 0, is added to get the global rank.
+    """
+    causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := _read_error(path, since))]
+    cause = earliest(causes)
+    if cause is not None:
+        cause["rank"] += first_rank
+    return cause
+
+
+def earliest(causes: Iterable[Cause]) -> Cause | None:
+    """Return the `Cause` with the earliest time; None if there is none."""
+    return min(causes, key=lambda cause: cause["time_ns"], default=None)
+
+
+def _read_error(path: Path, since: float) -> Cause | None:
+    """Return the error in the `error.json` at `path`; None if it is invalid or older than the Unix time `since`.
+
+    The rank in the result is the local rank.
+    """
+    changed_s = path.stat().st_mtime
+    if changed_s < since:
+        return None
+    try:
+        body = msgspec.convert(read_json(path), ErrorFile).message
+    except (OSError, ValueError, msgspec.ValidationError):
+        return None
+    written = ErrorMessage(message=body) if isinstance(body, str) else body
+    extra = written.extra or ExtraInfo()
+    error, _, rest = written.message.partition(":")
+    return Cause(
+        rank=int(path.parent.name),
+        node=socket.gethostname(),
+        error=error,
+        message=rest.strip() or written.message,
+        file=_innermost_frame(extra.py_callstack),
+        log=str(path.with_name("stderr.log")),
+        time_ns=int(_failure_time_s(str(extra.timestamp), changed_s) * 1e9),
+    )
+
+
+def _failure_time_s(timestamp: str, changed_s: float) -> float:
+    """Return the Unix time at which a worker failed, in seconds.
+
+    `timestamp` is the time in the worker's error file, in whole seconds; `changed_s` is the file's modification time.
+    Ranks often fail within the same second, so the result is the more precise `changed_s`. But if the file was modified
+    after the second of `timestamp`, it is a copy, and the result is the end of that second.
+    """
+    return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
+
+
+def _innermost_frame(callstack: str) -> str:
+    """Return the last frame of a traceback as `file:line function`; empty if the text `callstack` has no frame."""
+    frames = FRAME.findall(callstack)
+    return "{}:{} {}".format(*frames[-1]) if frames else ""
+
+
+class GroupsFile(msgspec.Struct):
+    """The fields of `groups_R.json` that are read here; the recorders write this file about rank R.
+
+    The fields are the global and the local rank, and the path of the error file, which is in the rank's log folder.
+    """
+
+    rank: int
+    local_rank: int
+    error_file: str
+
+
+def first_rank_here(dumps: Path, logs: Path) -> int | None:
+    """Return the global rank of this node's local rank 0, from the recorders' files in `dumps`; None if unknown.
+
+    `logs` is the log folder of this node's launch. If `groups_R.json` names a path in this folder, rank R runs on this
+    node.
+    """
+    for path in dumps.glob("groups_*.json"):
+        try:
+            worker = msgspec.convert(read_json(path), GroupsFile)
+        except (OSError, ValueError, msgspec.ValidationError):
+            continue
+        if logs.name in Path(worker.error_file).parts:
+            return worker.rank - worker.local_rank
+    return None
+
 
 Manifest = dict[str, object]
 
@@ -157,3 +289,48 @@ def read_manifest(path: Path) -> Manifest:
         return msgspec.convert(read_json(path), Manifest)
     except (OSError, ValueError, msgspec.ValidationError):
         return {}
+
+
+# Move the files of an earlier job out of a run's folder, so that they are not mistaken for files of the new job.
+
+_OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "health", "nodes", "run.json")
+"""The files and folders that the launcher and the recorders write; the user's own files in the folder stay."""
+_OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
+_SCHEMA = "workbench.run/1"
+
+
+def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
+    """Move the files of a finished run in `folder` to `previous/<start time of that run>/`.
+
+    `more` has the names of other files and folders that the job's own program writes in each run. If the run is still
+    in progress, nothing is moved: then the launcher of another node has already started this job.
+    """
+    manifest = read_manifest(folder / "run.json")
+    if manifest.get("schema") != _SCHEMA or _is_running_elsewhere(manifest):
+        return
+    target = folder / "previous" / _start_stamp(manifest)
+    found = [folder / name for name in (*_OURS, *more)]
+    found += [path for pattern in _OUR_LOGS for path in (folder / "logs").glob(pattern)]
+    found += folder.glob(".collect_*")  # the name of that run at the receiver of its nodes' files
+    for path in found:
+        if path.exists():
+            place = target / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, place)
+
+
+def _is_running_elsewhere(manifest: Manifest) -> bool:
+    """Return whether the run of a manifest (`run.json`) is in progress, as far as this can be known.
+
+    A launcher on another host cannot be checked, so it counts as running.
+    """
+    launcher = manifest.get("launcher")
+    return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False
+
+
+def _start_stamp(manifest: Manifest) -> str:
+    """Return the start time in a manifest as a UTC timestamp that is valid as a folder name."""
+    started = manifest.get("started_ns")
+    # Up to the year 9999: a hostile file may have any number.
+    seconds = started / 1e9 if isinstance(started, int) and 0 <= started < 253_402_300_800 * 10**9 else time.time()
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"

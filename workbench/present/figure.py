@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from workbench.axis_ticks import Tick
+from workbench.axes import Tick
 from workbench.console import clean
 
 # Units of the drawing; the page stretches it to its own width.

@@ -14,7 +14,7 @@ from analyzers.parity.model import Curve, ParityData, ValueKind
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import figures, relative
-from workbench.axis_ticks import Tick, tick_distance
+from workbench.axes import Tick, tick_distance
 from workbench.colours import css_nth, nth_colour
 from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
 

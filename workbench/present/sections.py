@@ -123,7 +123,7 @@ def proof(data: object) -> Tables:
 def rerun(data: object) -> Tables:
     """Return the tables of a second run around a step with a broken loss: the tensors that jumped first."""
     from workbench.present.tables.proof import rerun_tables
-    from workbench.rerun_data import RerunData
+    from workbench.proof_data import RerunData
 
     return rerun_tables(data) if isinstance(data, RerunData) else []
 

@@ -18,7 +18,7 @@ from analyzers.steps.model import StepsData
 from analyzers.tokens import TokensData
 from analyzers.words import duration, size
 from workbench.ask import ROOMS
-from workbench.axis_ticks import Tick, apart, byte_marks, duration_marks, tick_distance
+from workbench.axes import StepMarks, Tick, apart, byte_marks, duration_marks, tick_distance
 from workbench.colours import CATEGORIES, css_category, css_phase
 from workbench.present.collective_matrix import collective_states
 from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
@@ -27,7 +27,6 @@ from workbench.present.parity_lines import bisect_charts, parity_charts
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
 from workbench.present.token_flow import token_figures
-from workbench.step_axis import StepMarks
 
 BUCKETS = 450
 _STEPS_AT_MOST = 450

@@ -1,16 +1,247 @@
 """Copy the files at a URL into the cache, and print on stderr what was copied."""
 
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+import msgspec
 
 from analyzers.cache import folders
+from analyzers.cache.folders import CacheFailure, failure, is_trusted
 from analyzers.errors import InputError
+from analyzers.files import read_whole
 from analyzers.words import quantity, size
+from analyzers.writing import replacing
 from workbench.console import note
-from workbench.remote.download import Download, too_large
-from workbench.remote.file_system import asking, open_file_system
-from workbench.remote.listing import Listing, list_files
-from workbench.remote.mirror import Mirror, opened_mirror
+from workbench.progress import shown_text
+from workbench.remote.file_system import FileSystem, Vanished, asking, open_file_system
+from workbench.remote.listing import Listing, RemoteFile, list_files
 from workbench.remote.urls import without_credentials
+
+REMOTE_FOLDER = "remote"
+_LIST_BYTES = 1 << 30
+
+
+class Copied(msgspec.Struct, array_like=True, frozen=True):
+    """A line of the list of copies: relative path of the copy, version of the remote file, and size in bytes."""
+
+    copy: str
+    version: str | None
+    size: int
+
+
+class Mirror:
+    """The copies of the files below one URL, in a folder of the cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files = folder, folder / "files"
+        self._list = folder / "versions"
+        self._copied = {copied.copy: copied for copied in self._read_list()}
+
+    def _read_list(self) -> Iterator[Copied]:
+        """Yield the lines of the list; incomplete lines, which a killed process may have left, are skipped."""
+        try:
+            lines = read_whole(self._list, _LIST_BYTES).splitlines()
+        except OSError:
+            return
+        for line in lines:
+            try:
+                yield msgspec.json.decode(line, type=Copied)
+            except msgspec.MsgspecError:
+                continue
+
+    def path_of(self, file: RemoteFile) -> Path:
+        """Return the path of the local copy of a remote file, whether or not there is one."""
+        return self.files / file.copy
+
+    def holds(self, file: RemoteFile) -> bool:
+        """Return whether there is a complete copy of the current version of a file; False if the version is unknown."""
+        copied = self._copied.get(str(file.copy))
+        if copied is None or copied.version is None or copied.version != file.version:
+            return False
+        try:
+            return self.path_of(file).stat().st_size == copied.size
+        except OSError:
+            return False
+
+    def add(self, file: RemoteFile) -> None:
+        """Record that the copy of a file is complete, and give it the modification time of the remote file."""
+        path = self.path_of(file)
+        if file.modified is not None:
+            os.utime(path, (file.modified, file.modified))
+        copied = Copied(str(file.copy), file.version, path.stat().st_size)
+        with self._list.open("ab") as lines:
+            # The line break comes first: the line before may be incomplete.
+            lines.write(b"\n" + msgspec.json.encode(copied))
+
+    def remove_others(self, files: list[RemoteFile]) -> None:
+        """Delete all copies except those of `files`, the remains of killed processes, and empty folders."""
+        kept = {self.path_of(file) for file in files}
+        for folder, _, names in os.walk(self.files, topdown=False):
+            for path in (Path(folder, name) for name in names):
+                if path not in kept:
+                    path.unlink(missing_ok=True)
+            if Path(folder) != self.files:
+                with suppress(OSError):  # it is not empty
+                    Path(folder).rmdir()
+
+
+@contextmanager
+def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
+    """Yield the mirror of a URL, locked against other processes.
+
+    Without `keep`, the mirror is in a temporary folder, which is deleted when this process ends.
+
+    Raises:
+        CacheFailure: No folder can be written, not even a temporary one.
+    """
+    name = hashlib.sha256(without_credentials(url).encode(errors="surrogateescape")).hexdigest()[:32]
+    folder = _usable_folder(name, keep=keep)
+    with (folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Mirror(folder)
+        os.utime(folder)  # the folders used longest ago are deleted first
+    folders.prune(folder.parent, folders.limit_bytes(folder.parents[1]))
+
+
+def _usable_folder(name: str, *, keep: bool) -> Path:
+    """Create the folder of a mirror in the first cache folder that can be written, and return it.
+
+    `name` is the name of the new folder. Without `keep`, only temporary folders are used.
+
+    Raises:
+        CacheFailure: No cache folder can be written.
+    """
+    failed = CacheFailure(
+        "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
+    )
+    for cache in folders.folders() if keep else folders.temporary_folders():
+        folder = cache / REMOTE_FOLDER / name
+        try:
+            (folder / "files").mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            failed = failure(cache, error)
+            continue
+        if is_trusted(folder):
+            return folder
+    raise failed
+
+
+# Download files into a mirror (a folder of local copies), several at a time, each completely or not at all.
+
+_CONNECTIONS = 8
+CHUNK = 1 << 20
+
+
+@dataclass
+class Download:
+    """A download of files into a mirror, and its progress; `limit` is the number of bytes that it may receive."""
+
+    url: str
+    file_system: FileSystem
+    mirror: Mirror
+    files: list[RemoteFile]
+    limit: int
+    done_files: int = 0
+    done_bytes: int = 0
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> None:
+        """Download all files.
+
+        Raises:
+            InputError: A file cannot be read, or the files are larger than the limit. Files that are already complete
+                stay in the mirror.
+        """
+        with shown_text(self.describe):
+            if self.file_system.async_impl:
+                self._run_threads()
+                return
+            # One connection, and no thread: this process can go on to fork its readers.
+            for file in self.files:
+                self._fetch(file)
+
+    def describe(self) -> str:
+        """Return a text on the progress of the download."""
+        total = size(sum(file.size or 0 for file in self.files))
+        count = quantity(len(self.files), "file")
+        return f"downloading {self.done_files} of {count}, {size(self.done_bytes)} of {total}"
+
+    def _run_threads(self) -> None:
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            try:
+                for _ in pool.map(self._fetch, self.files):
+                    pass
+            except BaseException:
+                # Ctrl-C, too: the threads stop at their next chunk.
+                self._stopped.set()
+                raise
+
+    def _fetch(self, file: RemoteFile) -> None:
+        """Copy a file into the mirror; if it cannot be read to its end, an older copy stays unchanged."""
+        path = self.mirror.path_of(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with replacing(path) as target:
+                for chunk in self._chunks(file):
+                    target.write(chunk)
+        except Vanished:
+            return
+        with self._lock:
+            self.mirror.add(file)
+            self.done_files += 1
+
+    def _chunks(self, file: RemoteFile) -> Iterator[bytes]:
+        """Yield the content of a remote file in chunks.
+
+        Raises:
+            Vanished: The file no longer exists.
+            InputError: The file cannot be read, ends early, or exceeds the limit.
+        """
+        url = f"{without_credentials(self.url)} ({file.copy})"
+        received = 0
+        with asking(url, lambda: self._opened(file)) as source:
+            while chunk := asking(url, lambda: source.read(CHUNK)):
+                received += len(chunk)
+                self._count(len(chunk))
+                yield chunk
+        if received < (file.size or 0):
+            raise InputError(f"{url}: the download ended early", "try again: complete files are kept")
+
+    def _opened(self, file: RemoteFile) -> AbstractContextManager[IO[bytes]]:
+        try:
+            return self.file_system.open(file.path, "rb")
+        except FileNotFoundError:
+            raise Vanished from None
+
+    def _count(self, received: int) -> None:
+        """Add to the number of received bytes.
+
+        Raises:
+            InputError: The download was stopped, or more bytes came than the limit allows, whatever the listing said.
+        """
+        with self._lock:
+            self.done_bytes += received
+        if self._stopped.is_set():
+            raise InputError("the download was stopped", "start it again")
+        if self.done_bytes > self.limit:
+            raise too_large(self.url, self.done_bytes, self.limit)
+
+
+def too_large(url: str, wanted: int, limit: int) -> InputError:
+    """Return the error for files with more bytes (`wanted`) than the cache may hold (`limit`)."""
+    return InputError(
+        f"{without_credentials(url)}: {size(wanted)} to download, and the cache may hold {size(limit)}",
+        "raise it with `workbench cache --limit`, or give one folder or file of the run",
+    )
 
 
 def copied(url: str, *, keep: bool) -> Path:

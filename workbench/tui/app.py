@@ -30,10 +30,9 @@ from workbench.console import clean
 from workbench.present.names import fitted_title
 from workbench.python_path import command, environment
 from workbench.source_files import find_source
-from workbench.tui.garbage import leave_searches_to_idle_times
 from workbench.tui.panes.home import EvidenceWanted
 from workbench.tui.subject import Subject
-from workbench.tui.terminal_app import TerminalApp, run_app
+from workbench.tui.terminal_app import TerminalApp, leave_searches_to_idle_times, run_app
 from workbench.tui.view_tabs import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, ViewTabs
 from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine

@@ -1,17 +1,113 @@
 """What all terminal apps share: colours for light and dark themes, and errors that end the command as usual."""
 
-from collections.abc import Sequence
+import gc
+import time
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import App
+from textual.color import Color
 from textual.events import Event, InputEvent
 from textual.filter import LineFilter
+from textual.theme import Theme
 
-from workbench.tui.garbage import IdleSearch
 from workbench.tui.key_sheet import KeySheet, key_sections
 from workbench.tui.light_shades import LightShades
 from workbench.tui.readable_colours import ReadableColours
-from workbench.tui.themes import BLACK, HIGH_CONTRAST, THEMES, WHITE, NoFaintText, neutral
+
+_SELDOM = 1 << 30
+"""How often Python collects younger objects before a full search of its own: practically never."""
+IDLE_S = 3.0
+DUE = 10
+"""How many collections of younger objects make a full search due, as in Python's own setting."""
+
+
+def leave_searches_to_idle_times() -> None:
+    """Let Python start no full search for garbage by itself, and never search what is loaded by now."""
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _SELDOM)
+
+
+class IdleSearch:
+    """Starts a full search for garbage once the user has done nothing for `IDLE_S` seconds."""
+
+    def __init__(self) -> None:
+        self._last_input = time.monotonic()
+
+    def note_input(self) -> None:
+        """Take down that the user has pressed a key or moved the mouse."""
+        self._last_input = time.monotonic()
+
+    def search_if_idle(self) -> None:
+        """Search for garbage if a search is due and the user is idle."""
+        if gc.get_count()[2] >= DUE and time.monotonic() - self._last_input > IDLE_S:
+            gc.collect()
+
+
+# The look of the terminal apps in all themes: a selection without hue, and themes of high contrast.
+
+BLACK, WHITE = "#000000", "#ffffff"
+HIGH_CONTRAST = "high-contrast"
+"""The prefix of the names of themes with high contrast."""
+
+
+def _high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
+    """Return a theme that draws text in the colour `ink` on `page`, without other colours and without faint text."""
+    variables = {"text-muted": ink, "text-disabled": ink, "footer-background": page, "footer-foreground": ink}
+    return Theme(
+        name,
+        primary=ink,
+        secondary=ink,
+        accent=ink,
+        foreground=ink,
+        background=page,
+        surface=page,
+        panel=page,
+        boost=page,
+        dark=dark,
+        variables=variables,
+    )
+
+
+THEMES = (
+    _high_contrast(HIGH_CONTRAST, WHITE, BLACK, dark=True),
+    _high_contrast(f"{HIGH_CONTRAST}-light", BLACK, WHITE, dark=False),
+)
+
+
+def neutral(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return CSS variables that draw the selection without hue, because hues stand for data and severity.
+
+    `variables` are those of the theme. Return nothing if the theme leaves its colours to the terminal, as themes of 16
+    colours do.
+    """
+    ink, page = variables["foreground"], variables["background"]
+    if not (ink.startswith("#") and page.startswith("#")):
+        return {}
+    blurred = Color.parse(page).blend(Color.parse(ink), 0.2).hex
+    return {
+        "block-cursor-background": ink,
+        "block-cursor-foreground": page,
+        "block-cursor-blurred-background": blurred,
+        "scrollbar": blurred,
+        "scrollbar-hover": Color.parse(page).blend(Color.parse(ink), 0.35).hex,
+        "scrollbar-active": ink,
+    }
+
+
+class NoFaintText(LineFilter):
+    """Draws faint text like normal text, for themes of high contrast."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - of the base
+        """Return the segments of a line, with faint segments drawn like the others."""
+        whole = Style(dim=False)
+        return [
+            Segment(text, style + whole if style and style.dim else style, control) for text, style, control in segments
+        ]
+
 
 Result = TypeVar("Result")
 _SEARCH_EVERY_S = 1.0

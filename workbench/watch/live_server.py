@@ -16,9 +16,9 @@ from analyzers.run import discover
 from analyzers.steps.live import FinishedStep, JobState, JobStatus
 from analyzers.store import Options
 from analyzers.words import duration, percent, quantity
+from workbench.axes import Span
 from workbench.colours import LIVE_STATE_SIGNS, SEVERITY_SIGNS
 from workbench.console import clean, note
-from workbench.step_axis import Span
 from workbench.watch.follow import ANALYSING
 from workbench.watch.watched_job import JobWatcher, RankRow, WatchedJob, alerts, progress, rank_row, troubled_first
 from workbench.web.access import AccessControl, Door

@@ -22,7 +22,7 @@ from workbench.console import LONGEST, clean, explain
 from workbench.present import render
 from workbench.web.components.links import labelled, link
 from workbench.web.gestures import typed_text
-from workbench.web.pages import bisect, compare, config, hang, logs, memory, overview, parity, source, steps, trace
+from workbench.web.pages import compare, config, hang, logs, memory, overview, parity, source, steps, trace
 from workbench.web.query import Query, parse_query
 from workbench.web.rail import header, key_sheet, rail, skip_link
 from workbench.web.served_run import ServedRun
@@ -86,7 +86,7 @@ LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "logs": logs.layout,
     "compare": compare.layout,
     "parity": parity.layout,
-    "bisect": bisect.layout,
+    "bisect": parity.bisect_layout,
     "config": config.layout,
     "source": source.layout,
 }

@@ -6,7 +6,7 @@ The content is not trusted: any client may send anything.
 from collections.abc import Mapping
 from math import inf
 
-from workbench.step_axis import Span
+from workbench.axes import Span
 
 ALL = (-inf, inf)
 

@@ -18,7 +18,7 @@ from analyzers.run import TIMED, Artefact
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import views as traces
-from workbench.step_axis import NEAR, Span, StepMarks
+from workbench.axes import NEAR, Span, StepMarks
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from analyzers.hangs.classify.aborted_ranks import blame_differing_dumps, find_place_of_victims, with_sizes
 from analyzers.hangs.classify.cause import Cause, HangContext
-from analyzers.hangs.classify.kept_alive import find_kept_alive
-from analyzers.hangs.classify.left_alone import find_left_alone
-from analyzers.hangs.classify.lost_nodes import blame_lost_nodes
-from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
+from analyzers.hangs.classify.lost_ranks import (
+    blame_lost_nodes,
+    find_absent_by_name,
+    find_kept_alive,
+    find_left_alone,
+    find_other_models,
+)
 from analyzers.hangs.classify.root_cause import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
 from analyzers.hangs.classify.wrong_messages import find_wrong_messages

@@ -12,7 +12,7 @@ from pathlib import Path
 from analyzers.frames import Origin, origin_of
 from analyzers.hangs.model import Frame, HangClass, user_frame
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread, read_pid
+from analyzers.hangs.reading.thread_stacks import read_main_thread, read_pid
 
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 NEW_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")

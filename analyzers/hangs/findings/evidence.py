@@ -14,7 +14,7 @@ from analyzers.hangs.model import HangClass, Job, RankState, Reason, is_library,
 from analyzers.hangs.reading.exits import read_last_lines
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import AnswerStatus
-from analyzers.hangs.reading.stacks.child_stacks import Child, read_children
+from analyzers.hangs.reading.thread_stacks import Child, read_children
 from analyzers.report import Evidence
 from analyzers.words import agree, duration, numbered, process_group, rank_names
 

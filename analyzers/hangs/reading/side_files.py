@@ -36,7 +36,7 @@ from analyzers.hangs.reading.side_formats import (
     ThreadError,
     read_side,
 )
-from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread
+from analyzers.hangs.reading.thread_stacks import read_main_thread
 from analyzers.node_health import NodeGaps, NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
 

@@ -26,7 +26,7 @@ from analyzers.steps.live.job_state import (
 )
 from analyzers.steps.reading import jsonl, tensorboard
 from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
-from analyzers.steps.reading.torchtitan_metrics import lines_of
+from analyzers.steps.reading.tensorboard import lines_of
 
 _LOOK_BYTES = 1 << 24
 """The most bytes that one call reads; the rest is read by the next call."""

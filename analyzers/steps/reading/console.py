@@ -11,7 +11,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analyzers.steps.reading import torchtitan_metrics
+from analyzers.steps.reading import tensorboard
 from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
@@ -27,7 +27,7 @@ UNITS = re.compile(r"(GiB|MiB)$")
 
 def read(path: Path) -> Log:
     """Return the steps that torchtitan printed in a console log; all other lines are skipped."""
-    values: defaultdict[int, dict[int, torchtitan_metrics.Values]] = defaultdict(dict)
+    values: defaultdict[int, dict[int, tensorboard.Values]] = defaultdict(dict)
     times: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for raw in content_of(path).splitlines():
         # Looking for bytes is far cheaper than a regular expression on each line of a long console log.
@@ -47,20 +47,20 @@ def rank_in(text: str) -> int:
     return int(match[1]) if match else UNKNOWN
 
 
-def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
+def lines_of(rank: int, values: dict[int, tensorboard.Values], times: dict[int, float]) -> list[Line]:
     """Return a `Line` for each step of one rank, in order; a step's duration is the time since the previous step.
 
     `values` is {step: the printed numbers}, `times` {step: the time of printing in seconds}.
     """
-    lines = [torchtitan_metrics.line_of(step, values[step]) for step in sorted(values)]
-    torchtitan_metrics.set_times(lines, times)
+    lines = [tensorboard.line_of(step, values[step]) for step in sorted(values)]
+    tensorboard.set_times(lines, times)
     for line in lines:
         line.rank = rank
-        torchtitan_metrics.set_tokens(line, values[line.step])
+        tensorboard.set_tokens(line, values[line.step])
     return lines
 
 
-def numbers_in(text: str) -> torchtitan_metrics.Values:
+def numbers_in(text: str) -> tensorboard.Values:
     """Return the numbers in a printed line by their names, such as `loss` or `memory` (in GiB)."""
     return {name: amount(value) for name, value in _PAIR.findall(text)}
 

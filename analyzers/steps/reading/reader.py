@@ -9,7 +9,7 @@ from typing import Any
 
 from analyzers import kinds
 from analyzers.errors import InputError
-from analyzers.steps.reading import console, console_table, csv_table, gantt, json_table, jsonl, torchtitan_metrics
+from analyzers.steps.reading import console, console_table, csv_table, gantt, json_table, jsonl, tensorboard
 from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
 from analyzers.store import code_version
 
@@ -30,7 +30,7 @@ def _read_metrics(path: Path) -> Log:
 
 
 _READERS = {
-    kinds.Kind.TENSORBOARD: torchtitan_metrics.read,
+    kinds.Kind.TENSORBOARD: tensorboard.read_torchtitan_metrics,
     kinds.Kind.GANTT: gantt.read,
     kinds.Kind.LOG: _read_console,
     kinds.Kind.METRICS: _read_metrics,

@@ -17,9 +17,16 @@ from analyzers import incident
 from analyzers.errors import InputError
 from analyzers.received import Node, read_node_list
 from ranks import free_port
-from workbench.collect.artefact_names import artefacts_below
-from workbench.collect.node_dumps import Incident, last_incident, request_dumps
-from workbench.collect.sender import OTHER_JOB_S, Sender, Store, node_name
+from workbench.collect.sender import (
+    OTHER_JOB_S,
+    Incident,
+    Sender,
+    Store,
+    artefacts_below,
+    last_incident,
+    node_name,
+    request_dumps,
+)
 from workbench.errors import UsageProblem
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.launch.breakdowns import breakdowns
 from workbench.launch.plan import Request, plan
+from workbench.launch.run import breakdowns
 
 LOG = """[trainer] 2026-11-26 02:56:19,436 - root - INFO - step:  2  loss:  6.0100
 [trainer] 2026-11-26 02:56:19,500 - root - INFO - Timing breakdown of 1 steps from 1 to 1, in ms:

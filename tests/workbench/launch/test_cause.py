@@ -3,7 +3,7 @@
 import json
 import os
 
-from workbench.launch.cause import first_error
+from workbench.launch.run_manifest import first_error
 
 
 def error_file(logs, attempt, rank, *, at, message):

@@ -8,8 +8,8 @@ import pytest
 
 from analyzers.errors import InputError, MissingExtra
 from workbench.errors import UsageProblem
-from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.plan import Request, plan
+from workbench.launch.run_manifest import set_aside_earlier_run
 from workbench.launch.torchtitan.installed import (
     Form,
     Torchtitan,

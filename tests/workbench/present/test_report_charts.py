@@ -9,7 +9,7 @@ from analyzers.hangs import views
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import ask, room_for
-from workbench.axis_ticks import apart, byte_marks, duration_marks
+from workbench.axes import apart, byte_marks, duration_marks
 from workbench.colours import css_themes
 from workbench.command_options.options import Format
 from workbench.present import render

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from workbench.recorders import RecorderOptions, Recorders
+from workbench.recorders.memory.cpu_history import LiveBlocks, trace_entries
 from workbench.recorders.memory.cuda_history import categorize
-from workbench.recorders.memory.live_blocks import LiveBlocks, trace_entries
 from workbench.recorders.memory.tensor_hooks import PARAMETERS, Note
 
 WIDTH = 32

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from analyzers.hangs.reading.process_groups import read_new_groups
 from workbench.recorders import attach as attach_module
 from workbench.recorders.hang.collector import once
-from workbench.recorders.hang.new_groups import NewGroups
+from workbench.recorders.hang.flight_recorder import NewGroups
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]

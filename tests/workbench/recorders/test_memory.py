@@ -22,8 +22,7 @@ from analyzers.memory.report import analyze as memory_report
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.memory import cpu_history
 from workbench.recorders.memory.limits import Room
-from workbench.recorders.memory.recorder import MemoryRecorder, insert_failure
-from workbench.recorders.memory.snapshot_plan import SnapshotPlan
+from workbench.recorders.memory.recorder import MemoryRecorder, SnapshotPlan, insert_failure
 
 ROOT = Path(__file__).parents[3]
 WIDTH = 64

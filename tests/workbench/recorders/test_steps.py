@@ -13,7 +13,7 @@ import pytest
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.hang.heartbeat import read_beat
 from workbench.recorders.timing.step_log import StepRecorder
-from workbench.recorders.timing.step_record import MemoryUse, StepRecord
+from workbench.recorders.timing.step_table import MemoryUse, StepRecord
 from workbench.recorders.timing.structured_log import export
 
 ROOT = Path(__file__).parents[3]

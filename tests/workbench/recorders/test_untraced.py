@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from workbench.recorders.memory.untraced import untraced
+from workbench.recorders.memory.tensor_hooks import untraced
 
 
 def helper(value: int) -> int:

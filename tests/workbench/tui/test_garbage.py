@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from workbench.tui import garbage
-from workbench.tui.garbage import DUE, IdleSearch, leave_searches_to_idle_times
+from workbench.tui import terminal_app
+from workbench.tui.terminal_app import DUE, IdleSearch, leave_searches_to_idle_times
 
 
 class Node:
@@ -36,7 +36,7 @@ def test_only_an_idle_user_waits_for_a_full_search(thresholds, monkeypatch):
     search.note_input()
     search.search_if_idle()
     assert kept() is not None
-    monkeypatch.setattr(garbage, "IDLE_S", -1.0)
+    monkeypatch.setattr(terminal_app, "IDLE_S", -1.0)
     search.search_if_idle()
     assert lost() is None
     assert kept() is None

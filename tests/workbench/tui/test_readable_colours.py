@@ -23,8 +23,7 @@ from workbench.colours import (
 )
 from workbench.tui.light_shades import LightShades
 from workbench.tui.readable_colours import SHADES, SWATCH, TEXT, is_text, oklab
-from workbench.tui.terminal_app import ON_DARK, ON_LIGHT
-from workbench.tui.themes import THEMES
+from workbench.tui.terminal_app import ON_DARK, ON_LIGHT, THEMES
 
 EVERY_THEME = [theme for theme in (*BUILTIN_THEMES.values(), *THEMES) if not theme.name.startswith("ansi")]
 SIGNS = {colour for table in (COLLECTIVE_STATES, LIVE_STATES, SEVERITIES, STATUSES) for colour in table.values()}

@@ -8,7 +8,7 @@ import pytest
 from textual.color import Color
 
 from terminal import app_on, press, settle
-from workbench.tui.themes import THEMES
+from workbench.tui.terminal_app import THEMES
 
 START = """
 from pathlib import Path

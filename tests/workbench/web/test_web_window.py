@@ -11,7 +11,7 @@ from analyzers.memory import views as memory
 from analyzers.run import TIMED, Kind, discover
 from analyzers.steps import views as steps
 from analyzers.traces import views as traces
-from workbench.step_axis import StepMarks
+from workbench.axes import StepMarks
 from workbench.web.components.figure import duration_ticks
 from workbench.web.step_window import Window, parse_steps, steps_text
 

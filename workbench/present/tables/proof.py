@@ -2,8 +2,7 @@
 
 from analyzers.words import percent, share, size
 from workbench.present.table import Table, table
-from workbench.proof_data import ProofData, Settings
-from workbench.rerun_data import RerunData
+from workbench.proof_data import ProofData, RerunData, Settings
 
 
 def proof_tables(data: ProofData) -> list[Table]:

@@ -4,6 +4,7 @@ Stacks are requested in three ways, until one works: from the rank's HTTP server
 module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -15,13 +16,43 @@ from pathlib import Path
 from typing import Any
 
 from workbench.recorders.files import write_bytes
-from workbench.recorders.hang.child_processes import describe_children
-from workbench.recorders.hang.rank_process import RankProcess
+from workbench.recorders.hang.rank_process import RankProcess, children_of
+
+_MOST_CHILDREN = 8
+_STACKS_TIMEOUT_S = 1.0
+_COMMAND_LENGTH = 200
+
+
+def describe_children(worker: RankProcess) -> bytes:
+    """Return a text about the child processes of rank `worker`, with the stacks of forked ones; empty without any."""
+    rank = worker.process
+    return b"" if rank is None else b"".join(describe(worker, pid) for pid in children_of(rank)[:_MOST_CHILDREN])
+
+
+def describe(worker: RankProcess, pid: int) -> bytes:
+    """Return a text about process `pid`, a child of rank `worker`: `Process 123: python train.py`, then its stacks.
+
+    The stacks are left out if the child was not forked with the rank's handler for the signal that requests stacks.
+    """
+    stacks = b""
+    with contextlib.suppress(OSError):
+        stacks = worker.signal_stacks(_STACKS_TIMEOUT_S, pid)
+    return f"Process {pid}: {_command_line(pid)}\n".encode() + stacks + b"\n"
+
+
+def _command_line(pid: int) -> str:
+    """Return the command line of a process as a single line, cut if it is long; empty if the process has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return " ".join(word.decode(errors="replace") for word in words if word).replace("\n", " ")[:_COMMAND_LENGTH]
+
 
 _PICKLE_TIMEOUT_S = 2.5
 _PICKLE_RETRY_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
 _JSON_TIMEOUT_S = 4.0
-_STACKS_TIMEOUT_S = 2.0
+_DUMP_ROUND_STACKS_TIMEOUT_S = 2.0
 _PY_SPY_TIMEOUT_S = 5.0
 Answer = dict[str, Any]
 
@@ -138,7 +169,7 @@ def _stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
-        body = worker.ask("dump_traceback", _STACKS_TIMEOUT_S)
+        body = worker.ask("dump_traceback", _DUMP_ROUND_STACKS_TIMEOUT_S)
     except OSError:
         return
     write_bytes(folder / f"stacks_{worker.rank}.txt", body)
@@ -178,7 +209,7 @@ def _stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None
     if not _needs_stacks(worker, answer):
         return
     try:
-        body = worker.signal_stacks(_STACKS_TIMEOUT_S)
+        body = worker.signal_stacks(_DUMP_ROUND_STACKS_TIMEOUT_S)
     except OSError:
         return
     if body:

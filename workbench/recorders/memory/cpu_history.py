@@ -6,17 +6,232 @@ A process can have only one active session. So if the same steps are traced, the
 import atexit
 import gc
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from heapq import merge
+from itertools import pairwise
+from typing import NamedTuple
 
+import torch
 from torch.profiler import profile, record_function
 
-from workbench.recorders.memory.live_blocks import LiveBlocks, blocks_before_trace, segments, trace_entries
-from workbench.recorders.memory.profiler_events import FrameTable, ProfilerSession, Span
-from workbench.recorders.memory.snapshot import Details, Snapshot
-from workbench.recorders.memory.tensor_hooks import TensorHooks
+from workbench.recorders.memory.block_categories import Block, BlockCategories
+from workbench.recorders.memory.profiler_events import Allocation, FrameTable, ProfilerSession, Span
+from workbench.recorders.memory.snapshot import Details, Frame, Segment, SegmentBlock, Snapshot, TraceEntry, first_entry
+from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note, TensorHooks
 from workbench.recorders.quiet import profiler_messages_hidden, torch_warnings_hidden
 from workbench.recorders.timing.profiler_traces import TracePlan, activities, export
+
+_SEGMENT_ALIGNMENT = 2 << 20
+
+
+class Event(NamedTuple):
+    """An allocation or a free of a block, with its call stack; `action` is an action of PyTorch's trace entries."""
+
+    action: str
+    time_us: int
+    block: Block
+    frames: list[Frame]
+
+
+class LiveBlocks(BlockCategories):
+    """The live blocks of CPU memory, and the allocations and frees of the last `keep` steps.
+
+    Each step has one profiler session.
+    """
+
+    def __init__(self, keep: int) -> None:
+        super().__init__()
+        self.lost_notes = 0
+        self._sessions: deque[list[Event]] = deque(maxlen=keep)
+
+    def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
+        """Add blocks for tensors that existed before the recording began, given as (tensor, category, label)."""
+        for tensor, category, label in tensors:
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            if address and address not in self.live:
+                self.live[address] = Block(address, storage.nbytes(), [], category, label)
+
+    def forget(self) -> None:
+        """Delete all blocks and all recorded allocations and frees."""
+        self.live.clear()
+        self._sessions.clear()
+        self.begin_session()
+
+    def add_session(self, session: ProfilerSession, notes: list[Note]) -> None:
+        """Add the allocations and frees of a profiler session, and the notes taken during it."""
+        self._sessions.append([])
+        self.begin_session()
+        history: Iterator[Allocation | Note] = merge(session.allocations, notes, key=lambda event: event.time_ns)
+        for event in history:
+            if isinstance(event, Note):
+                self.lost_notes += not self.apply(event)
+            elif event.size > 0:
+                self._allocate(event)
+            else:
+                self._free(event)
+        self._evict_transfers()
+        self._evict_overlapped()
+
+    def events(self) -> Iterator[Event]:
+        """Yield the allocations and frees of all stored sessions, in the order of time."""
+        for session in self._sessions:
+            yield from session
+
+    def _allocate(self, event: Allocation) -> None:
+        if unseen := self.live.pop(event.address, None):
+            # A block still had this address, so its free was not recorded.
+            self._log("free_completed", event.time_ns, unseen, [])
+        block = self.allocate(event.address, event.size, event.frames)
+        self._log("alloc", event.time_ns, block, event.frames)
+
+    def _free(self, event: Allocation) -> None:
+        block = self.live.pop(event.address, None) or Block(event.address, -event.size, [], UNKNOWN, "")
+        for action in ("free_requested", "free_completed"):
+            self._log(action, event.time_ns, block, event.frames)
+
+    def _log(self, action: str, time_ns: int, block: Block, frames: list[Frame]) -> None:
+        self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
+
+    def _evict_transfers(self) -> None:
+        """Remove the blocks that collectives allocated for their own copies of tensors, and record a free for each.
+
+        Gloo's threads free these blocks, and the profiler does not see it. This method runs at the end of a step, when
+        no collective is running.
+        """
+        for block in [block for block in self.live.values() if any(map(_is_collective_copy, block.frames))]:
+            del self.live[block.address]
+            self._log("free_completed", self._last_event_us() * 1000, block, [])
+
+    def _last_event_us(self) -> int:
+        return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
+
+    def _evict_overlapped(self) -> None:
+        """Remove each block that overlaps the block at the next higher address, and record a free for it.
+
+        Such a block was freed between two profiler sessions, so that no session saw the free.
+        """
+        order = sorted(self.live.values(), key=lambda block: block.address)
+        last_us = self._last_event_us()
+        for block, following in pairwise(order):
+            if block.address + block.size > following.address:
+                del self.live[block.address]
+                self._log("free_completed", last_us * 1000, block, [])
+
+
+def _is_collective_copy(frame: Frame) -> bool:
+    """Return whether memory allocated in this frame is a copy of a tensor that a collective made for itself."""
+    name: str = frame["name"]
+    return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
+
+
+def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
+    """Return allocations and frees as trace entries of a device in PyTorch's format.
+
+    The first entry has the category `unknown`, because PyTorch's viewer shows categories only if there is such an
+    entry.
+    """
+    entries = [_trace_entry(event) for event in events]
+    return [first_entry(entries), *entries]
+
+
+def _trace_entry(event: Event) -> TraceEntry:
+    """Return an allocation or a free as an entry of a device's trace, in PyTorch's format."""
+    entry: TraceEntry = {
+        "action": event.action,
+        "addr": event.block.address,
+        "size": event.block.size,
+        "stream": 0,
+        "time_us": event.time_us,
+        "compile_context": "N/A",
+        "user_metadata": "",
+        "frames": event.frames,
+    }
+    if event.action == "alloc":
+        entry["category"], entry["user_metadata"] = event.block.category, event.block.label
+    return entry
+
+
+def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
+    """Return {address: [category, label]} of the blocks that were allocated before the stored events begin."""
+    born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
+    older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
+    older |= {address: block for address, block in blocks.live.items() if id(block) not in born}
+    return {address: [block.category, block.label] for address, block in older.items()}
+
+
+def segments(blocks: LiveBlocks) -> list[Segment]:
+    """Return segments in PyTorch's format that contain all live blocks and all blocks in the stored events.
+
+    These segments are made up: CPU memory has none, but viewers need aligned address ranges that contain every block.
+    """
+    everything = {event.block.address: event.block.size for event in blocks.events()}
+    everything |= {address: block.size for address, block in blocks.live.items()}
+    live = sorted(blocks.live.values(), key=lambda block: block.address)
+    made_up, position = [], 0
+    for start, stop in _aligned_ranges(everything.items()):
+        inside = []
+        while position < len(live) and live[position].address < stop:
+            inside.append(live[position])
+            position += 1
+        made_up.append(segment(start, stop, inside))
+    return made_up
+
+
+def _aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return address ranges (start, stop) that cover the spans, given as (address, size), in ascending order.
+
+    Each span is extended to multiples of SEGMENT_ALIGNMENT (2 MiB); ranges that touch or overlap are merged. For
+    example, in MiB: the spans (1, 1) and (3, 2) become the ranges 0-2 and 2-6; these touch, so the result is 0-6.
+    """
+    ranges: list[tuple[int, int]] = []
+    unit = _SEGMENT_ALIGNMENT
+    # -(-x // unit) rounds up.
+    for start, stop in sorted((a // unit * unit, -(-(a + size) // unit) * unit) for a, size in spans):
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], stop))
+        else:
+            ranges.append((start, stop))
+    return ranges
+
+
+def segment(start: int, stop: int, inside: list[Block]) -> Segment:
+    """Return a made-up segment from address `start` to `stop`: the live blocks `inside`, and free blocks between."""
+    used = sum(block.size for block in inside)
+    blocks: list[SegmentBlock] = []
+    position = start
+    for block in inside:
+        if block.address > position:
+            blocks.append(_block_entry(position, block.address - position, "inactive", []))
+        blocks.append(_block_entry(block.address, block.size, "active_allocated", block.frames))
+        position = block.address + block.size
+    if position < stop:
+        blocks.append(_block_entry(position, stop - position, "inactive", []))
+    return {
+        "device": 0,
+        "address": start,
+        "total_size": stop - start,
+        "allocated_size": used,
+        "active_size": used,
+        "requested_size": used,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
+    """Return a block of a segment in PyTorch's format; `state` is "active_allocated" (live) or "inactive" (free).
+
+    `size` is in bytes. `frames` is the call stack of the allocation, innermost frame first (empty for a free block).
+    """
+    requested = size if state == "active_allocated" else 0
+    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}
 
 
 @contextmanager

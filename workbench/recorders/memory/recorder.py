@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -31,10 +32,40 @@ from workbench.recorders.memory.cpu_history import CpuHistory
 from workbench.recorders.memory.cuda_history import CudaHistory
 from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes, soft_limits_kept
 from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
-from workbench.recorders.memory.snapshot_plan import WINDOW, SnapshotPlan
 from workbench.recorders.memory.tensor_hooks import TensorHooks
 from workbench.recorders.own_files import note_failure, save_bytes
 from workbench.recorders.timing.profiler_traces import TracePlan, profiler_runs
+
+WINDOW = 5
+"""The default number of steps that are recorded before a snapshot: fewer would not show growth from step to step."""
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """The schedule of memory snapshots: a snapshot after every `freq` steps, for which `window` steps are recorded.
+
+    With `last_step`, the `window` steps up to this step are recorded too, for a table of the memory after it. Example:
+    with `freq` 10 and `window` 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
+    """
+
+    freq: int = 10
+    window: int = WINDOW
+    last_step: int | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a snapshot is written after this step."""
+        return step % self.freq == 0
+
+    def covers(self, step: int) -> bool:
+        """Return whether a step is recorded: it is one of the `window` steps up to a snapshot or up to `last_step`."""
+        before_last = -1 if self.last_step is None else self.last_step - step
+        return -step % self.freq < self.window or 0 <= before_last < self.window
+
+    @property
+    def skips_steps(self) -> bool:
+        """Whether the schedule leaves some steps unrecorded."""
+        return self.window < self.freq
+
 
 _ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

@@ -1,10 +1,13 @@
 """Record with hooks what each tensor is (a weight, a gradient, ...), so that categories are exact and not guessed."""
 
+import ctypes
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Protocol
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -12,8 +15,40 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from workbench.recorders.memory.untraced import untraced
 from workbench.recorders.module_hooks import ModuleHook
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+# Public functions of CPython from 3.11 on. `pythonapi` keeps the GIL, which they need.
+suspend = getattr(ctypes.pythonapi, "PyThreadState_EnterTracing", None)
+resume = getattr(ctypes.pythonapi, "PyThreadState_LeaveTracing", None)
+this_thread = ctypes.pythonapi.PyThreadState_Get
+this_thread.restype = ctypes.c_void_p
+for switch in (suspend, resume):
+    if switch is not None:
+        switch.argtypes, switch.restype = (ctypes.c_void_p,), None
+
+
+def untraced(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Return a function that does the same as `function`, but hides the calls inside from the profiler.
+
+    The profiler still records the call of the function itself.
+    """
+
+    @wraps(function)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        if suspend is None or resume is None or sys.getprofile() is None:
+            return function(*args, **kwargs)
+        thread = this_thread()
+        suspend(thread)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            resume(thread)
+
+    return run
+
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from workbench.recorders.timing.step_record import MemoryUse
+from workbench.recorders.timing.step_table import MemoryUse
 
 if TYPE_CHECKING:
     from torch.cuda import Event

@@ -27,8 +27,7 @@ from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 from workbench.recorders.memory.limits import memory_room
 from workbench.recorders.own_files import Backlog, OwnFile, note_failure
 from workbench.recorders.timing.device_clock import DeviceClock, Spans
-from workbench.recorders.timing.step_record import MemoryUse, StepRecord
-from workbench.recorders.timing.step_table import StepTable
+from workbench.recorders.timing.step_table import MemoryUse, StepRecord, StepTable
 
 _LINE = (
     '{"step":%d,"start_ns":%d,"dur_ns":%d,"phases":{%s},"cpu_ns":{%s},"device_ns":{%s},"residual_ns":%d,"tokens":%d,'

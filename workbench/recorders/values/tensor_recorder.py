@@ -25,8 +25,7 @@ from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 from workbench.recorders.module_hooks import ModuleHook
 from workbench.recorders.startup.settings import run_folder
 from workbench.recorders.values.operation_log import tensors_in
-from workbench.recorders.values.recorder import ACTIVATION, Place, ValueRecorder
-from workbench.recorders.values.tensor_sums import Sums, sums_of
+from workbench.recorders.values.recorder import ACTIVATION, Place, Sums, ValueRecorder, sums_of
 
 INPUT, _INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", "optimizer"
 STEPS = 100

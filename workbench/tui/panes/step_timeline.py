@@ -8,7 +8,7 @@ import pandas as pd
 from analyzers.memory import views
 from analyzers.run import Artefact
 from analyzers.store import Options
-from workbench.step_axis import StepMarks
+from workbench.axes import StepMarks
 from workbench.tui.widgets.charts.memory_timeline import StepStart
 
 

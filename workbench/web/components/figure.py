@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 
 from analyzers.words import size, tick_durations
-from workbench.axis_ticks import byte_tick_values, tick_distance
+from workbench.axes import byte_tick_values, tick_distance
 from workbench.console import clean
 from workbench.web.theme import narrow, theme
 

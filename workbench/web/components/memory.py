@@ -11,8 +11,7 @@ from dash import html
 
 from analyzers.columns import Integers
 from analyzers.words import quantity, share, size
-from workbench.axis_ticks import tick_distance
-from workbench.step_axis import Span
+from workbench.axes import Span, tick_distance
 from workbench.web.components.figure import (
     ABOVE,
     MARGIN,

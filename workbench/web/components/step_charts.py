@@ -10,9 +10,9 @@ from dash import html
 from analyzers.report import Report, Severity
 from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
+from workbench.axes import Span
 from workbench.colours import HUE_OF_PHASE, hue_of_phase
 from workbench.present.names import phase_title
-from workbench.step_axis import Span
 from workbench.web.components.figure import (
     ABOVE,
     LOW,

@@ -12,17 +12,23 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dash.development.base_component import Component
 
 from analyzers.memory import Device, matrix, views
+from workbench.axes import Span
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
-from workbench.step_axis import Span
 from workbench.web.components.figure import drawn, figure_of_tree, zoom_of
 from workbench.web.components.links import Elements, choice, not_recorded, picker, table
 from workbench.web.components.memory import rank_matrix
 from workbench.web.components.workspace import Tab, workspace
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
-from workbench.web.pages.memory_allocator import entry_section, range_section
-from workbench.web.pages.memory_instant import changes_since, inspector, live_memory, matches
-from workbench.web.pages.memory_segments import segment_section
+from workbench.web.pages.memory_instant import (
+    changes_since,
+    entry_section,
+    inspector,
+    live_memory,
+    matches,
+    range_section,
+    segment_section,
+)
 from workbench.web.pages.memory_timeline import chart, last_steps, timeline_axis
 from workbench.web.query import COLOURS, NO_NODE, MemoryQuery, Query, address, memory_query, number, parse_query
 from workbench.web.query import window as window_in

@@ -12,9 +12,9 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from analyzers.steps import views
 from analyzers.steps.model import StepsData
 from workbench.ask import ROOMS
+from workbench.axes import Span
 from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
-from workbench.step_axis import Span
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import Elements, choice, not_recorded, prose
 from workbench.web.components.step_charts import (

@@ -13,27 +13,28 @@ from analyzers.run import Artefact
 from analyzers.traces.report import TraceData
 from analyzers.traces.views import traffic
 from analyzers.words import quantity
+from workbench.axes import Span
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
-from workbench.step_axis import Span
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import Elements, choice, not_recorded, picker, prose, table
 from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, time_shares
 from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
-from workbench.web.pages.trace_calls import NAME as CALLS
-from workbench.web.pages.trace_calls import calls_section, install_calls
-from workbench.web.pages.trace_critical_path import path_section
-from workbench.web.pages.trace_events import (
+from workbench.web.pages.trace_details import (
     COLOURS,
     LATEST_NS,
     all_ranks,
+    calls_section,
     clock_shift,
     event_query,
     has_memory,
+    install_calls,
     longest_section,
     memory_section,
+    path_section,
 )
+from workbench.web.pages.trace_details import NAME as CALLS
 from workbench.web.pages.trace_timeline import (
     NAME,
     beside,

@@ -37,8 +37,7 @@ from analyzers.words import duration_ns, quantity
 from workbench.console import clean
 from workbench.web.components.figure import LONGEST, zoom_of
 from workbench.web.components.links import Elements, labelled, link, source_code
-from workbench.web.pages.trace_critical_path import path_of
-from workbench.web.pages.trace_events import LATEST_NS, clock_shift, event_query
+from workbench.web.pages.trace_details import LATEST_NS, clock_shift, event_query, path_of
 from workbench.web.query import Query, address, number, search_text
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
