@@ -311,9 +311,6 @@ def shortened(name: str) -> str:
     return name[:_NAME_LENGTH].encode("utf-8", "replace").decode()
 
 
-def _column_or_nan(table: RawTable, name: str) -> Floats:
-    """Return a column of a table; all NaN if the table has no column of this name."""
-    return table.columns.get(name, np.full(len(table), np.nan))
 
 
 def first_present(columns: Sequence[Floats], count: int) -> Floats:

@@ -590,6 +590,3 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
             raise UnknownColumn(name, known)
 
 
-def _has_rank_column(log: OtherLog) -> bool:
-    """Return whether the log has a column with the rank of each row."""
-    return bool(np.any(log.rows.content.fixed["rank"] >= 0))

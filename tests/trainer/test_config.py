@@ -20,6 +20,7 @@ from trainer.config import (
     startup_notes,
 )
 from trainer.config.load import is_known
+from trainer.config.registry import from_registry
 from trainer.config.schema import help_text, toml
 from trainer.config.written_keys import flatten
 from wild import DATA, SHARED
@@ -265,3 +266,21 @@ def test_data_that_are_not_shipped_are_replaced_only_if_the_user_allows_it(
     local = [*words, f"--{section}.dataset_path", str(tmp_path), "--training.allow_synthetic"]
     assert getattr(load_for_training(local), section).dataset == name
     assert startup_notes(local) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("llama3", ["llama3_debugmodel", "llama3_8b", "llama3_70b", "llama3_405b"]),
+        ("llama4", ["llama4_debugmodel", "llama4_17bx16e", "llama4_17bx128e"]),
+        ("qwen3", ["qwen3_debugmodel", "qwen3_0_6b", "qwen3_1_7b", "qwen3_14b", "qwen3_32b"]),
+        ("qwen3_moe", ["qwen3_moe_debugmodel", "qwen3_30b_a3b"]),
+        ("deepseek_v3", ["deepseek_v3_debugmodel", "deepseek_v3_671b"]),
+    ],
+)
+def test_the_configurations_of_each_model_have_the_names_that_commands_are_given(module, names):
+    with pytest.raises(ConfigError) as refused:
+        from_registry(module, "none")
+    assert refused.value.hint == f"it has {', '.join(names)}"
+    for name in names:
+        assert from_registry(module, name).model.flavor

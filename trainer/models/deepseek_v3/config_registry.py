@@ -11,7 +11,7 @@ def deepseek_v3_debugmodel() -> JobConfig:
     return config
 
 
-def _deepseek_v3_671b() -> JobConfig:
+def deepseek_v3_671b() -> JobConfig:
     """Return the configuration of the published 671B model, with torchtitan's batch size and learning rate."""
     config = JobConfig(model=Model("deepseek_v3", "671B"), activation_checkpoint=ActivationCheckpoint("full"))
     config.optimizer.lr = 2.2e-4

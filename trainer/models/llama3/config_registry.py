@@ -23,7 +23,7 @@ def llama3_70b() -> JobConfig:
     return large("70B", batch=8, length=8192)
 
 
-def _llama3_405b() -> JobConfig:
+def llama3_405b() -> JobConfig:
     """Return the configuration of the published 405B model, with torchtitan's batch size and learning rate."""
     return large("405B", batch=2, length=8192)
 

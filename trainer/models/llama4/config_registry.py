@@ -11,12 +11,12 @@ def llama4_debugmodel() -> JobConfig:
     return config
 
 
-def _llama4_17bx16e() -> JobConfig:
+def llama4_17bx16e() -> JobConfig:
     """Return the configuration of the published 16-expert model (Scout), as torchtitan sets it up."""
     return large("17bx16e", batch=8)
 
 
-def _llama4_17bx128e() -> JobConfig:
+def llama4_17bx128e() -> JobConfig:
     """Return the configuration of the published 128-expert model (Maverick), as torchtitan sets it up."""
     return large("17bx128e", batch=1)
 

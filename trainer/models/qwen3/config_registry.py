@@ -11,24 +11,24 @@ def qwen3_debugmodel() -> JobConfig:
     return config
 
 
-def _qwen3_0_6b() -> JobConfig:
+def qwen3_0_6b() -> JobConfig:
     """Return the configuration of the published 0.6B model, with torchtitan's batch size and learning rate."""
     config = large("0.6B", warmup=2, steps=10)
     config.optimizer.lr = 3e-4
     return config
 
 
-def _qwen3_1_7b() -> JobConfig:
+def qwen3_1_7b() -> JobConfig:
     """Return the configuration of the published 1.7B model, with torchtitan's batch size and learning rate."""
     return large("1.7B", warmup=20, steps=100)
 
 
-def _qwen3_14b() -> JobConfig:
+def qwen3_14b() -> JobConfig:
     """Return the configuration of the published 14B model, with torchtitan's batch size and learning rate."""
     return large("14B", warmup=600, steps=3000)
 
 
-def _qwen3_32b() -> JobConfig:
+def qwen3_32b() -> JobConfig:
     """Return the configuration of the published 32B model, with torchtitan's batch size and learning rate."""
     return large("32B", warmup=600, steps=3000)
 

@@ -11,7 +11,7 @@ def qwen3_moe_debugmodel() -> JobConfig:
     return config
 
 
-def _qwen3_30b_a3b() -> JobConfig:
+def qwen3_30b_a3b() -> JobConfig:
     """Return the configuration of the published 30B model, with torchtitan's batch size and learning rate."""
     config = JobConfig(model=Model("qwen3_moe", "30B-A3B"), activation_checkpoint=ActivationCheckpoint("full"))
     config.lr_scheduler = LRScheduler(warmup_steps=600)

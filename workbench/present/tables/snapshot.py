@@ -61,16 +61,6 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
     return table("Matching blocks", heads, rows, limit)
 
 
-def _live_categories(frame: "pd.DataFrame") -> Table:
-    """Return a table of live bytes by category after one trace entry, largest first.
-
-    `frame` is the result of `memory.views.categories`.
-    """
-    some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable")
-    whole = some["bytes"].sum()
-    columns = (some[name].tolist() for name in ("category", "bytes", "blocks"))
-    rows = ((kind, size(count), share(count, whole), blocks) for kind, count, blocks in zip(*columns, strict=True))
-    return table("Live memory by category", "category | bytes> | share> | blocks>", rows)
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
