@@ -12,9 +12,8 @@ from analyzers.hangs.classify.from_stacks import StackCause, cause_from_stacks, 
 from analyzers.hangs.classify.progress import check_progress, drop_stale
 from analyzers.hangs.findings.findings import make_culprit, make_finding, report_unreadable
 from analyzers.hangs.findings.from_stacks import culprits_from_stacks, findings_from_stacks, verdict_from_stacks
-from analyzers.hangs.findings.missing import unreadable
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN
-from analyzers.hangs.findings.verdict import first_sentence, verdict
+from analyzers.hangs.findings.verdict import first_sentence, unreadable, verdict
 from analyzers.hangs.model import HangData, Job, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set, unreadable_dumps
 from analyzers.hangs.reading.job import load_job

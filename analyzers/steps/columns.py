@@ -311,8 +311,6 @@ def shortened(name: str) -> str:
     return name[:_NAME_LENGTH].encode("utf-8", "replace").decode()
 
 
-
-
 def first_present(columns: Sequence[Floats], count: int) -> Floats:
     """Return, for each of `count` rows, the first value of `columns` that is not NaN in this row; else NaN."""
     whole = np.full(count, np.nan)

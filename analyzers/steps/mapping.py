@@ -588,5 +588,3 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
                 ", ".join(sorted(names)[:_COLUMNS_NAMED]) or "none: these logs are of our own or torchtitan's format"
             )
             raise UnknownColumn(name, known)
-
-

@@ -15,8 +15,7 @@ from analyzers.traces.answers.idle import idle
 from analyzers.traces.answers.kernels import kernels, sequences
 from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, stream_queues, synchronisations
 from analyzers.traces.columns.intervals import TimeBreakdown, break_down, union_length
-from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import OTHER, PHASE_NAMES, Work
 from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
 from analyzers.traces.opportunities.account import opportunities
 from analyzers.traces.reading.distinct import distinct_values, factorize, sums_by_code

@@ -25,7 +25,7 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, KIND_NAMES
 from analyzers.traces.columns.nesting import NONE, nest
-from analyzers.traces.columns.phases import names_in_phases
+from analyzers.traces.columns.work import names_in_phases
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 if TYPE_CHECKING:

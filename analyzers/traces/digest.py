@@ -17,8 +17,7 @@ from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.answers.messages import collective_columns, message_columns
 from analyzers.traces.columns.nesting import NONE, nest
-from analyzers.traces.columns.phases import phases
-from analyzers.traces.columns.work import Work, work_of_accounts
+from analyzers.traces.columns.work import Work, phases, work_of_accounts
 from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)

@@ -24,10 +24,10 @@ from analyzers.traces.across.rank_waits import (
 )
 from analyzers.traces.across.stages import job_what_ifs
 from analyzers.traces.across.stragglers import Straggler, late_ranks
+from analyzers.traces.findings.common import problem_sentence
 from analyzers.traces.findings.devices import devices_in_turn, memory_findings, with_folders
 from analyzers.traces.findings.findings import time_findings
 from analyzers.traces.findings.opportunities import advices, opportunity_findings
-from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace

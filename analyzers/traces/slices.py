@@ -14,8 +14,7 @@ from analyzers import store
 from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.run import Artefact
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.columns.phases import UNNAMED
-from analyzers.traces.columns.work import launched_rows, launching_rows
+from analyzers.traces.columns.work import UNNAMED, launched_rows, launching_rows
 from analyzers.traces.loading import open_trace
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
 

@@ -28,11 +28,8 @@ from unittest import mock
 
 from analyzers import native
 from analyzers.errors import WorkbenchError
-from analyzers.hangs.reading import native as dump_native
 from analyzers.hangs.reading import reader as dump_reader
-from analyzers.memory.reading import native as snapshot_native
 from analyzers.memory.reading import reader as snapshot_reader
-from analyzers.traces.reading import native as trace_native
 from analyzers.traces.reading import reader as trace_reader
 from analyzers.traces.reading import stream as trace_stream
 from benchmarks.core import snapshot_files, trace_files
@@ -54,7 +51,6 @@ class Pair:
 
     kind: str
     reader: ModuleType
-    switched: ModuleType
     seeds: Callable[[], list[tuple[str, bytes]]]
     settings: tuple[tuple[ModuleType, str, int], ...] = ()
 
@@ -163,12 +159,12 @@ def rare_events() -> list[dict[str, Any]]:
 
 
 PAIRS = (
-    Pair("snapshots", snapshot_reader, snapshot_native, snapshot_seeds),
+    Pair("snapshots", snapshot_reader, snapshot_seeds),
     Pair(
-        "dumps", dump_reader, dump_native, dump_seeds,
+        "dumps", dump_reader, dump_seeds,
         ((dump_reader, "TAIL_AT_LEAST", 20), (dump_reader, "TAIL_AT_MOST", 20)),
     ),
-    Pair("traces", trace_reader, trace_native, trace_seeds, ((trace_stream, "BLOCK_BYTES", 6000),)),
+    Pair("traces", trace_reader, trace_seeds, ((trace_stream, "BLOCK_BYTES", 6000),)),
 )  # fmt: skip
 
 
@@ -176,7 +172,7 @@ PAIRS = (
 def switched(pair: Pair, module: Any) -> Iterator[None]:
     """Let a reader use this native module, or with None no native module."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(pair.switched, "native_module", return_value=module))
+        stack.enter_context(mock.patch.object(pair.reader, "native_module", return_value=module))
         for target, name, value in pair.settings:
             stack.enter_context(mock.patch.object(target, name, value))
         yield

@@ -115,7 +115,7 @@ def feed_forward(here: str, there: str) -> dict[str, Place]:
 
 def format_of(model: str) -> Format:
     """Return the `Format` of a model; `model` is one of `registry.models`."""
-    form: Format = importlib.import_module(f"trainer.models.{model}.hf_format").FORMAT
+    form: Format = importlib.import_module(f"trainer.models.{model}.flavors").FORMAT
     return form
 
 

@@ -34,8 +34,8 @@ from workbench.tui.panes.home import EvidenceWanted
 from workbench.tui.subject import Subject
 from workbench.tui.terminal_app import TerminalApp, leave_searches_to_idle_times, run_app
 from workbench.tui.view_tabs import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, ViewTabs
-from workbench.tui.widgets.charts.cursor_breakdown import WIDE
-from workbench.tui.widgets.key_line import KeyLine
+from workbench.tui.widgets.charts.memory_timeline import WIDE
+from workbench.tui.widgets.common import KeyLine
 from workbench.tui.widgets.tables import RowList
 from workbench.tui.widgets.view_switcher import ViewSwitcher
 

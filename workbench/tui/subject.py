@@ -14,7 +14,6 @@ from analyzers.run import Run
 from analyzers.store import Options
 from workbench.ask import JOINED, PARITY, ROOMS, ask, limited_to
 from workbench.present.room_data import room_data
-from workbench.tui.panes.bisect import BisectPane
 from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.hang import HangPane
@@ -22,7 +21,7 @@ from workbench.tui.panes.home import HomePane
 from workbench.tui.panes.home_picture import comparison_pictures, home_pictures
 from workbench.tui.panes.logs import LogsPane
 from workbench.tui.panes.memory import MemoryPane
-from workbench.tui.panes.parity import ParityPane
+from workbench.tui.panes.parity import BisectPane, ParityPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.findings.stuck_code import for_stuck_code, on_host, py_spy
+from analyzers.hangs.findings.from_stacks import for_stuck_code, on_host, py_spy
 from analyzers.hangs.findings.titles import has_other_operation
 from analyzers.hangs.findings.wording import format_line, is_host_memory, size_rule
 from analyzers.hangs.model import HangClass, Reason, user_frame

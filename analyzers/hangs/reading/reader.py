@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -26,18 +26,64 @@ from analyzers.errors import InputError
 from analyzers.files import open_regular
 from analyzers.hangs.reading import debug_server
 from analyzers.hangs.reading.dump_entry import (
+    ENDS,
+    Columns,
     Entry,
+    Interned,
+    Numbering,
+    Ops,
+    end_columns,
     group_of,
     integers,
     is_done,
     launch,
+    native_ops,
+    ops_of,
     statuses,
     text,
     whole,
 )
-from analyzers.hangs.reading.native import NativeDump, read_json_natively, read_natively
-from analyzers.hangs.reading.op_columns import ENDS, Columns, Interned, Numbering, Ops, end_columns, native_ops, ops_of
+from analyzers.native import native_module
 from analyzers.store import code_version
+
+
+class NativeDump(dict[str, Any]):
+    """A dump in the form that `reader` needs; `left_out` entries of the file are missing in it.
+
+    A missing entry is done. It is older than the first entry that is not done, and older than the last entries. It is
+    neither the first nor the last of its process group, and does not close a launch of a later entry. The last entries,
+    and all entries from the first one that is not done, are in `recent` instead of among the entries, unless `recent`
+    is None.
+    """
+
+    def __init__(self, content: dict[str, Any], left_out: int, recent: dict[str, Any] | None) -> None:
+        super().__init__(content)
+        self.left_out = left_out
+        self.recent = recent
+
+
+def read_natively(pickled: IO[bytes], tail: int) -> NativeDump | None:
+    """Return the dump that a pickle holds, with at least its last `tail` entries.
+
+    The result is None if there is no native reader, or if it does not understand the file.
+    """
+    module = native_module()
+    return _native_dump(module.read_dump(pickled, tail) if module else None)
+
+
+def read_json_natively(text: bytes, tail: int) -> NativeDump | None:
+    """Return the dump that a JSON text holds; see `read_natively`."""
+    module = native_module()
+    return _native_dump(module.read_json_dump(text, tail) if module else None)
+
+
+def _native_dump(made: Any) -> NativeDump | None:
+    """Return what the native reader made of a dump; None if it made nothing."""
+    if made is None:
+        return None
+    content, (left_out, recent) = made
+    return NativeDump(content, left_out, recent)
+
 
 VERSION = code_version(Path(__file__).parents[1])
 _TAIL_ROWS = 64_000

@@ -1,10 +1,71 @@
 """Collect the patterns of all subjects, and the words that a line must contain to be checked against them."""
 
 import re
+from collections.abc import Collection, Iterable
 
+import numpy as np
+
+from analyzers.columns import Mask
 from analyzers.logs.reading.line_patterns import collectives, data, devices, memory, processes, startup
 from analyzers.logs.reading.line_patterns.pattern import Found
-from analyzers.logs.reading.word_filter import WordFilter
+
+_COMMON = b" etaoinsrhldcumfpgwybvkxjqz"
+"""The letters of English text, the most frequent first."""
+_RARE = 0.004
+_FACTORS = (31, 37, 41)
+_HASHES = 1 << 16
+
+
+class WordFilter:
+    """Finds the lines of a text that certainly contain none of a set of words."""
+
+    def __init__(self, words: Iterable[bytes]) -> None:
+        self._tables = {length: np.zeros(_HASHES, dtype=bool) for length in (3, 4)}
+        for word in words:
+            length = min(len(word), 4)
+            grams = [word[i : i + length] for i in range(len(word) - length + 1)]
+            rarest = np.frombuffer(min(grams, key=frequency), dtype=np.uint8)
+            self._tables[length][_hashes(rarest, length)] = True
+
+    def without_words(self, lines: Collection[bytes]) -> list[bytes]:
+        """Return the lines that certainly contain none of the words; the other lines may contain one."""
+        listed = list(lines)
+        content = np.frombuffer(b"\n".join(listed), dtype=np.uint8)
+        ends = np.cumsum([len(line) + 1 for line in listed])
+        may_match = np.zeros(len(listed), dtype=bool)
+        for length, table in self._tables.items():
+            if len(content) >= length:
+                hits: Mask = table[_hashes(content, length)]
+                may_match[np.searchsorted(ends, np.flatnonzero(hits), side="right")] = True
+        return [line for line, may in zip(listed, may_match.tolist(), strict=True) if not may]
+
+
+def _hashes(
+    letters: "np.ndarray[tuple[int], np.dtype[np.uint8]]", length: int
+) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
+    """Return a 16-bit hash of the `length` letters that begin at each position of a text, as an array.
+
+    `letters` are the bytes of the text. The result has `length` - 1 fewer items than the text, because no complete
+    sequence begins at the last positions.
+    """
+    wide = letters.astype(np.uint16)
+    count = len(wide) - length + 1
+    value = wide[:count].copy()
+    # Numbers of 16 bits overflow, which is what a hash may do.
+    for offset in range(1, length):
+        value *= np.uint16(_FACTORS[offset - 1])
+        value += wide[offset : offset + count]
+    return value
+
+
+def frequency(gram: bytes) -> float:
+    """Return an estimate of how frequent a sequence of letters is in English text, as a relative number."""
+    product = 1.0
+    for letter in gram:
+        at = _COMMON.find(bytes([letter]).lower())
+        product *= (0.1 * 0.85**at if at >= 0 else _RARE) * (0.1 if 65 <= letter <= 90 else 1.0)
+    return product
+
 
 _PATTERNS = (
     *memory.PATTERNS, *collectives.PATTERNS, *devices.PATTERNS, *data.PATTERNS, *startup.PATTERNS,

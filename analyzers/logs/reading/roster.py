@@ -4,6 +4,9 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
+from analyzers.logs.model import EventKind, Facts
+from analyzers.logs.reading.line_patterns.pattern import Found, number
+from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.lines import clean, printed_rank, split_prefix, step_in
 
 _HEAD_BYTES, _TAIL_BYTES = 1 << 15, 1 << 16
@@ -64,11 +67,11 @@ class Roster:
             tail = first + chunk.count(b"\n", 0, len(chunk) - _TAIL_BYTES)
             parts = [(first, chunk[:_HEAD_BYTES]), (tail, chunk[-_TAIL_BYTES:])]
         for begin, part in parts:
-            for number, line in enumerate(part.split(b"\n"), begin):
+            for at, line in enumerate(part.split(b"\n"), begin):
                 # Progress bars write many states into one line, each after a carriage return.
                 for raw in line.split(b"\r"):
                     if raw.strip():
-                        self.note(raw[:_LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
+                        self.note(raw[:_LONGEST_TEXT], labelled, at, is_error=bool(triggers.search(raw)))
 
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
         """Record the rank, the step and the text of one line of the log (`raw`); `number` is its line number.
@@ -110,3 +113,68 @@ class Roster:
         A line without a rank also counts.
         """
         return any(seen.finite_number > number for key, seen in self.ranks.items() if rank in (None, key, UNRANKED))
+
+
+# Read the table of failures that torchrun prints: a block for each failed rank of a node, the "root cause" last.
+#
+# Root Cause (first observed failure):
+# [0]:
+#   time      : 2026-11-22_07:17:45
+#   host      : node01
+#   rank      : 0 (local_rank: 0)
+#   exitcode  : -9 (pid: 2970)  (SIGKILL)
+
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.{0,400})")
+_RULE = re.compile(r"^\s*[=-]{20,}\s*$")
+RANK = re.compile(r"(\d{1,9}) \(local_rank: (\d{1,6})\)")
+EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
+
+
+@dataclass
+class TorchrunTable:
+    """A reader of torchrun's table of failures, line by line; its fields describe the failed rank that is being read.
+
+    The table has a block of lines for each failed rank. `is_root` says whether the present block is the root cause.
+    """
+
+    is_root: bool = False
+    host: str | None = None
+    time: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+
+    def feed(self, body: str) -> Found | None:
+        """Read the next line of the log (`body`, without its prefix); return a failed rank's event with its exit code.
+
+        The result is None for all other lines.
+        """
+        if "Root Cause (first observed failure)" in body:
+            self.is_root = True
+        elif body.startswith("Failures:"):
+            self.is_root = False
+        elif _RULE.match(body):
+            self.rank = None
+        match = _FIELD.match(body)
+        return self.take(match[1], match[2].strip()) if match else None
+
+    def take(self, name: str, value: str) -> Found | None:
+        """Parse one field of a failed rank's block; return its event if the field is the exit code, else None.
+
+        Of `exitcode : 1 (pid: 77)`, `name` is `exitcode` and `value` the rest.
+        """
+        if name == "time":
+            # The time is the first field of a block, so that the rank so far is that of the block before.
+            self.time, self.rank = value, None
+        elif name == "host":
+            self.host = value
+        elif name == "rank" and (match := RANK.match(value)):
+            self.rank, self.local_rank = int(match[1]), int(match[2])
+        elif name == "exitcode" and (match := EXIT.match(value)) and self.rank is not None:
+            return self.failure(int(match[1]), number(match[2]))
+        return None
+
+    def failure(self, code: int, pid: int | None) -> Found:
+        """Return the event of the failed rank that is being read, with its exit `code` and process id."""
+        facts = Facts(exit_code=code, signal=signal_name(code), pid=pid, local_rank=self.local_rank, host=self.host)
+        kind = EventKind.TORCHRUN_ROOT_CAUSE if self.is_root else EventKind.TORCHRUN_FAILURE
+        return Found(kind, facts, self.rank)

@@ -30,8 +30,7 @@ from analyzers.logs.reading.lines import (
 )
 from analyzers.logs.reading.nccl_lines import NcclLines
 from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
-from analyzers.logs.reading.roster import Roster
-from analyzers.logs.reading.torchrun_table import TorchrunTable
+from analyzers.logs.reading.roster import Roster, TorchrunTable
 from analyzers.logs.reading.tracebacks import (
     FRAME,
     FRAMES_AT_MOST,

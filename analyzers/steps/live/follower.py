@@ -46,9 +46,9 @@ from analyzers.steps.live.rank_log import (
 from analyzers.steps.loading import Chunk, Source, combined, load, steps_of
 from analyzers.steps.rank_differences import memory_growth
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
+from analyzers.steps.report import problems
 from analyzers.steps.summary import answer_all
 from analyzers.steps.table import RECORDER_PHASES, Steps
-from analyzers.steps.verdict import problems
 
 _LOOK_S, _LOOKING_SHARE = 2.0, 0.1
 _RECENT_STEPS = 200

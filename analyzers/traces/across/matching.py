@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzers.columns import Column, Integers
-from analyzers.traces.columns.phases import HOST_PHASES
+from analyzers.traces.columns.work import HOST_PHASES
 from analyzers.traces.loading import Recording
 from analyzers.traces.reading.trace import NO_STEP, PEER_COPY
 

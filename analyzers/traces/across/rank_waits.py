@@ -13,7 +13,7 @@ from analyzers.traces.across.clocks import Clock, clocks
 from analyzers.traces.across.lateness import Lateness, Replay
 from analyzers.traces.across.matching import MatchedCollectives, match_collectives
 from analyzers.traces.answers.collectives import bus_factor, element_bytes
-from analyzers.traces.columns.phases import HOST_PHASES
+from analyzers.traces.columns.work import HOST_PHASES
 from analyzers.traces.loading import Recording
 
 _SIMULATED_AT_ONCE = 1 << 17

@@ -10,8 +10,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
-from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import OTHER, PHASE_NAMES, Work
 from analyzers.traces.model import (
     Allocation,
     DeviceMemory,

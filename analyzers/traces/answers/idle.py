@@ -11,8 +11,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, merge
-from analyzers.traces.columns.phases import HOST_PHASES, phase_intervals
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import HOST_PHASES, Work, phase_intervals
 
 Intervals = tuple[Column, Column]
 """(starts, ends) of disjoint intervals in ascending order, in ns."""

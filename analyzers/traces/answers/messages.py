@@ -19,8 +19,7 @@ from analyzers.traces.answers.idle import standing_still, subtract
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.columns.phases import GC, HOST_PHASES, phase_intervals
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import GC, HOST_PHASES, Work, phase_intervals
 from analyzers.traces.reading.trace import OPS, Trace
 
 SEND, RECEIVE = re.compile(r"^(\w+:)?i?send$"), re.compile(r"^(\w+:)?i?recv$")

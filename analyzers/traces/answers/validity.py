@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.phases import BACKWARD, names_in_phases
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import BACKWARD, Work, names_in_phases
 from analyzers.traces.reading.distinct import distinct_values
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.traces.reading.trace import NO_STEP, Trace

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.answers.launches import loses_kernels
 from analyzers.traces.model import RankTrace
-from analyzers.words import duration_ns, rank_ranges
+from analyzers.traces.reading.problems import Problem, ProblemKind
+from analyzers.words import duration_ns, quantity, rank_ranges
 
 GPU_TRAINING = re.compile(r"nccl|hccl|mtia|xccl")
 """Matches the backends of process groups that exchange only data of devices."""
@@ -96,3 +97,41 @@ def less_fragmentation(account: RankTrace) -> str:
 def recorded_time(account: RankTrace) -> str:
     """Return a phrase that names the time of which a share is given, such as `recorded time of rank 3`."""
     return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"
+
+
+# Write the sentence about a problem of a trace file, one for each kind of problem.
+
+_SENTENCES = {
+    ProblemKind.CUT_OFF: "The file is cut off; what was there has been read.",
+    ProblemKind.REPLACED_TEXT: "Control characters, invalid text or non-finite numbers were replaced.",
+    ProblemKind.UNKNOWN_EVENTS: "Left out {events} of unknown structure.",
+    ProblemKind.ODD_ARGUMENTS: "Left out the arguments of {events}: they have unexpected types.",
+    ProblemKind.IMPOSSIBLE_TIMES: "Left out {events} with impossible times.",
+    ProblemKind.NO_DEVICE_EVENTS: "No device events were recorded: operators and host collectives are counted instead.",
+    ProblemKind.NO_LAUNCH: "{count} of {total} device events have no launch in the file.",
+    ProblemKind.LOST_KERNELS: "The kernels of {count} of {total} launches are missing.",
+    ProblemKind.EARLY_KERNELS: "{kernels} started before the launch, by up to {most}: the clocks of host and device"
+    " disagree.",
+    ProblemKind.OVERLAPPING_EVENTS: "Of the device events, {count} overlap a different event of the same stream.",
+    ProblemKind.SHARED_CORRELATION: "Of the device events, {count} share their correlation id with a different event,"
+    " as the"
+    " kernels of a CUDA graph do.",
+    ProblemKind.OUTSIDE_STEPS: "{count} of {total} events belong to no step.",
+    ProblemKind.CUT_STEPS: "{names} was cut off by the end of the recording.",
+    ProblemKind.NO_STEPS: "There is no ProfilerStep: the whole recording counts as one step.",
+    ProblemKind.OVERLAPPING_STEPS: "Steps overlap.",
+    ProblemKind.FORWARD_ONLY_STEPS: "{count} of {total} steps have no backward pass, as in evaluation: they count as"
+    " steps all the same.",
+}
+
+
+def problem_sentence(problem: Problem) -> str:
+    """Return a problem as a sentence with its numbers."""
+    return _SENTENCES[problem.kind].format(
+        count=problem.count,
+        events=quantity(problem.count, "event"),
+        kernels=quantity(problem.count, "kernel"),
+        total=problem.total,
+        most=duration_ns(problem.most_ns),
+        names=", ".join(problem.names),
+    )

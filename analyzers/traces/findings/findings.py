@@ -10,6 +10,7 @@ from analyzers.traces.findings.common import (
     account_finding,
     lacks_kernels,
     less_fragmentation,
+    problem_sentence,
     recorded_time,
 )
 from analyzers.traces.findings.communication import exposed_finding
@@ -21,7 +22,6 @@ from analyzers.traces.findings.opportunities import (
     wait_advice,
     wait_parts,
 )
-from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, OpportunityKind, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem, ProblemKind
 from analyzers.words import duration_ns, quantity, share, times

@@ -7,7 +7,7 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.stragglers import CAUSE_SHARE, Cause
-from analyzers.traces.columns.phases import BACKWARD, GC, PHASE_NAMES, phase_of
+from analyzers.traces.columns.work import BACKWARD, GC, PHASE_NAMES, phase_of
 from analyzers.traces.findings.common import has_graphs, is_amd, less_fragmentation
 from analyzers.traces.findings.opportunity_words import (
     BLOCKING_LAUNCHES,

@@ -15,8 +15,7 @@ from analyzers.traces.answers.costs import Attribution, of_rows
 from analyzers.traces.answers.flops import Formulas, decoded_list, is_pointwise, multiplies
 from analyzers.traces.columns.intervals import COMPUTE
 from analyzers.traces.columns.nesting import NONE, innermost_selected
-from analyzers.traces.columns.phases import PHASE_NAMES
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import PHASE_NAMES, Work
 from analyzers.traces.reading.distinct import distinct_values, factorize, rows_by_value
 from analyzers.traces.reading.trace import ANNOTATIONS
 

@@ -23,8 +23,7 @@ from analyzers.traces.answers.idle import Intervals, intersect, subtract, union
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import CoveredTime, merge
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.columns.phases import names_in_phases
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import Work, names_in_phases
 from analyzers.traces.model import NamedTime, OpportunityKind
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 

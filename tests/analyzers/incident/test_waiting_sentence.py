@@ -4,7 +4,7 @@ import pytest
 
 from analyzers.hangs import Culprit, HangClass, Wait
 from analyzers.incident.chain import Waiting
-from analyzers.incident.sentences import waiting_text
+from analyzers.incident.report import waiting_text
 
 WAIT = Wait(rank=0, waits_for=[3], group="1", seq=62, operation="all_reduce")
 CULPRIT = Culprit(ranks=[3], kind=HangClass.HOST_STUCK, victims=[0, 1, 2])

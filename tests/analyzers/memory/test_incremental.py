@@ -8,7 +8,7 @@ import pytest
 
 from analyzers.errors import InputError
 from analyzers.memory.reading import reader
-from analyzers.memory.reading.incremental import CHUNK
+from analyzers.memory.reading.interning import CHUNK
 from analyzers.memory.snapshot import UNTAGGED
 
 COUNT = 3 * CHUNK + 77

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.memory.reading import reader
-from analyzers.memory.reading.native import VOCABULARY
+from analyzers.memory.reading.reader import VOCABULARY
 from benchmarks.core import snapshot_files
 from benchmarks.fuzzing.mutations import mutated
 from benchmarks.safety.native_readers import PAIRS, LeftToPython, difference, snapshot_seeds

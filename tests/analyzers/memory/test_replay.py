@@ -14,8 +14,7 @@ from analyzers import memory, store
 from analyzers.columns import UnsavedColumns
 from analyzers.memory import views
 from analyzers.memory.lifetimes import Replay
-from analyzers.memory.reading.incremental import IncrementalReader
-from analyzers.memory.reading.interning import InternTables
+from analyzers.memory.reading.interning import IncrementalReader, InternTables
 from analyzers.memory.reading.reader import columns, trace_columns
 from analyzers.memory.snapshot import Snapshot
 from analyzers.words import size

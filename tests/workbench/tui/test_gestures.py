@@ -17,7 +17,7 @@ from workbench.colours import DARK, LIGHT, SERVES
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
-from workbench.tui.widgets.key_line import KeyLine
+from workbench.tui.widgets.common import KeyLine
 from workbench.tui.widgets.view_switcher import ViewStrip
 
 ROOT = Path(__file__).parents[3]

@@ -1,5 +1,6 @@
 """The published sizes of Llama 3.1, and small sizes for tests."""
 
+from trainer.config.hf_format import ATTENTION, Format, feed_forward
 from trainer.config.shape import ModelArgs, RopeScaling
 
 FLAVORS = {
@@ -12,3 +13,14 @@ FLAVORS = {
     "70B": ModelArgs(8192, n_layers=80, n_heads=64, hidden_dim=28672, rope_scaling=RopeScaling()),
     "405B": ModelArgs(16384, n_layers=126, n_heads=128, hidden_dim=53248, rope_scaling=RopeScaling()),
 }
+
+
+# The transformers package's names of the settings and weights of Llama 3.
+
+FORMAT = Format(
+    "llama",
+    "LlamaForCausalLM",
+    ModelArgs,
+    {**ATTENTION, **feed_forward("feed_forward", "mlp")},
+    fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+)

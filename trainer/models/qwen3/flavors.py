@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from trainer.config.hf_format import ATTENTION, Format, Layout, Place, feed_forward
 from trainer.config.shape import ModelArgs as DenseArgs
 
 
@@ -30,3 +31,17 @@ FLAVORS = {
     "14B": ModelArgs(5120, n_layers=40, n_heads=40, hidden_dim=17408),
     "32B": ModelArgs(5120, n_layers=64, n_heads=64, hidden_dim=25600),
 }
+
+
+# The transformers package's names of the settings and weights of Qwen3.
+
+# The weight of a norm has an element for each feature, so its order is that of the rotary features.
+NORMS = {f"attention.{name}.weight": Place(f"self_attn.{name}.weight", Layout.ROTARY) for name in ("q_norm", "k_norm")}
+FORMAT = Format(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    ModelArgs,
+    {**ATTENTION, **NORMS, **feed_forward("feed_forward", "mlp")},
+    omitted={"head_dim": 128},
+    fixed={"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False},
+)

@@ -1,8 +1,11 @@
 """The shape of a Qwen3 model with experts, and its published sizes."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from trainer.config.hf_format import ATTENTION, EACH, Format, Layout, Place, feed_forward
 from trainer.models.llama4.flavors import ModelArgs as MixtureArgs
+from trainer.models.qwen3.flavors import NORMS
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,37 @@ FLAVORS = {
     # The base of the angles is that of the newer weights (2507), as in torchtitan; those of May 2025 have 1e6.
     "235B-A22B": ModelArgs(4096, n_layers=94, n_heads=64, hidden_dim=12288, expert_dim=1536, rope_theta=5e6),
 }  # fmt: skip
+
+
+# The transformers package's names of the settings and weights of Qwen3 with experts.
+
+_EXPERTS = {
+    "moe.router.gate.weight": Place("mlp.gate.weight"),
+    "moe.experts.w1": Place(f"mlp.experts.{EACH}.gate_proj.weight", Layout.LISTED),
+    "moe.experts.w2": Place(f"mlp.experts.{EACH}.down_proj.weight", Layout.LISTED),
+    "moe.experts.w3": Place(f"mlp.experts.{EACH}.up_proj.weight", Layout.LISTED),
+}
+
+
+def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
+    """Yield the key for the number of experts per token if a config.json asks for more experts than there are."""
+    chosen, count = described.get("num_experts_per_tok"), described.get("num_experts")
+    if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
+        yield "num_experts_per_tok"
+
+
+FORMAT = Format(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    ModelArgs,
+    {**ATTENTION, **NORMS, **_EXPERTS, **feed_forward("feed_forward", "mlp")},
+    settings={
+        "expert_dim": "moe_intermediate_size", "n_experts": "num_experts", "top_k": "num_experts_per_tok",
+        "moe_every": "decoder_sparse_step", "norm_weights": "norm_topk_prob",
+    },
+    omitted={"moe_every": 1, "norm_weights": False},
+    # Version 5 of the transformers package writes this name, published models have the other.
+    aliases={"num_local_experts": "num_experts"},
+    fixed={"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False, "mlp_only_layers": []},
+    unsupported=_unsupported,
+)  # fmt: skip

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from analyzers.memory.diff import Diff
-from analyzers.words import share, size, size_change
+from analyzers.words import size, size_change
 from workbench.present.table import Table, table
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
     rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
     heads = "address | bytes> | allocated at entry> | freed at entry> | category | source line"
     return table("Matching blocks", heads, rows, limit)
-
-
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:

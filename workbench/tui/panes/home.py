@@ -24,9 +24,8 @@ from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.sections import sections
 from workbench.present.table import filled
 from workbench.present.tables.run import file_list, rank_list
-from workbench.tui.widgets.common import CURSOR_KEYS
+from workbench.tui.widgets.common import CURSOR_KEYS, VerdictBanner
 from workbench.tui.widgets.tables import Grid, titled
-from workbench.tui.widgets.verdict_banner import VerdictBanner
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, ViewSwitcher
 
 TITLES = {

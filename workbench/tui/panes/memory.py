@@ -23,8 +23,7 @@ from workbench.tui.panes.memory_views import TITLES, Instant, MemoryViews
 from workbench.tui.panes.step_timeline import TimelineOfSteps, step_timeline
 from workbench.tui.picker import pick
 from workbench.tui.view_tabs import Searchable
-from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
+from workbench.tui.widgets.charts.memory_timeline import CursorBreakdown, MemoryTimeline, Part
 from workbench.tui.widgets.charts.stacked_chart import FAILURE
 from workbench.tui.widgets.common import call_on_new_size
 from workbench.tui.widgets.view_switcher import VIEW_KEYS

@@ -24,7 +24,7 @@ from workbench.present.tables.steps import steps_tables
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.picker import pick
-from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
+from workbench.tui.widgets.charts.memory_timeline import CursorBreakdown, Part
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.common import call_on_new_size
 from workbench.tui.widgets.tables import RowList, TableList

@@ -32,8 +32,7 @@ from workbench.present.tables.trace import (
 from workbench.present.tables.trace_rank import device_name
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.axes import TimeZoom
-from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
-from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.charts.gantt import DeviceMemoryChart, Gantt
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
 from workbench.tui.widgets.tables import ChangingTableList, Grid, RowList, TableList, highest_lines
 from workbench.tui.widgets.trees import CallTree

@@ -4,11 +4,17 @@ from collections.abc import Callable, Iterable
 from typing import TypedDict
 
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Static
 
+from analyzers.report import Report
+from workbench.colours import STATUS_SIGNS, STATUSES
+from workbench.console import clean
 from workbench.present.names import CUT
 
 # Cut texts that are too long for the screen.
@@ -98,3 +104,89 @@ SEARCH_KEYS: list[BindingType] = [
     Binding("N", "next_match(-1)", "Previous match", id="found.previous", show=False),
 ]
 """The keys of widgets that can be searched."""
+
+
+# A footer line with the keys that currently work.
+
+_ALWAYS = ("help", "quit")
+"""The ids of the keys that are shown on a screen of any width, before the key of the command palette."""
+
+
+class KeyLine(Static):
+    """A footer with the keys of the focused widget; keys that do not fit are left out.
+
+    Textual's own footer has a widget per key, which is slow to redraw.
+    """
+
+    DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: list[Text] = []
+        self._last = Text()
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._update_keys)
+        self._update_keys(self.screen)
+        call_on_new_size(self, self._lay_out)
+
+    def _update_keys(self, screen: Screen[object]) -> None:
+        """Show each action once, with its key; a click on an action has the same effect as the key."""
+        keys: dict[str, tuple[str | None, Text]] = {}
+        for _, binding, enabled, _ in screen.active_bindings.values():
+            if binding.show and enabled and binding.action not in keys:
+                click = Style(meta={"@click": f"app.simulate_key('{binding.key}')"})
+                key = (f" {self.app.get_key_display(binding)} ", Style(bold=True) + click)
+                keys[binding.action] = binding.id, Text.assemble(key, (f"{binding.description} ", click))
+        self._keys = [text for name, text in keys.values() if name not in _ALWAYS]
+        always = (text for name, text in keys.values() if name in _ALWAYS)
+        self._last = Text.assemble(*always, (" ^p ", "bold"), "Palette")
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        room = self.size.width - self._last.cell_len
+        self.update(Text.assemble(*_fitting(self._keys, room), self._last, no_wrap=True))
+
+
+def _fitting(keys: Iterable[Text], width: int) -> list[Text]:
+    """Return as many of the first `keys` as fit into `width` columns."""
+    shown = []
+    for key in keys:
+        width -= key.cell_len
+        if width < 0:
+            break
+        shown.append(key)
+    return shown
+
+
+# A banner with the verdict of a report, its reason, and the next step.
+
+
+class VerdictBanner(Static):
+    """The verdict, its reason, the next step and the missing evidence, as text that wraps."""
+
+    DEFAULT_CSS = "VerdictBanner { height: auto; padding: 0 1; border-left: thick $primary; }"
+
+    def __init__(self, report: Report[object]) -> None:
+        super().__init__(banner(report))
+        self.styles.border_left = ("thick", STATUSES[report.verdict.status])
+
+
+def banner(report: Report[object]) -> Text:
+    """Return the verdict, its reason, the next step and the missing evidence as text."""
+    verdict, first = report.verdict, report.lead()
+    colour = STATUSES[verdict.status]
+    lines = [
+        Text.assemble(
+            (f"{STATUS_SIGNS[verdict.status]} {clean(verdict.kind).replace('_', ' ')}  ", f"bold {colour}"),
+            (clean(verdict.sentence), "bold"),
+        )
+    ]
+    if first:
+        lines += [labelled("Why ", first.why), labelled("Next", first.next)]
+    lines += [labelled("Gap ", gap) for gap in verdict.missing]
+    return Text("\n").join(lines)
+
+
+def labelled(label: str, text: str) -> Text:
+    return Text.assemble((f"{label}  ", "dim"), clean(text))

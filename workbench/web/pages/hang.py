@@ -19,9 +19,19 @@ from workbench.present.collective_matrix import group_in_view, rank_states
 from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.figure import drawn
-from workbench.web.components.links import Elements, choice, labelled, not_recorded, prose, source_code, table
+from workbench.web.components.links import (
+    Elements,
+    Tab,
+    choice,
+    labelled,
+    not_recorded,
+    prose,
+    source_code,
+    table,
+    table_tab,
+    workspace,
+)
 from workbench.web.components.tree import FRAMES
-from workbench.web.components.workspace import Tab, table_tab, workspace
 from workbench.web.gestures import clicked_point
 from workbench.web.query import Query, address, number, parse_query
 from workbench.web.served_run import ServedRun

@@ -16,9 +16,8 @@ from workbench.axes import Span
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
 from workbench.web.components.figure import drawn, figure_of_tree, zoom_of
-from workbench.web.components.links import Elements, choice, not_recorded, picker, table
+from workbench.web.components.links import Elements, Tab, choice, not_recorded, picker, table, workspace
 from workbench.web.components.memory import rank_matrix
-from workbench.web.components.workspace import Tab, workspace
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.memory_instant import (
     changes_since,

@@ -18,8 +18,7 @@ from workbench.present.tables.snapshot import NO_STACK, block_history, entry_lis
 from workbench.web.components.comparison import bytes_waterfall
 from workbench.web.components.figure import ABOVE, drawn, plain, plain_layout
 from workbench.web.components.links import CellLink, Elements, choice, labelled, link, navigation, source_code, table
-from workbench.web.components.memory import category_bars, memory_tree
-from workbench.web.components.segment_map import segment_map
+from workbench.web.components.memory import category_bars, memory_tree, segment_map
 from workbench.web.components.tree import FRAMES, LEVELS, subtree
 from workbench.web.query import ADDRESS, GROUPINGS, MemoryQuery, Query, address, number
 from workbench.web.served_run import ServedRun

@@ -16,7 +16,7 @@ from workbench.axes import Span
 from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import Elements, choice, not_recorded, prose
+from workbench.web.components.links import Elements, choice, not_recorded, prose, table_tab, workspace
 from workbench.web.components.step_charts import (
     failed_step,
     loss_chart,
@@ -25,7 +25,6 @@ from workbench.web.components.step_charts import (
     phase_stack,
     step_durations,
 )
-from workbench.web.components.workspace import table_tab, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun

@@ -17,9 +17,18 @@ from workbench.axes import Span
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import Elements, choice, not_recorded, picker, prose, table
+from workbench.web.components.links import (
+    Elements,
+    Tab,
+    choice,
+    not_recorded,
+    picker,
+    prose,
+    selected,
+    table,
+    workspace,
+)
 from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, time_shares
-from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.pages.trace_details import (
     COLOURS,

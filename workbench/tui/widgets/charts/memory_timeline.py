@@ -3,18 +3,21 @@
 The peak and failed allocations are marked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
+from rich.text import Text
+from textual.widgets import Static
 
-from analyzers.words import size
+from analyzers.words import share, size
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
+from workbench.present.sparkline import bar
 from workbench.tui.widgets.charts.axes import Unit, round_distance
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
-from workbench.tui.widgets.common import WidgetOptions
+from workbench.tui.widgets.common import WidgetOptions, wrapped
 
 _TICK_COLUMNS = 7
 """The columns of a chart for the label of each step."""
@@ -125,3 +128,59 @@ class AllocatedByTimeline(StackedChart):
         row = self.instants.iloc[max(0, self.cursor)]
         parts = (f"{clean(name)}: {size(int(row[name]))}" for name in self.names)
         return [f"entry {int(row['entry'])}", f"{size(int(row['allocated']))} allocated", *parts]
+
+
+# A list next to or below a chart, with the parts of the value at the cursor, such as bytes by category.
+
+WIDE = 110
+"""The screen width, in columns, from which on the parts are listed next to the chart."""
+SMALLEST_SHARE = 0.005
+
+
+class Part(NamedTuple):
+    """A part of a total, such as a category of memory: its name, its colour, and its value in the unit of the total."""
+
+    name: str
+    value: float
+    colour: str
+
+
+class CursorBreakdown(Static):
+    """The parts of the value at a chart's cursor, largest first; on a narrow screen they are below the chart."""
+
+    def show(self, head: str, parts: Sequence[Part], written: Callable[[float], str]) -> None:
+        """Show the heading `head` and all parts that are not zero; `written` formats a value with its unit."""
+        ranked = sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
+        title = Text(head, style="bold")
+        if self.app.size.width >= WIDE:
+            self.update(beside(title, ranked, written))
+        else:
+            self.update(below(title, ranked, written, self.size.width or self.app.size.width - 2))
+
+
+def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
+    """Return a heading and a line for each part: name, bar, value and share."""
+    total = sum(part.value for part in parts)
+    lines = (
+        Text.assemble(
+            f"{clean(part.name)[:15]:<16}",
+            (bar(part.value, total, 10).ljust(10), part.colour),
+            f" {written(part.value):>10} {share(part.value, total):>7}",
+        )
+        for part in parts
+    )
+    return Text("\n").join([head, *lines])
+
+
+def below(head: Text, parts: Sequence[Part], written: Callable[[float], str], width: int) -> Text:
+    """Return the parts as a legend below the chart, in lines of `width` characters.
+
+    The heading `head` comes first, then colour, name and value of each part; `written` formats a value.
+    """
+    total = sum(part.value for part in parts)
+    pieces = (
+        Text.assemble(("█", part.colour), f" {clean(part.name)} {written(part.value)}")
+        for part in parts
+        if part.value >= SMALLEST_SHARE * total
+    )
+    return wrapped([head, *pieces], width)
