@@ -3,6 +3,7 @@
 Text, JSON, Markdown, HTML, terminal and web show the same ids and numbers because all of them read this object.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -215,8 +216,10 @@ def numbers_in(finding: Finding) -> list[str]:
 def _evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
     """Return the evidence of a finding; if several findings are combined (`several`), each text has its rank."""
     rank = f"rank {finding.ranks[0]}" if len(finding.ranks) == 1 and several else ""
+    # The fact of rank 1 about rank 12 begins with "rank 1", too.
+    is_named = re.compile(rf"{rank}\b" if rank else "")
     return [
-        fact if fact.text.startswith(rank) else msgspec.structs.replace(fact, text=f"{rank}: {fact.text}")
+        fact if is_named.match(fact.text) else msgspec.structs.replace(fact, text=f"{rank}: {fact.text}")
         for fact in finding.evidence
     ]
 
