@@ -8,8 +8,8 @@ from benchmarks.finding_costs import FAILED, costs, recorded, snapshots
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        (snapshots("plain"), "file.pickle", {"training_loop.training_loop", "leaks.growing_stacks", "savings.savings"}),
-        (FAILED, "file.pickle", {"oom.last_oom", "savings.savings"}),
+        (snapshots("plain"), "file.pickle", {"training_loop.training_loop", "leaks.growing_stacks", "scenarios.savings"}),
+        (FAILED, "file.pickle", {"oom.last_oom", "scenarios.savings"}),
         (recorded("gloo"), "trace.json.gz", {"waits.causes", "communication.parts"}),
     ],
     ids=["snapshot", "failed request", "trace"],
