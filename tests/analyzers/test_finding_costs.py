@@ -8,7 +8,11 @@ from benchmarks.finding_costs import FAILED, costs, recorded, snapshots
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        (snapshots("plain"), "file.pickle", {"training_loop.training_loop", "leaks.growing_stacks", "scenarios.savings"}),
+        (
+            snapshots("plain"),
+            "file.pickle",
+            {"training_loop.training_loop", "leaks.growing_stacks", "scenarios.savings"},
+        ),
         (FAILED, "file.pickle", {"oom.last_oom", "scenarios.savings"}),
         (recorded("gloo"), "trace.json.gz", {"waits.causes", "communication.parts"}),
     ],
