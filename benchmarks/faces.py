@@ -21,12 +21,12 @@ from typing import Any
 
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
 from benchmarks.snapshots import write
-from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import RunSubject
+from workbench.tui.subject import Subject, subject_of
 from workbench.tui.terminal_app import leave_searches_to_idle_times
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 
@@ -63,7 +63,7 @@ class Painted(WorkbenchApp):
 
     CSS_PATH = Path(inspect.getfile(WorkbenchApp)).with_name("workbench.tcss")
 
-    def __init__(self, case: RunSubject) -> None:
+    def __init__(self, case: Subject) -> None:
         super().__init__(case)
         self.painted = asyncio.Event()
 
@@ -75,7 +75,7 @@ class Painted(WorkbenchApp):
 @contextlib.asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[tuple[Painted, Any, Watch]]:
     run = discover(path)
-    app, watch = Painted(RunSubject(run, room_for(run), Options())), Watch()
+    app, watch = Painted(subject_of(run, room_for(run), Options())), Watch()
     task = asyncio.create_task(watch.run())
     async with app.run_test(size=SIZE) as pilot:
         yield app, pilot, watch

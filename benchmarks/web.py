@@ -5,6 +5,10 @@
 Wall time from the request, or from the gesture, until the new picture is in the page; the cache is warm, as it is after
 the first opening. Prints the median and the worst of several times, and what the page asked of the network. Of the
 timeline it prints how many frames a second are drawn while all events are visible and move, and while the view zooms
+from analyzers.memory import MemoryData
+from analyzers.traces import TraceData
+from analyzers.traces import TraceData
+from analyzers.memory import MemoryData
 from all to a hundred-thousandth and back; Chromium has no GPU, so that its software renderer draws them.
 """
 
@@ -22,11 +26,13 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 from werkzeug.serving import make_server
 
+from analyzers.memory import MemoryData
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
+from analyzers.traces import TraceData
 from benchmarks import traced_job
 from benchmarks.snapshots import write
-from workbench.ask import room_for
 from workbench.web.app import make_app
 from workbench.web.served_run import served_run
 
@@ -66,7 +72,7 @@ def served(path: Path) -> Iterator[tuple[str, int]]:
     view = served_run(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    memory, trace = view.rooms.memory, view.rooms.trace
+    memory, trace = view.data(MemoryData), view.data(TraceData)
     ends = [device.entries for device in memory.devices] if memory else [rank.span_ns for rank in trace.ranks]
     yield f"http://127.0.0.1:{server.port}", max(ends)
     server.shutdown()

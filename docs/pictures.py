@@ -16,9 +16,9 @@ from textual.pilot import Pilot
 from werkzeug.serving import make_server
 
 from analyzers import compare
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import subject_of
 from workbench.watch.app import WatchApp

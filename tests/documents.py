@@ -51,12 +51,12 @@ def recorded() -> list[Path]:
 def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`folder/analyzer`, document) for every analyzer that has data of a recorded run."""
     from analyzers.errors import WorkbenchError
+    from analyzers.rooms import JOINED, ROOMS, ask
     from analyzers.run import discover
     from analyzers.store import Options
-    from workbench.ask import JOINED, ROOMS, ask
 
     run = discover(folder)
-    for door in (*ROOMS, JOINED):
+    for door in (*(name for name, room in ROOMS.items() if room.kinds), JOINED):
         try:
             report = ask(door, run, Options())
         except WorkbenchError:

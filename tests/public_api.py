@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from finding_ids import PACKAGES as PACKAGES_OF_PROJECT
@@ -129,12 +129,13 @@ def command_line() -> Iterator[tuple[str, str]]:
 def documents() -> Iterator[tuple[str, str]]:
     """Yield each value of each JSON document by its path, with its type; the parts of all documents only once."""
     from analyzers.report import json_schema
-    from workbench.commands.schema import DOCUMENTS
+    from workbench.commands.schema import document_type
+    from workbench.rooms import FACES, data_type
 
     # A document that has another one inside names it, and does not repeat it.
-    whole = {str(get_args(report)[0].__name__): name for name, report in DOCUMENTS.items()}
-    for name, report in DOCUMENTS.items():
-        schema = json_schema(report)
+    whole = {data_type(name).__name__: name for name in FACES}
+    for name in FACES:
+        schema = json_schema(document_type(name))
         definitions = schema["$defs"]
         head = definitions[schema["$ref"].rpartition("/")[2]]
         common = {key: value for key, value in head["properties"].items() if key != "data"}

@@ -2,11 +2,11 @@
 
 import pytest
 
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
 from benchmarks.hostile.artefacts import KINDS
 from benchmarks.hostile.views import timed_views
-from workbench.ask import ask, room_for
 
 CHEAP = ["dump_of_the_last_rank", "dumps_in_a_long_ring", "dump_of_a_deep_stack", "trace_of_one_correlation"]
 

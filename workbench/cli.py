@@ -9,7 +9,7 @@ from workbench.command_options import options as opt
 from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions, ProveCommand
 from workbench.command_options.options import TokenOptions, spread_groups
 from workbench.command_options.start_help import StartGroup
-from workbench.command_options.value_names import DOCUMENTS, INCIDENTS, PLANNED_DEVICES, one_of
+from workbench.command_options.value_names import INCIDENTS, PLANNED_DEVICES, one_of
 from workbench.config_commands import PASS_ON, config_app
 
 EPILOG = (
@@ -442,9 +442,9 @@ def parity(
     answer again: workbench inspect FOLDER.
     """
     from analyzers.errors import Exit
-    from workbench.ask import PARITY
+    from analyzers.rooms import PARITY
     from workbench.command_options.options import StepReadOptions
-    from workbench.commands.analyse import answer
+    from workbench.commands.answers import answer
     from workbench.commands.parity import Comparison, compare_meshes, variant
     from workbench.launch.environment import for_command
     from workbench.launch.plan import Request
@@ -535,13 +535,20 @@ def capabilities(as_json: opt.Json = False) -> None:
     print(of(app).json().decode() if as_json else skill(), end="\n" if as_json else "")
 
 
+def _documents(incomplete: str) -> list[str]:
+    """Return the names of the documents that begin with the typed text; the list needs more imports than `--help`."""
+    from workbench.rooms import FACES
+
+    return one_of(*FACES)(incomplete)
+
+
 @app.command(rich_help_panel=HELP)
 def schema(
     name: Annotated[
         str | None,
         typer.Argument(
             help="memory, hang, trace, steps, incident, ...; without a name, all names.",
-            autocompletion=one_of(*DOCUMENTS),
+            autocompletion=_documents,
         ),
     ] = None,
 ) -> None:

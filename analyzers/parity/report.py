@@ -209,6 +209,16 @@ def read_runs(folder: Path) -> tuple[list[NamedRun], float]:
     return [NamedRun(run.name, folder / run.folder) for run in meshes.runs], meshes.tolerance
 
 
+def analyze_folder(run: Run, options: store.Options | None = None) -> Report[ParityData]:
+    """Return a report on the runs that a folder of `workbench parity` lists.
+
+    Raises:
+        InputError: The list is missing or damaged, or one of its folders holds no run.
+    """
+    runs, tolerance = read_runs(run.root)
+    return analyze(runs, options, tolerance)
+
+
 # Find the tensor of a recorded run whose norm jumped first: where a spike of the loss began.
 #
 # `debug.record_values` and `recorders.record_tensors` record the tensors that are read here. A tensor jumps in a step

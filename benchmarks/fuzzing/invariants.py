@@ -14,10 +14,10 @@ import msgspec
 from analyzers import compare
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
+from analyzers.rooms import JOINED, ask, room_for
 from analyzers.run import Run, discover
 from analyzers.store import Options
 from benchmarks.fuzzing.mutations import MARKUP
-from workbench.ask import JOINED, ask, room_for
 from workbench.command_options.options import Format
 from workbench.console import INVISIBLE
 from workbench.present import render
@@ -86,15 +86,15 @@ def check_pages(folder: Path) -> str:
     """Build each page of the dashboard as the JSON that the browser gets."""
     from dash._utils import to_json
 
-    from workbench.web.app import LAYOUTS
+    from workbench.web.app import PAGES
     from workbench.web.query import parse_query
     from workbench.web.served_run import served_run
 
     run = discover(folder)
     served = served_run(run, room_for(run), Options(jobs=1), trusted=False)
-    for name, layout in LAYOUTS.items():
-        if name not in ("compare", "source") and (name in ("", "config") or name in served.rooms.names):
-            check_components(json.loads(to_json(layout(served, parse_query("")))))
+    for name, page in PAGES.items():
+        if name not in ("compare", "source") and (name in ("", "config") or name in served.rooms):
+            check_components(json.loads(to_json(page.layout(served, parse_query("")))))
     return "pages"
 
 
@@ -124,9 +124,9 @@ def check_terminal(folder: Path, rng: random.Random) -> str:
 
 async def walk_through(run: Run, size: tuple[int, int], keys: Sequence[str]) -> None:
     from workbench.tui.app import WorkbenchApp
-    from workbench.tui.subject import RunSubject
+    from workbench.tui.subject import subject_of
 
-    app = WorkbenchApp(RunSubject(run, room_for(run) if room_for(run) != JOINED else JOINED, Options(jobs=1)))
+    app = WorkbenchApp(subject_of(run, room_for(run) if room_for(run) != JOINED else JOINED, Options(jobs=1)))
     async with app.run_test(size=size) as pilot:
         for key in ("", "1", "2", "3", "4", "5", "6", "7", *keys):
             if not app.is_running:  # an input that is refused ends the app with its error

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
 from benchmarks.fuzzing.invariants import check_components, check_screen
-from workbench.ask import room_for
 from workbench.web.query import address, parse_query
 from workbench.web.served_run import served_run
 
@@ -47,15 +47,15 @@ def timed_pages(folder: Path) -> dict[str, float]:
     """Request each page of the dashboard from its server, like a browser, follow its links to tabs and other choices,
     and return {address: seconds}.
     """
-    from workbench.web.app import LAYOUTS, make_app
+    from workbench.web.app import PAGES, make_app
 
     run, began = discover(folder), time.monotonic()
     served = served_run(run, room_for(run), Options(jobs=1))
     took = {"the report": time.monotonic() - began}
     client = make_app(served).server.test_client()
     [turn] = [one for one in client.get("/_dash-dependencies").json if "page.children" in one["output"]]
-    for name in LAYOUTS:
-        if name in ("", "config", "source") or name in served.rooms.names:
+    for name in PAGES:
+        if name in ("", "config", "source") or name in served.rooms:
             took |= timed_addresses(client, turn, name)
     for name in ("json", "md", "html"):
         began = time.monotonic()
@@ -130,10 +130,10 @@ def outputs_of(joined: str) -> list[str]:
 async def timed_screens(folder: Path) -> dict[str, float]:
     """Open each view of the terminal app, press keys that zoom and descend, and return {view: seconds}."""
     from workbench.tui.app import WorkbenchApp
-    from workbench.tui.subject import RunSubject
+    from workbench.tui.subject import subject_of
 
     run = discover(folder)
-    subject = RunSubject(run, room_for(run), Options(jobs=1))
+    subject = subject_of(run, room_for(run), Options(jobs=1))
     app, took = WorkbenchApp(subject), {}
     async with app.run_test(size=SCREEN) as pilot:
         took["the report"] = await timed_keys(app, pilot, "")

@@ -111,12 +111,12 @@ TERMINAL = """
 import asyncio, pathlib, sys
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import JOINED
+from analyzers.rooms import JOINED
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import RunSubject
+from workbench.tui.subject import subject_of
 
 async def main():
-    app = WorkbenchApp(RunSubject(discover(pathlib.Path(sys.argv[1])), JOINED, Options()))
+    app = WorkbenchApp(subject_of(discover(pathlib.Path(sys.argv[1])), JOINED, Options()))
     async with app.run_test(size=(120, 40)) as pilot:
         for key in "12345678":
             await pilot.press(key)

@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from analyzers.errors import WorkbenchError
+from analyzers.rooms import JOINED, ask
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import JOINED, ask
 from workbench.command_options.options import Format
 from workbench.present import render
 

@@ -15,9 +15,9 @@ from analyzers import limits
 from analyzers.errors import LimitExceeded
 from analyzers.files import read_whole
 from analyzers.limits import OutOfTime, limited, limited_time
+from analyzers.rooms import JOINED, ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import JOINED, ask, room_for
 
 LITTLE = 256 << 20
 RANKS = 12_000

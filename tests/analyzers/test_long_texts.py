@@ -8,9 +8,9 @@ import time
 import pytest
 
 from analyzers import words
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import ask, room_for
 from workbench.command_options.options import Format
 from workbench.present import render
 

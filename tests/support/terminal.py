@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import subject_of
 

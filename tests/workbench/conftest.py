@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from dashboard import BROWSER, FOLDER, PATIENCE_MS, TOKEN
 
+from analyzers.rooms import room_for
 from analyzers.run import Run, discover
 from analyzers.store import Options
-from workbench.ask import room_for
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

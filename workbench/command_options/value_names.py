@@ -23,28 +23,6 @@ INCIDENTS = (
     "straggler_gc",
     "nan",
 )
-DOCUMENTS = (
-    "memory",
-    "hang",
-    "trace",
-    "steps",
-    "logs",
-    "incident",
-    "compare",
-    "parity",
-    "bisect",
-    "estimate",
-    "plan",
-    "proof",
-    "rerun",
-    "tokens",
-    "doctor",
-    "capabilities",
-)
-"""The names of documents that `workbench schema` knows, listed here for the completion of commands.
-
-The module of `schema` imports all analyzers, which takes longer than a key press.
-"""
 MODELS = ("llama3", "llama4", "qwen3", "qwen3_moe", "deepseek_v3")
 PLANNED_DEVICES = ("a100", "h100", "h200", "b200", "mi300x", "cpu")
 

@@ -10,10 +10,10 @@ import msgspec
 from analyzers.errors import Exit, InputError
 from analyzers.files import json_bytes
 from analyzers.report import Report
-from analyzers.run import Run, discover, newest_step, selected
+from analyzers.rooms import ask, find_run, limited_to, required_files, room_for
+from analyzers.run import Kind, Run, discover, newest_step, selected
 from analyzers.store import Options
 from analyzers.worker_pool import WorkerPool
-from workbench.ask import ROOMS, ask, find_run, limited_to, memory_report, required_files, room_for, trace_report
 from workbench.command_options.options import (
     DocumentOptions,
     FailOn,
@@ -23,7 +23,7 @@ from workbench.command_options.options import (
     StepReadOptions,
     TraceReadOptions,
 )
-from workbench.commands.kept_reports import KeptReport, keep, key_of, may_change
+from workbench.commands.kept_reports import KeptReport
 from workbench.commands.output import deliver, refusing_to_overwrite
 from workbench.commands.prove.permission import Permission
 from workbench.console import note
@@ -49,7 +49,7 @@ class MemoryTables:
     changes: str | None
 
 
-def _reader_options(read: ReadOptions) -> Options:
+def reader_options(read: ReadOptions) -> Options:
     """Return the options for the analyzers that correspond to command-line options."""
     step = read.step if isinstance(read, StepReadOptions) else None
     peak = read.peak_tflops if isinstance(read, TraceReadOptions) else None
@@ -112,40 +112,9 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
     return int(float(match[1]) * (1 << UNITS[match[2].upper()]))
 
 
-def answer(
-    room: str | None,
-    paths: Sequence[Path],
-    read: ReadOptions,
-    show: ShowOptions,
-    fail_on: FailOn | None,
-    key: str | None = None,
-) -> Exit:
-    """Analyse the files at the paths, and open an app or print the report, as `show` says.
-
-    `room` is the name of the analyzer, such as "memory"; None lets the files decide. The exit status says whether a
-    finding is at least as severe as `fail_on`. `key` is the report's name in the cache; None means that it is not
-    stored.
-    """
-    options, run = _reader_options(read), find_run(paths)
-    room_asked, room = room, room or room_for(run)
-    if show.interactive:
-        return open_app(run, room, options)
-    if show.web:
-        from workbench.web.server import serve_report
-
-        serve_report(run, room, options)
-        return Exit.OK
-    with shown_progress(options, run) as options:
-        report = ask(room, run, options)
-    # Files that changed during the analysis have another key now.
-    if key and not may_change(report, run) and key == key_of(room_asked, paths, read):
-        keep(key, _kept_report(report, run))
-    return deliver(report, show, run, fail_on)
-
-
-def _kept_report(report: Report[object], run: Run) -> KeptReport:
+def kept_report(report: Report[object], run: Run) -> KeptReport:
     """Return a report in the form in which it is stored in the cache."""
-    from workbench.present.sections import sections
+    from workbench.present.table import sections
     from workbench.present.text import more
 
     with_json_data: Report[msgspec.Raw] = Report(
@@ -179,13 +148,13 @@ def memory_with_tables(
     paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, tables: MemoryTables, fail_on: FailOn | None
 ) -> Exit:
     """Print or write the memory report, with the tables of `--breakdown` and `--what-if`."""
-    from analyzers.memory import extend
+    from analyzers import memory
 
-    options, run = _reader_options(read), find_run(paths)
-    snapshots = required_files(run, *ROOMS["memory"])
+    options, run = reader_options(read), find_run(paths)
+    snapshots = required_files(run, Kind.SNAPSHOT)
     with shown_progress(options, run) as options, limited_to(options, run):
-        report = memory_report(run, options)
-        whole = extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
+        report = memory.analyze(snapshots, options)
+        whole = memory.extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
     return deliver(whole, document, run, fail_on)
 
 
@@ -204,9 +173,9 @@ def prove_advice(
     from workbench.commands.prove.around_step import broken_step, run_again
     from workbench.commands.prove.command import prove
 
-    run, options = find_run(paths), _reader_options(read)
+    run, options = find_run(paths), reader_options(read)
     event = None if _failed_to_allocate(run, options) else broken_step(run, options)
-    if event is None and not run.of(*ROOMS["memory"]):
+    if event is None and not run.of(Kind.SNAPSHOT):
         raise InputError(
             "--prove: no memory snapshot shows a failed allocation, and no step log a NaN or a spike of the loss",
             "give the folder of a run of which one does; failed allocations are recorded by themselves on CUDA, and by "
@@ -218,22 +187,23 @@ def prove_advice(
 
 def _failed_to_allocate(run: Run, options: Options) -> bool:
     """Return whether the memory snapshots of a run show a failed allocation, or memory close to the limit."""
+    from analyzers import memory
     from workbench.commands.prove.recorded_run import FINDINGS
 
-    if not run.of(*ROOMS["memory"]):
-        return False
-    return any(finding.id in FINDINGS for finding in memory_report(run, options).findings)
+    snapshots = run.of(Kind.SNAPSHOT)
+    return bool(snapshots) and any(one.id in FINDINGS for one in memory.analyze(snapshots, options).findings)
 
 
 def trace_with_critical_path(
     paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None
 ) -> Exit:
     """Print or write the trace report, including the critical path."""
-    from analyzers.traces import with_critical_path
+    from analyzers import traces
 
-    options, run = _reader_options(read), find_run(paths)
+    options, run = reader_options(read), find_run(paths)
     with shown_progress(options, run) as options, limited_to(options, run):
-        report = with_critical_path(trace_report(run, options), options)
+        files = required_files(run, Kind.TRACE)
+        report = traces.with_critical_path(traces.analyze(files, options), options)
     return deliver(report, document, run, fail_on)
 
 
@@ -241,8 +211,8 @@ def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, for
     """Write the traces of all ranks, for the last recorded step, to one file that Perfetto can open."""
     from analyzers.traces.perfetto import export
 
-    options = _reader_options(read)
-    traces = required_files(find_run(paths), *ROOMS["trace"])
+    options = reader_options(read)
+    traces = required_files(find_run(paths), Kind.TRACE)
     with refusing_to_overwrite(target, force=force):
         count = export(newest_step(selected(traces, options.rank, options.step)), target, options)
     note(f"wrote {count} events to {target}: open it at https://ui.perfetto.dev")
@@ -264,9 +234,9 @@ def compare_runs(
     # `--fail-on` is for scripts, which want an exit status and no app.
     if show.interactive and not fail_on:
         from workbench.tui.app import open_app
-        from workbench.tui.subject import ComparisonSubject
+        from workbench.tui.subject import comparison
 
-        open_app(ComparisonSubject(*runs, options))
+        open_app(comparison(*runs, options))
         return Exit.OK
     with shown_progress(options, *runs) as options, limited_to(options, *runs):
         report = compare.analyze(*runs, options, gate.limits)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analyzers.errors import Exit
+from analyzers.rooms import ask, find_run, room_for
 from workbench.command_options.options import FailOn, Format, ReadOptions, ShowOptions
 from workbench.commands import kept_reports
-from workbench.commands.output import exit_status, output_format
+from workbench.commands.output import deliver, exit_status, output_format
 from workbench.one_thread import one_blas_thread
 
 
@@ -19,18 +20,33 @@ def answer(
 ) -> Exit:
     """Analyse the files at the paths, and open an app or print the report, as `show` says.
 
-    `room` is the name of the analyzer, such as "memory"; None lets the files decide. The exit status says whether a
+    `room` is the name of a room, such as "memory"; None lets the files decide. The exit status says whether a
     finding is at least as severe as `fail_on`.
     """
     key = kept_reports.key_of(room, paths, read) if _is_kept_form(show) else None
     kept = kept_reports.find(key) if key else None
-    if kept is None:
-        with one_blas_thread():
-            from workbench.commands import analyse
+    if kept:
+        sys.stdout.write(printed(kept, output_format(show)))
+        return exit_status(kept.report, fail_on)
+    with one_blas_thread():
+        from workbench.commands import analyse
+    from workbench.progress import shown_progress
 
-        return analyse.answer(room, paths, read, show, fail_on, key)
-    sys.stdout.write(printed(kept, output_format(show)))
-    return exit_status(kept.report, fail_on)
+    options, run = analyse.reader_options(read), find_run(paths)
+    name = room or room_for(run)
+    if show.interactive:
+        return analyse.open_app(run, name, options)
+    if show.web:
+        from workbench.web.server import serve_report
+
+        serve_report(run, name, options)
+        return Exit.OK
+    with shown_progress(options, run) as options:
+        report = ask(name, run, options)
+    # Files that changed during the analysis have another key now.
+    if key and not kept_reports.may_change(report, run) and key == kept_reports.key_of(room, paths, read):
+        kept_reports.keep(key, analyse.kept_report(report, run))
+    return deliver(report, show, run, fail_on)
 
 
 def _is_kept_form(show: ShowOptions) -> bool:

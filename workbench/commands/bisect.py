@@ -4,9 +4,9 @@ from pathlib import Path
 
 from analyzers import parity
 from analyzers.errors import Exit
+from analyzers.rooms import limited_to
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import limited_to
 from workbench.command_options.options import FailOn, ShowOptions
 from workbench.commands.output import deliver
 from workbench.progress import shown_progress
@@ -21,9 +21,9 @@ def bisect(a: Path, b: Path, show: ShowOptions, tolerance: float | None, fail_on
     options, runs = Options(), (discover(a), discover(b))
     if show.interactive and not fail_on:
         from workbench.tui.app import open_app
-        from workbench.tui.subject import BisectSubject
+        from workbench.tui.subject import bisection
 
-        open_app(BisectSubject(*runs, options, tolerance))
+        open_app(bisection(*runs, options, tolerance))
         return Exit.OK
     with shown_progress(options, *runs) as options, limited_to(options, *runs):
         report = parity.bisect(*runs, options, tolerance)

@@ -1,7 +1,7 @@
 """Implement `workbench capabilities`: describe all commands for scripts, read from the functions that declare them."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from importlib.resources import files
 from inspect import signature
@@ -16,21 +16,7 @@ from analyzers.errors import Exit
 from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import ANALYSED, Kind
 from workbench.colours import CATEGORIES
-
-DOCUMENT_OF = {
-    "inspect": "incident",
-    "hang": "hang",
-    "trace": "trace",
-    "steps": "steps",
-    "compare": "compare",
-    "estimate": "estimate",
-    "plan": "plan",
-    "tokens": "tokens",
-    "doctor": "doctor",
-    "capabilities": "capabilities",
-    "config explain": "config",
-}
-"""{command: the document that it prints with `--json`, by its name in `workbench schema`}."""
+from workbench.rooms import FACES
 
 TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "boolean", Path: "path"}
 
@@ -88,7 +74,7 @@ class CapabilitiesData(msgspec.Struct, frozen=True):
 
 def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
     """Return a report that describes all commands of the command line `app`."""
-    commands = list(_describe_commands(app))
+    commands = list(_describe_commands(app, documents_of_commands()))
     data = CapabilitiesData(
         commands=commands,
         kinds=list(Kind),
@@ -108,8 +94,16 @@ def skill() -> str:
     return files("workbench").joinpath("SKILL.md").read_text(encoding="utf-8")
 
 
-def _describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
-    """Yield every command of an application; `prefix` is the group of a command, such as `config` in `config show`."""
+def documents_of_commands() -> dict[str, str]:
+    """Return {command: the document that it prints with `--json`, by its name in `workbench schema`}."""
+    return {faces.command: name for name, faces in FACES.items() if faces.command} | {"config explain": "config"}
+
+
+def _describe_commands(app: typer.Typer, documents: Mapping[str, str], prefix: str = "") -> Iterator[Command]:
+    """Yield every command of an application; `prefix` is the group of a command, such as `config` in `config show`.
+
+    `documents` has the document that each command prints.
+    """
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
         name = f"{prefix}{info.name or info.callback.__name__}"
@@ -119,10 +113,10 @@ def _describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
         options = parameters(info.callback)
         words = ["workbench", name, info.options_metavar or "[OPTIONS]", *map(argument, options)]
         usage = " ".join(word for word in words if word)
-        yield Command(name, summary, options, DOCUMENT_OF.get(name), usage, details)
+        yield Command(name, summary, options, documents.get(name), usage, details)
     for group in app.registered_groups:
         assert group.typer_instance is not None, "a group is registered with its application"
-        yield from _describe_commands(group.typer_instance, f"{group.name} ")
+        yield from _describe_commands(group.typer_instance, documents, f"{group.name} ")
 
 
 def argument(parameter: Parameter) -> str:

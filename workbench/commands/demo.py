@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from analyzers.errors import Exit
+from analyzers.rooms import JOINED, ask
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import JOINED, ask
 from workbench.command_options.options import Format, on_terminal
 from workbench.command_options.value_names import INCIDENTS
 from workbench.commands.analyse import open_folder

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from analyzers.errors import Exit, WorkbenchError
 from analyzers.report import Severity
+from analyzers.rooms import JOINED, ask
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import quantity
-from workbench.ask import JOINED, ask
 from workbench.clashes import clashes
 from workbench.command_options.options import Format, Scheduler
 from workbench.console import clean, complain, note

@@ -6,6 +6,7 @@ import pandas as pd
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Group, HangData
+from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.words import ranks_label
@@ -36,7 +37,7 @@ STYLE = """
 """The CSS rules of the cells; the class of a cell is the hue of its state."""
 
 
-def collective_states(data: HangData, run: Run) -> Iterator[str]:
+def collective_states(data: HangData, _report: Report[object], run: Run) -> Iterator[str]:
     """Yield the HTML figure of the states of the last collectives of the process group that hangs."""
     if not data.groups or not data.culprits:
         return

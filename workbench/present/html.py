@@ -1,14 +1,18 @@
 """Render a report as a single HTML file without scripts or external files, so that it can be mailed or archived."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+
+from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report
+from analyzers.rooms import imported
 from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
 from workbench.present.collective_matrix import STYLE as MATRIX_STYLE
 from workbench.present.figure import prose, text
-from workbench.present.sections import sections
-from workbench.present.svg_charts import charts
-from workbench.present.table import Table
+from workbench.present.table import Table, sections
+from workbench.rooms import FACES, data_by_room
 
 # Printed colours are forced on: a browser leaves out backgrounds, and with them the meaning of the charts.
 STYLE = """
@@ -73,6 +77,18 @@ def document(report: Report[object], run: Run) -> str:
         version=text(report.version),
         body="\n".join(body),
     )
+
+
+def charts(report: Report[object], run: Run) -> Iterator[str]:
+    """Yield the HTML figures of a report, if the files of the run still exist.
+
+    Those of a hang come first if the verdict is about it.
+    """
+    lead = report.lead()
+    hangs = lead is not None and lead.id.startswith("hang.")
+    for room, data in sorted(data_by_room(report).items(), key=lambda item: not (hangs and item[0] == "hang")):
+        with suppress(WorkbenchError):  # the tables stand without it
+            yield from imported(place)(data, report, run) if (place := FACES[room].charts) else ()
 
 
 def card(finding: Finding) -> str:

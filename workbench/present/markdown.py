@@ -7,8 +7,7 @@ from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import STATUS_SIGNS
 from workbench.console import clean
-from workbench.present.sections import sections
-from workbench.present.table import Table
+from workbench.present.table import Table, sections
 
 
 def document(report: Report[object], run: Run) -> str:

@@ -11,7 +11,8 @@ from analyzers.parity import BisectData, report
 from analyzers.parity.bisect_report import first_step, operation_table, step_table
 from analyzers.parity.findings import CURVE_NAMES, value_name_of
 from analyzers.parity.model import Curve, ParityData, ValueKind
-from analyzers.run import discover
+from analyzers.report import Report
+from analyzers.run import Run, discover
 from analyzers.store import Options
 from analyzers.words import figures, relative
 from workbench.axes import Tick, tick_distance
@@ -179,12 +180,12 @@ LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MOST_STEPS = 6
 
 
-def parity_charts(data: ParityData) -> Iterator[str]:
+def parity_charts(data: ParityData, _report: Report[object], _run: Run) -> Iterator[str]:
     """Yield the HTML figures of a parity report: the curves of all runs, and their differences from the first run's."""
     yield from filter(None, map(line_chart, all_lines(data)))
 
 
-def bisect_charts(data: BisectData) -> Iterator[str]:
+def bisect_charts(data: BisectData, _report: Report[object], _run: Run) -> Iterator[str]:
     """Yield the HTML figures of two recorded runs: the differences by operation of the first step that differs, and by
     step.
 

@@ -1,32 +1,22 @@
-"""Draw the charts of a standalone HTML page as inline SVG without scripts; the terminal app draws the same data."""
+"""Draw memory and steps as inline SVG for a standalone HTML page, without scripts; the terminal app draws the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from analyzers.errors import WorkbenchError
 from analyzers.memory import views as memory_views
 from analyzers.memory.model import Device, MemoryData, Oom
-from analyzers.parity import BisectData, ParityData
 from analyzers.report import Report
-from analyzers.run import Artefact, Run
+from analyzers.run import TIMED, Artefact, Run
 from analyzers.steps import views as step_views
 from analyzers.steps.model import StepsData
-from analyzers.tokens import TokensData
 from analyzers.words import duration, size
-from workbench.ask import ROOMS
 from workbench.axes import StepMarks, Tick, apart, byte_marks, duration_marks, tick_distance
 from workbench.colours import CATEGORIES, css_category, css_phase
-from workbench.present.collective_matrix import collective_states
 from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
 from workbench.present.names import phase_title
-from workbench.present.parity_lines import bisect_charts, parity_charts
-from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
-from workbench.present.token_flow import token_figures
 
 BUCKETS = 450
 _STEPS_AT_MOST = 450
@@ -40,33 +30,6 @@ _ANGLES = (0, 45, 135)
 
 StepStart = tuple[int, float]
 """The start of a step, as (number of the step, trace entry)."""
-
-
-def charts(report: Report[object], run: Run) -> Iterator[str]:
-    """Yield the HTML figures of a report.
-
-    A parity report has charts of its curves, that of two recorded runs has their differences, a report on tokens its
-    sequences. Other reports have charts of the collectives of a hang, of memory and of step phases, if the files of the
-    run still exist; those of a hang come first if the verdict is about it.
-    """
-    if isinstance(report.data, ParityData):
-        yield from parity_charts(report.data)
-        return
-    if isinstance(report.data, BisectData):
-        with suppress(WorkbenchError):
-            yield from bisect_charts(report.data)
-        return
-    if isinstance(report.data, TokensData):
-        yield from token_figures(report.data.rows if report.data.statistics else [])
-        return
-    rooms, lead = room_data(report), report.lead()
-    hang = partial(collective_states, rooms.hang, run) if rooms.hang else None
-    memory = partial(memory_chart, rooms.memory, report, run) if rooms.memory else None
-    phases = partial(_phase_chart, rooms.steps, run, report.verdict.ranks) if rooms.steps else None
-    hangs = lead is not None and lead.id.startswith("hang.")
-    for chart in [hang, memory, phases] if hangs else [memory, hang, phases]:
-        with suppress(WorkbenchError):  # the tables stand without it
-            yield from chart() if chart else ()
 
 
 def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator[str]:
@@ -102,7 +65,7 @@ def last_steps(starts: Sequence[StepStart], device: Device) -> tuple[int, int] |
 
 def _step_starts(artefact: Artefact, device: int, run: Run) -> list[StepStart]:
     """Return (step, trace entry) of each step that starts in a snapshot, by its own marks or those of the step logs."""
-    logs = run.of(*ROOMS["steps"])
+    logs = run.of(*TIMED)
     logged = step_views.clock(logs, rank=artefact.rank) if logs else None
     return StepMarks.of(memory_views.clock(artefact, device=device, logged=logged)).starts()
 
@@ -140,16 +103,16 @@ def _file_behind(path: str, report: Report[object], run: Run) -> Artefact | None
     return next((file for file in same if str(file.path) == path), same[0] if same else None)
 
 
-def _phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[str]:
+def phase_chart(data: StepsData, report: Report[object], run: Run) -> Iterator[str]:
     """Yield the HTML figure of the time in each phase of each step, for a single rank.
 
-    It is the first rank in `culprits` that has a step log, else the first rank of the report.
+    It is the first rank of the verdict that has a step log, else the first rank of the report.
     """
-    logs = run.of(*ROOMS["steps"])
+    logs = run.of(*TIMED)
     if not logs:
         return
     ranks = [rank.rank for rank in data.ranks]
-    rank = next((rank for rank in culprits if rank in ranks), ranks[0])
+    rank = next((rank for rank in report.verdict.ranks if rank in ranks), ranks[0])
     phases = step_views.phases(logs, rank=rank).tail(_STEPS_AT_MOST)
     longest = phases.sum().nlargest(PHASES).index
     shown = _one_of_each_colour(phases[sorted(longest, key=lambda name: name in step_views.NOT_TRAINING)])

@@ -4,7 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 
+from analyzers.report import Report
+from analyzers.rooms import imported
 from analyzers.words import UNKNOWN, number
+from workbench.rooms import FACES, room_of
 
 _ROWS = 12
 """The number of rows of a table that a document shows; `--json` prints all data."""
@@ -89,3 +92,14 @@ def without_empty(section: Table) -> Table:
 def filled(tables: Iterable[Table]) -> list[Table]:
     """Return the tables that are not empty."""
     return [content for content in tables if content.rows]
+
+
+def sections(report: Report[object]) -> list[Table]:
+    """Return the tables of any report, the most important first; empty tables are left out.
+
+    Raises:
+        TypeError: The report is of no room, or its data is not what the room makes.
+    """
+    place = FACES[room_of(report)].tables
+    tables: list[Table] = imported(place)(report.data) if place else []
+    return [table for table in tables if table.rows]

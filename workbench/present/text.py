@@ -12,13 +12,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from analyzers.report import Finding, Report
+from analyzers.rooms import imported
 from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
-from workbench.present.room_data import room_data
-from workbench.present.sections import sections
-from workbench.present.table import Table
+from workbench.present.table import Table, sections
+from workbench.rooms import FACES, data_of, room_named, room_of
 
 _WIDEST = 140
 _PIPED = 120
@@ -40,8 +40,8 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
     console.print(head(report))
     for section in tables:
         console.print(grid(section))
-    if on_terminal and report.schema.startswith("workbench.tokens/"):
-        console.print(_coloured_sequences(report.data))
+    if on_terminal and (place := FACES[room_named(report.schema)].coloured):
+        console.print(imported(place)(report.data))
     # A single finding that leads is already told in full by Why and Next.
     if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
@@ -49,15 +49,6 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
         console.print(Text(f"\n{more}", style="dim"))
     # Rich pads lines to the full width, which breaks when a narrower terminal shows them.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-def _coloured_sequences(data: object) -> Text:
-    """Return the sequences of a report on a data set as text with colours, token by token."""
-    # Imported here: a report of another room need not wait for the room of tokens.
-    from analyzers.tokens.model import TokensData
-    from workbench.present.token_flow import coloured_tokens
-
-    return coloured_tokens(data.rows) if isinstance(data, TokensData) and data.statistics else Text()
 
 
 def _differs_from_verdict(report: Report[object]) -> bool:
@@ -132,6 +123,9 @@ def more(report: Report[object], run: Run) -> str:
     if not run.artefacts:
         return ""
     command = f"inspect {run.root}"
-    if (runs := room_data(report).bisect) is not None:
-        command = f"bisect {runs.a.folder} {runs.b.folder}"
+    if room_of(report) == "bisect":
+        from analyzers.parity import BisectData  # other reports need not wait for it
+
+        runs = data_of(report, BisectData)
+        command = f"bisect {runs.a.folder} {runs.b.folder}" if runs else command
     return f"More: workbench {clean(command)}   (terminal app; --web opens the dashboard, --json prints data)"

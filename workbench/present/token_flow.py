@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from analyzers.tokens.model import ROLE_NAMES, Position, Role
+from analyzers.report import Report
+from analyzers.run import Run
+from analyzers.tokens.model import ROLE_NAMES, Position, Role, TokensData
 from workbench.colours import DARK
 from workbench.console import clean
 from workbench.present.figure import text
@@ -29,8 +31,9 @@ def state(position: Position) -> str:
     return _TRAINED if position.trained else _IGNORED
 
 
-def sequences(rows: list[Position]) -> Iterator[tuple[int, list[Position]]]:
-    """Yield (number, tokens) of each sequence."""
+def sequences(data: TokensData) -> Iterator[tuple[int, list[Position]]]:
+    """Yield (number, tokens) of each sequence; none if the report has no statistics."""
+    rows = data.rows if data.statistics else []
     for number, tokens in groupby(rows[:SHOWN], key=lambda row: row.sequence):
         yield number, list(tokens)
 
@@ -40,12 +43,12 @@ def _begins_document(tokens: list[Position], i: int) -> bool:
     return i > 0 and tokens[i].document != tokens[i - 1].document
 
 
-def coloured_tokens(rows: list[Position]) -> "Text":
+def coloured_tokens(data: TokensData) -> "Text":
     """Return the tokens of sequences as text for a terminal with colours."""
     from rich.text import Text
 
     result = Text()
-    for number, tokens in sequences(rows):
+    for number, tokens in sequences(data):
         result.append(f"\nRow {number}  ", "bold")
         for name in HUES:
             result.append(f"{name}", _style_of(name)).append("  ")
@@ -63,9 +66,9 @@ def _style_of(name: str) -> str:
     return f"{extra} {DARK.hues[HUES[name]]}"
 
 
-def token_figures(rows: list[Position]) -> Iterator[str]:
+def token_figures(data: TokensData, _report: Report[object], _run: Run) -> Iterator[str]:
     """Yield an HTML figure for each sequence; each token names its position, role and label."""
-    for number, tokens in sequences(rows):
+    for number, tokens in sequences(data):
         body = "".join(_token_html(token, _begins_document(tokens, i)) for i, token in enumerate(tokens))
         legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in HUES)
         yield (

@@ -21,16 +21,21 @@ from textual.containers import Vertical
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, Tree
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
+from analyzers.rooms import imported
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
 from workbench.present.names import fitted_title
 from workbench.python_path import command, environment
+from workbench.rooms import FACES, data_by_room
 from workbench.source_files import find_source
-from workbench.tui.panes.home import EvidenceWanted
+from workbench.tui.panes.config import ConfigPane
+from workbench.tui.panes.home import EvidenceWanted, HomePane
+from workbench.tui.panes.home_picture import home_pictures
 from workbench.tui.subject import Subject
 from workbench.tui.terminal_app import TerminalApp, leave_searches_to_idle_times, run_app
 from workbench.tui.view_tabs import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, ViewTabs
@@ -269,8 +274,8 @@ class WorkbenchApp(TerminalApp[None]):
         self.report = message.report
         self._clock.stop()
         await self.query_one("#loading").remove()
-        panes = self._subject.panes(message.report)
-        first = self._subject.first_view if self._subject.first_view in panes else "home"
+        panes = panes_of(self._subject, message.report)
+        first = self._subject.room if self._subject.room in panes else "home"
         await self.mount(ViewTabs(self._subject.views, panes, first), before=self.query_one("#search"))
 
     def on_failed(self, message: Failed) -> None:
@@ -380,6 +385,16 @@ class WorkbenchApp(TerminalApp[None]):
         if self.report is None:
             end_reader_processes()
         self.exit()
+
+
+def panes_of(subject: Subject, report: Report[object]) -> dict[str, Widget]:
+    """Return {name of a view: its pane} for the views that have data."""
+    pictures = home_pictures(report, subject.runs[0], subject.options)
+    panes: dict[str, Widget] = {"home": HomePane(report, subject.runs, pictures)}
+    panes |= {room: imported(FACES[room].pane)(data, subject, report) for room, data in data_by_room(report).items()}
+    if "config" in subject.views and (manifest := subject.runs[0].manifest()):
+        panes["config"] = ConfigPane(manifest)
+    return panes
 
 
 def open_app(subject: Subject) -> None:

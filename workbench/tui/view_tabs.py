@@ -8,7 +8,7 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static, TabbedContent, TabPane
 
-from workbench.evidence_link import EvidenceLink
+from workbench.rooms import FACES, EvidenceLink
 
 
 @runtime_checkable
@@ -51,21 +51,6 @@ class HasCursorText(Protocol):
         """Return the text under the cursor; empty if there is none."""
 
 
-_HOW_TO_RECORD = {
-    "home": "",
-    "memory": "set profiling.enable_memory_snapshot = true to record it",
-    "hang": "a timeout writes dumps, and `workbench hang --run FOLDER` asks a job that hangs right now for them",
-    "trace": "set profiling.enable_profiling = true to record it",
-    "steps": "`workbench launch` and `workbench.recorders` log every step",
-    "logs": "start torchrun with `--log-dir logs --tee 3`, or keep what the job prints in a file",
-    "compare": "",
-    "parity": "",
-    "bisect": "",
-    "config": "`workbench launch` writes it to run.json",
-}
-"""{view: what to do so that a run records the data of this view}."""
-
-
 class ViewTabs(Vertical):
     """Tabs, each with the view of one analyzer; the view named `first` is shown at the start.
 
@@ -94,7 +79,8 @@ class ViewTabs(Vertical):
         tabs.active = name
         tab = tabs.get_pane(name)
         if not tab.children:
-            absent = Static(f"no {name} data in this run: {_HOW_TO_RECORD[name]}", classes="absent", markup=False)
+            how = FACES[name].to_record if name in FACES else "`workbench launch` writes it to run.json"
+            absent = Static(f"no {name} data in this run: {how}", classes="absent", markup=False)
             await tab.mount(self._panes.get(name) or absent)
         self.give_keys()
 

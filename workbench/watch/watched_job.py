@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
+from analyzers.rooms import JOINED, ask
 from analyzers.run import discover
 from analyzers.steps.live import Follower, JobState, RankState, StalledRanks
 from analyzers.steps.live.job_state import RankStatus
 from analyzers.store import Options
 from analyzers.words import agree, duration, percent, quantity, rank_names, size, waiting_time
-from workbench.ask import JOINED, ask
 
 _SETTLED_S = 0.7
 """The seconds without a new dump after which dumps are analysed; the ranks write theirs one after the other."""

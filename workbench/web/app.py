@@ -3,7 +3,6 @@
 All state is in the page's address (URL); the server keeps none.
 """
 
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -20,9 +19,11 @@ from workbench.colours import css_themes
 from workbench.command_options.options import Format
 from workbench.console import LONGEST, clean, explain
 from workbench.present import render
+from workbench.rooms import FACES
 from workbench.web.components.links import labelled, link
 from workbench.web.gestures import typed_text
-from workbench.web.pages import compare, config, hang, logs, memory, overview, parity, source, steps, trace
+from workbench.web.page import page_of
+from workbench.web.pages import config, overview, source
 from workbench.web.query import Query, parse_query
 from workbench.web.rail import header, key_sheet, rail, skip_link
 from workbench.web.served_run import ServedRun
@@ -72,33 +73,13 @@ def forget_failure() -> None:
     set_props(MESSAGE, {"children": ""})
 
 
-_PAGES = {
-    "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",
-    "parity": "Parity", "bisect": "Bisect",
-}  # fmt: skip
-"""{name of an analyzer: title of its page}; a page has a link if the report has data of the analyzer."""
-LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
-    "": overview.layout,
-    "memory": memory.layout,
-    "hang": hang.layout,
-    "trace": trace.layout,
-    "steps": steps.layout,
-    "logs": logs.layout,
-    "compare": compare.layout,
-    "parity": parity.layout,
-    "bisect": parity.bisect_layout,
-    "config": config.layout,
-    "source": source.layout,
+PAGES = {
+    "": overview.PAGE,
+    **{room: page_of(room) for room, faces in FACES.items() if faces.page},
+    "config": config.PAGE,
+    "source": source.PAGE,
 }
-WINDOWS: Mapping[str, Callable[[ServedRun, Query], Window]] = {
-    "memory": memory.window,
-    "trace": trace.window,
-    "steps": steps.window,
-}
-"""{name of a page: function that returns the range that it shows}, for pages with a horizontal axis of their own.
-
-The other pages only pass the range of steps in the address on to their links.
-"""
+"""{address of a page: the page}."""
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}<style>{colours}</style>{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
@@ -117,8 +98,9 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     """
     app = new_app(served.short_name, prefix)
     app.layout = frame(served)
-    for module in (memory, trace, steps, hang, config):
-        module.install(app, served)
+    for page in PAGES.values():
+        if page.install:
+            page.install(app, served)
     _install_pages(app, served)
     # In the browser: a request for each zoom only to change the address would delay the chart.
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
@@ -176,8 +158,8 @@ def frame(served: ServedRun) -> html.Div:
 
     Links are relative, because the app may be mounted under any path.
     """
-    names = {"": "Overview", **{name: title for name, title in _PAGES.items() if name in served.rooms.names}}
-    names |= {"config": "Config"} if served.manifest else {}
+    listed = ("", *(room for room in PAGES if room in served.rooms), *(["config"] if served.manifest else []))
+    with_steps = any(PAGES[name].window for name in listed)
     spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     return html.Div(
         [
@@ -190,8 +172,8 @@ def frame(served: ServedRun) -> html.Div:
             dcc.Store(id="asked"),
             dcc.Store(id="here"),
             skip_link(),
-            header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
-            rail(served, [*names.items()]),
+            header(served, [*DOCUMENTS], with_steps=with_steps),
+            rail(served, [(name, PAGES[name].title) for name in listed]),
             html.P(id="said", **spoken),
             message(),
             html.Main(id="page", tabIndex=0),
@@ -241,7 +223,7 @@ def _page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Compon
     try:
         return page(served, name, query), {**window(served, name, query).state()}
     except Exception as error:  # noqa: BLE001  # whatever a page raises, the browser must not show an empty page
-        return failed_page(_PAGES.get(name, name.capitalize() or "Overview"), error), {**Window().state()}
+        return failed_page(PAGES[name].title, error), {**Window().state()}
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
@@ -249,14 +231,15 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 
     Some pages show no range. For these, return the steps in the address, so that links to other pages keep the steps.
     """
-    if name in WINDOWS and name in served.rooms.names:
-        return WINDOWS[name](served, query)
+    of = PAGES[name].window if name in served.rooms and name in PAGES else None
+    if of:
+        return of(served, query)
     return Window(None, parse_steps(query.get("steps", "")))
 
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
     """Return the content of the page named `name`; if there is no such page, return a message."""
-    return LAYOUTS[name](served, query) if name in LAYOUTS else _no_page(name)
+    return PAGES[name].layout(served, query) if name in PAGES else _no_page(name)
 
 
 def _no_page(name: str) -> Component:

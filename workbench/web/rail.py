@@ -6,13 +6,15 @@ from typing import Any
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from analyzers.compare import CompareData
 from analyzers.report import Finding
 from analyzers.words import quantity, rank_names
 from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
 from workbench.web.components.links import link, navigation
+from workbench.web.page import evidence_address
 from workbench.web.query import address
-from workbench.web.served_run import ServedRun, evidence_address
+from workbench.web.served_run import ServedRun
 
 KEYS = {
     "Everywhere": (
@@ -171,7 +173,7 @@ def ranks(served: ServedRun) -> Iterator[Component]:
 
     The ranks that findings name come first, most severe first. One line lists all other ranks.
     """
-    if served.rooms.compare:
+    if served.data(CompareData):
         return
     known = {file.rank for file in served.report.inputs if file.rank is not None}
     named = ranks_by_finding(served.report.findings)
@@ -212,5 +214,5 @@ def ranks_by_finding(found: Sequence[Finding]) -> list[tuple[list[int], Finding]
 
 def _rank_address(served: ServedRun, rank: int) -> str:
     """Return the address of the page with the most detail on a rank: hang, else steps, else the first page."""
-    room = next((name for name in ("hang", "steps") if name in served.rooms.names), "")
+    room = next((name for name in ("hang", "steps") if name in served.rooms), "")
     return f"{room}{address({'rank': str(rank)})}" if room else "./"

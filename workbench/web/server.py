@@ -16,9 +16,9 @@ from types import FrameType
 from typing import NoReturn
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from analyzers.rooms import JOINED, find_run, room_for
 from analyzers.run import Run
 from analyzers.store import Options
-from workbench.ask import JOINED, find_run, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.web.access import AccessControl, Door

@@ -15,6 +15,7 @@ import pandas as pd
 from analyzers.memory import views as memory
 from analyzers.memory.model import Device
 from analyzers.run import TIMED, Artefact
+from analyzers.steps import StepsData
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import views as traces
@@ -140,7 +141,7 @@ def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
 
 def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
     """Return the step logs of the run, which have the times of steps; some traces and snapshots mark no steps."""
-    return tuple(served.run.of(*TIMED)) if served.rooms.steps else ()
+    return tuple(served.run.of(*TIMED)) if served.data(StepsData) else ()
 
 
 @lru_cache(KEPT)

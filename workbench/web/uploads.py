@@ -16,9 +16,9 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wsgi import get_input_stream
 
 from analyzers.errors import InputError, WorkbenchError
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
 from workbench.web.access import refuse
 from workbench.web.app import make_app
 from workbench.web.served_run import served_run

@@ -10,9 +10,9 @@ from analyzers.errors import InputError
 from analyzers.parity import NamedRun, analyze
 from analyzers.parity.model import Curve, ValueKind
 from analyzers.parity.report import FILE, curve_table, difference_table, read_runs, write_runs
+from analyzers.rooms import PARITY, ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import PARITY, ask, room_for
 
 
 def test_a_folder_is_asked_as_what_it_is(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from command_line import run
 
 from workbench.cli import app
-from workbench.commands.capabilities import DOCUMENT_OF, capabilities, skill
-from workbench.commands.schema import DOCUMENTS
+from workbench.commands.capabilities import capabilities, skill
+from workbench.rooms import FACES
 
 OPTION = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
 
@@ -33,8 +33,11 @@ def test_options_are_those_of_the_help(told, name):
 def test_documents_have_a_schema(told):
     """Every command with `--json` names its document, and `workbench schema` knows it."""
     speaking = {name for name, command in told.items() if any("--json" in one.flags for one in command.parameters)}
-    assert {name for name in DOCUMENT_OF if name in told} <= speaking
-    assert {DOCUMENT_OF[name] for name in speaking & set(DOCUMENT_OF)} <= {*DOCUMENTS, "config"}
+    documents = {name: command.schema for name, command in told.items() if command.schema}
+    assert set(documents) <= speaking
+    assert {*documents.values()} <= {*FACES, "config"}
+    assert documents["inspect"] == "incident"
+    assert documents["parity"] == "parity"
 
 
 def test_the_skill_asks_only_what_can_be_asked(told):

@@ -11,8 +11,7 @@ import pytest
 
 from trainer.config.registry import models
 from trainer.plan.candidates import SPEEDS
-from workbench.command_options.value_names import DOCUMENTS, INCIDENTS, MODELS, PLANNED_DEVICES
-from workbench.commands import schema
+from workbench.command_options.value_names import INCIDENTS, MODELS, PLANNED_DEVICES
 
 SHARE = Path(__file__).parents[3] / "share"
 BASH = SHARE / "bash-completion" / "completions" / "workbench"
@@ -91,7 +90,6 @@ def test_fish_offers_values_and_files(tmp_path):
 
 
 def test_the_values_are_those_that_the_commands_take():
-    assert set(schema.DOCUMENTS) == set(DOCUMENTS)
     assert set(models()) == set(MODELS)
     assert set(SPEEDS) == set(PLANNED_DEVICES)
     assert len(set(INCIDENTS)) == len(INCIDENTS)

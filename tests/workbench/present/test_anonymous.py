@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import ask, room_for
 from workbench.command_options.options import Format
 from workbench.present import render
 from workbench.present.anonymous import Anonymiser, anonymised

@@ -9,13 +9,13 @@ import pytest
 from command_line import run
 
 from analyzers.memory import extend
+from analyzers.rooms import ask, room_for
 from analyzers.run import Kind
 from analyzers.store import Options
 from analyzers.words import size
-from workbench.ask import ask, room_for
 from workbench.command_options.options import Format
 from workbench.present import render
-from workbench.present.sections import sections
+from workbench.present.table import sections
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

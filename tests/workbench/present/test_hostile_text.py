@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, press
-from workbench.ask import ask, room_for
 from workbench.command_options.options import Format
 from workbench.present import markdown, render
 

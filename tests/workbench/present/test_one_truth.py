@@ -12,14 +12,14 @@ import pytest
 from dashboard import BROWSER, PATIENCE_MS, TOKEN
 from textual.widgets import Static
 
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import rank_ranges, size
 from terminal import app_on, settle
-from workbench.ask import ask, room_for
 from workbench.command_options.options import Format
 from workbench.present import render
-from workbench.present.sections import sections
+from workbench.present.table import sections
 from workbench.tui.panes.home import finding_line, whole_finding
 from workbench.web.pages import memory_timeline
 from workbench.web.query import memory_query

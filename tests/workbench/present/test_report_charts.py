@@ -5,18 +5,18 @@ import re
 import pandas as pd
 import pytest
 
-from analyzers.hangs import views
+from analyzers.hangs import HangData, views
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import ask, room_for
 from workbench.axes import apart, byte_marks, duration_marks
 from workbench.colours import css_themes
 from workbench.command_options.options import Format
 from workbench.present import render
 from workbench.present.collective_matrix import STYLE, matrix_figure
 from workbench.present.figure import prose
-from workbench.present.room_data import room_data
 from workbench.present.svg_charts import step_labels
+from workbench.rooms import data_of
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_hang_has_the_states_of_its_collectives_first(fixtures, name):
     document = render(report, Format.HTML, run)
     figure = re.search(r'<figure class="matrix">.*?</figure>', document, re.DOTALL)[0]
     assert document.index(figure) < document.index("<figure>")
-    group = room_data(report).hang.culprits[0].group
+    group = data_of(report, HangData).culprits[0].group
     frame = views.matrix(run, group)
     rows = re.findall(r"<tr><th>rank (\d+)</th>(.*?)</tr>", figure)
     assert [int(rank) for rank, _ in rows] == frame.index.tolist()

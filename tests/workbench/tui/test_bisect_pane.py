@@ -6,12 +6,12 @@ from analyzers.run import discover
 from analyzers.store import Options
 from terminal import press, settle
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import BisectSubject
+from workbench.tui.subject import bisection
 from workbench.tui.widgets.charts.line_chart import LineChart
 
 
 async def test_it_opens_at_the_first_difference_with_both_sides(tmp_path):
-    app = WorkbenchApp(BisectSubject(*map(discover, recordings(tmp_path)), Options()))
+    app = WorkbenchApp(bisection(*map(discover, recordings(tmp_path)), Options()))
     async with app.run_test(size=(220, 40)) as pilot:
         await settle(app, pilot)
         screen = await press(app, pilot, "")
@@ -25,7 +25,7 @@ async def test_it_opens_at_the_first_difference_with_both_sides(tmp_path):
 
 
 async def test_the_brackets_select_a_step_and_a_finding_leads_back(tmp_path):
-    app = WorkbenchApp(BisectSubject(*map(discover, recordings(tmp_path)), Options()))
+    app = WorkbenchApp(bisection(*map(discover, recordings(tmp_path)), Options()))
     async with app.run_test(size=(220, 40)) as pilot:
         await settle(app, pilot)
         screen = await press(app, pilot, "left_square_bracket", "v", "right")
@@ -37,7 +37,7 @@ async def test_the_brackets_select_a_step_and_a_finding_leads_back(tmp_path):
 
 async def test_equal_runs_have_no_first_difference(tmp_path):
     a, _ = recordings(tmp_path)
-    app = WorkbenchApp(BisectSubject(discover(a), discover(a), Options()))
+    app = WorkbenchApp(bisection(discover(a), discover(a), Options()))
     async with app.run_test(size=(220, 40)) as pilot:
         await settle(app, pilot)
         assert "operation 1 of 1 … 8   the input of embed: agrees, 0" in await press(app, pilot, "v")
@@ -45,7 +45,7 @@ async def test_equal_runs_have_no_first_difference(tmp_path):
 
 async def test_texts_of_one_chart_end_before_those_of_the_next(tmp_path):
     """They ran into each other where both charts are narrow."""
-    app = WorkbenchApp(BisectSubject(*map(discover, recordings(tmp_path)), Options()))
+    app = WorkbenchApp(bisection(*map(discover, recordings(tmp_path)), Options()))
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(app, pilot)
         await press(app, pilot, "2")

@@ -9,16 +9,16 @@ from analyzers.store import Options
 from terminal import press, settle, shown
 from workbench.present.names import fitted_title, short_names
 from workbench.present.tables.comparison import waterfall_lines
+from workbench.tui import subject
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.compare import CAPTION
-from workbench.tui.subject import ComparisonSubject
 
 PARTS = [("profiler", -1.0), ("data_wait", 0.25), ("h2d", 0.0001)]
 
 
 def comparison(fixtures):
     runs = (discover(fixtures / name) for name in ("oom_2ranks", "straggler_data_2ranks"))
-    return WorkbenchApp(ComparisonSubject(*runs, Options()))
+    return WorkbenchApp(subject.comparison(*runs, Options()))
 
 
 def test_each_bar_begins_where_the_one_above_ends():

@@ -19,7 +19,7 @@ from workbench.tui.app import SourceScreen, WorkbenchApp
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.subject import ComparisonSubject
+from workbench.tui.subject import comparison
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.common import fitted
@@ -192,7 +192,7 @@ async def test_a_tall_screen_opens_the_largest_branch_of_the_tree(fixtures):
 
 async def test_two_runs_side_by_side(fixtures):
     runs = (discover(fixtures / name) for name in ("healthy_2ranks", "leak_2ranks"))
-    app = WorkbenchApp(ComparisonSubject(*runs, Options()))
+    app = WorkbenchApp(comparison(*runs, Options()))
     async with app.run_test(size=(120, 40)) as pilot:
         text = await press(app, pilot, "")
         assert "measures of both runs" in text

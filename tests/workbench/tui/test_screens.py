@@ -10,7 +10,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, settle, shown, until
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import ComparisonSubject
+from workbench.tui.subject import comparison
 from workbench.watch.app import WatchApp
 
 SCREENS = Path(__file__).parent / "screens"
@@ -69,7 +69,7 @@ async def test_views(elsewhere, size):
 @pytest.mark.parametrize("size", SIZES)
 async def test_comparison(elsewhere, size):
     app = WorkbenchApp(
-        ComparisonSubject(*(discover(Path(name)) for name in ("healthy_2ranks", "straggler_2ranks")), Options())
+        comparison(*(discover(Path(name)) for name in ("healthy_2ranks", "straggler_2ranks")), Options())
     )
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot, rest=0.12)

@@ -14,7 +14,7 @@ from analyzers.store import Options
 from terminal import app_on, settle, shown
 from workbench.tui.app import WorkbenchApp, open_app
 from workbench.tui.panes.memory_views import MemoryViews
-from workbench.tui.subject import RunSubject
+from workbench.tui.subject import subject_of
 from workbench.tui.view_tabs import ViewTabs
 from workbench.tui.widgets.charts.block_map import FREE, LABEL_WIDTH, SEGMENTS_AT_MOST, BlockMap
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix
@@ -212,7 +212,7 @@ def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
         WorkbenchApp, "run", lambda _app, **_how: held.append((gc.get_freeze_count(), len(gc.get_objects())))
     )
     try:
-        open_app(RunSubject(oom, "incident", Options()))
+        open_app(subject_of(oom, "incident", Options()))
     finally:
         gc.unfreeze()
     [(frozen, left)] = held

@@ -1,5 +1,7 @@
 """Test that a page or a callback that fails says so in the browser, and that the server's terminal has the error."""
 
+from dataclasses import replace
+
 import pytest
 
 from workbench.web import app
@@ -19,7 +21,7 @@ def fail_when_clicked(click: object) -> None:
 
 def test_a_page_that_fails_names_the_error(site, page, monkeypatch, capsys):
     """The frame stays, the message has the error without control characters, and leads back to the overview."""
-    monkeypatch.setitem(app.LAYOUTS, "steps", fail)
+    monkeypatch.setitem(app.PAGES, "steps", replace(app.PAGES["steps"], layout=fail))
     page.goto(f"{site}/steps")
     page.wait_for_selector("#failed")
     text = page.locator("#failed").inner_text()
@@ -35,7 +37,7 @@ def test_a_page_that_fails_names_the_error(site, page, monkeypatch, capsys):
 
 def test_a_page_whose_range_fails_names_the_error(site, page, monkeypatch):
     """The range of steps is made beside the page, and may fail alone."""
-    monkeypatch.setitem(app.WINDOWS, "steps", fail)
+    monkeypatch.setitem(app.PAGES, "steps", replace(app.PAGES["steps"], window=fail))
     page.goto(f"{site}/steps")
     page.wait_for_selector("#failed")
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from analyzers.run import discover
+from analyzers.rooms import room_for
+from analyzers.run import TIMED, discover
 from analyzers.steps import views
 from analyzers.store import Options
-from workbench.ask import ROOMS, room_for
 from workbench.web.pages.overview import step_overview
 from workbench.web.served_run import served_run
 
@@ -20,7 +20,7 @@ def figure_of(run):
 def test_memory_step_time_and_loss_share_their_steps_and_the_failed_one_is_marked(oom):
     figure = figure_of(oom)
     memory, times, losses = figure["data"]
-    logged = views.series(oom.of(*ROOMS["steps"])).groupby("step")
+    logged = views.series(oom.of(*TIMED)).groupby("step")
     assert (memory["x"], round(memory["y"][-1] / 2**20, 1)) == ([2, 3, 4, 5, 6], 195.2)
     assert times["x"] == losses["x"] == [1, 2, 3, 4, 5]
     assert times["y"] == pytest.approx(logged["dur_s"].max().tolist())

@@ -6,10 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analyzers.rooms import room_for
 from analyzers.run import discover
+from analyzers.steps import StepsData
 from analyzers.store import Options
+from analyzers.traces import TraceData
 from analyzers.words import duration
-from workbench.ask import room_for
 from workbench.present.collective_matrix import from_most_ranks
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.links import breakable, prose, source_parts
@@ -97,7 +99,7 @@ def test_the_first_page_of_traces_has_a_picture():
 
 
 def test_a_single_traced_rank_is_drawn_step_by_step():
-    account = served(TRACES / "straggler_4ranks").rooms.trace.ranks[0]
+    account = served(TRACES / "straggler_4ranks").data(TraceData).ranks[0]
     drawn = {bar.name: bar for bar in step_parts(account).data}
     assert list(drawn["compute"].x) == [step.step for step in account.step_times]
     assert drawn["compute"].y[0] == account.step_times[0].compute_ns / 1e9
@@ -107,7 +109,7 @@ def test_a_single_traced_rank_is_drawn_step_by_step():
 def test_a_trace_without_a_rank_is_of_an_unknown_rank():
     import msgspec
 
-    account = msgspec.structs.replace(served(TRACES / "straggler_4ranks").rooms.trace.ranks[0], rank=None)
+    account = msgspec.structs.replace(served(TRACES / "straggler_4ranks").data(TraceData).ranks[0], rank=None)
     assert bar_names([account]) == ["unknown rank"]
     assert {bar.name for bar in time_shares([account]).data} == {"compute", "exposed communication", "idle"}
 
@@ -149,11 +151,11 @@ def test_a_long_name_moves_no_column_out_of_sight(site, page):
 def test_the_step_that_failed_is_marked_although_it_has_no_bar(oom):
     """All charts of the steps reach to it."""
     shown = served(oom.root)
-    for chart in steps.figures(shown, shown.rooms.steps, 1, None):
+    for chart in steps.figures(shown, shown.data(StepsData), 1, None):
         assert [line.x0 for line in chart.layout.shapes] == [6]
         assert chart.layout.annotations[0].text == "✗ step 6"
         assert chart.layout.xaxis.autorangeoptions.include == (0.5, 6.5)
-    for chart in steps.figures(shown, shown.rooms.steps, 1, (2.0, 5.0)):
+    for chart in steps.figures(shown, shown.data(StepsData), 1, (2.0, 5.0)):
         assert not chart.layout.shapes
 
 
@@ -161,11 +163,11 @@ def test_the_shares_of_many_ranks_fit_a_page(monkeypatch):
     """The rank of the verdict is among the bars, and a sentence says that there are more ranks."""
     shown = served(TRACES / "straggler_4ranks")
     monkeypatch.setattr(trace, "BARS", 2)
-    hint, figure = trace.shares_section(shown, shown.rooms.trace)
+    hint, figure = trace.shares_section(shown, shown.data(TraceData))
     assert hint.children == "The chart shows 2 of 4 ranks; the table has all of them."
     assert list(figure.children.figure.data[0].y) == ["rank 3", "rank 0"]
     monkeypatch.setattr(trace, "BARS", 4)
-    assert len(trace.shares_section(shown, shown.rooms.trace)) == 1
+    assert len(trace.shares_section(shown, shown.data(TraceData))) == 1
 
 
 @pytest.mark.browser

@@ -6,8 +6,8 @@ from msgspec import structs
 
 from analyzers import compare
 from analyzers.report import Severity
+from analyzers.rooms import room_for
 from analyzers.store import Options
-from workbench.ask import room_for
 from workbench.web.rail import about_ranks, ranks, ranks_by_finding
 from workbench.web.served_run import ServedRun, served_run
 

@@ -5,6 +5,7 @@ import pickle
 import re
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,7 +201,7 @@ def test_a_table_can_be_saved(site, page):
 
 def test_a_saved_table_has_counts_that_programs_can_read(site, page, monkeypatch):
     counts = table("Events", "name | count>", [("kernel", 273_942), ("1,2", 9)])
-    monkeypatch.setitem(app.LAYOUTS, "logs", lambda *_: html_table(counts))
+    monkeypatch.setitem(app.PAGES, "logs", replace(app.PAGES["logs"], layout=lambda *_: html_table(counts)))
     page.goto(f"{site}/logs")
     page.wait_for_selector("td:has-text('273,942')")
     with page.expect_download() as saved:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import compare
+from analyzers.compare import CompareData
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.web.served_run import ServedRun
@@ -94,7 +95,7 @@ def test_the_memory_of_two_snapshots(serving, page_of, tmp_path):
             page.goto(f"{address}/compare?by={by}")
             page.wait_for_selector("#memory-change .waterfalllayer")
             first, *changes, _ = page.evaluate(DRAWN, "memory-change")
-            found = view.rooms.compare.memory
+            found = view.data(CompareData).memory
             assert (first, first + sum(changes)) == (found.a_bytes, found.b_bytes)
 
 

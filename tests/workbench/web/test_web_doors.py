@@ -15,9 +15,9 @@ from threading import Barrier
 import pytest
 from werkzeug.test import Client
 
+from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
 from workbench.web import uploads
 from workbench.web.access import AccessControl, Door
 from workbench.web.app import make_app

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from dashboard import heard
 
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import ask, room_for
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.logs import views
+from analyzers.logs import LogsData, views
+from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import ask, room_for
-from workbench.present.room_data import room_data
 from workbench.present.tables.logs import files
+from workbench.rooms import data_of
 from workbench.web.pages import logs
 from workbench.web.served_run import served_run
 
@@ -69,7 +69,7 @@ def test_ranks_of_which_no_line_is_known_have_no_table():
 def test_paths_of_logs_begin_where_they_differ():
     """Whole paths made the table of logs four lines high on a telephone."""
     run = discover(Path(__file__).parents[2] / "fixtures" / "oom_2ranks")
-    data = room_data(ask(room_for(run), run, Options())).logs
+    data = data_of(ask(room_for(run), run, Options()), LogsData)
     assert [row[0] for row in files(data).rows] == ["attempt_0/0/error.json", "attempt_0/1/error.json"]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from analyzers import steps
 from analyzers.errors import InputError, NothingRecorded
 from analyzers.files import read_json, read_whole
 from analyzers.incident.not_finite import not_finite_findings
@@ -17,7 +18,6 @@ from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdic
 from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options
 from analyzers.words import percent, quantity
-from workbench.ask import steps_report
 from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.rerun import configuration, launch_words, proof_folder, run_limited, written
 from workbench.console import note
@@ -254,7 +254,7 @@ def broken_step(run: Run, options: Options) -> Finding | None:
     if not run.of(*TIMED):
         return None
     try:
-        findings = steps_report(run, options).findings
+        findings = steps.analyze(run.of(*TIMED), options).findings
     except NothingRecorded:  # a job that failed in its first step
         return None
     return next((one for event in (NOT_FINITE, SPIKE) for one in findings if one.id == event), None)

@@ -7,12 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from analyzers import memory
 from analyzers.errors import InputError
 from analyzers.files import read_json
 from analyzers.memory.model import Device, Remedy
-from analyzers.run import Run
+from analyzers.rooms import required_files
+from analyzers.run import Kind, Run
 from analyzers.store import Options
-from workbench.ask import memory_report
 from workbench.proof_data import Settings
 
 FINDINGS = ("memory.oom", "memory.near_limit")
@@ -75,7 +76,7 @@ def recorded_run(run: Run, options: Options, own_command: tuple[str, ...] = ()) 
     Raises:
         InputError: The run has no such finding, or no run.json, which a person's own command makes unnecessary.
     """
-    report = memory_report(run, options)
+    report = memory.analyze(required_files(run, Kind.SNAPSHOT), options)
     finding = next((finding for finding in report.findings if finding.id in FINDINGS), None)
     if finding is None:
         raise InputError(

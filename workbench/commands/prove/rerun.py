@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
+from analyzers import memory, steps
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.files import read_json
-from analyzers.run import Kind, Run, discover
+from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options
 from analyzers.words import duration
-from workbench.ask import memory_report, steps_report
 from workbench.console import note
 from workbench.launch.own_folder import refuse_links
 from workbench.proof_data import Rerun, Settings
@@ -166,14 +166,18 @@ def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
 
 def _failed_allocation(run: Run) -> bool:
     """Return whether a memory snapshot of a run shows a failed allocation."""
-    return any(device.oom for device in memory_report(run, Options()).data.devices) if run.of(Kind.SNAPSHOT) else False
+    return any(device.oom for device in _devices(run))
 
 
 def _measured_peak(run: Run) -> int | None:
     """Return the highest peak memory of any rank's tensors in bytes, from a run's snapshots; None without snapshots."""
-    if not run.of(Kind.SNAPSHOT):
-        return None
-    return max(device.peak_allocated_bytes for device in memory_report(run, Options()).data.devices)
+    return max((device.peak_allocated_bytes for device in _devices(run)), default=None)
+
+
+def _devices(run: Run) -> list[memory.Device]:
+    """Return the devices in the memory snapshots of a run; empty without snapshots."""
+    snapshots = run.of(Kind.SNAPSHOT)
+    return memory.analyze(snapshots, Options()).data.devices if snapshots else []
 
 
 def _steps_done(folder: Path) -> int:
@@ -196,6 +200,7 @@ def is_logged_since(folder: Path, began: float) -> bool:
 def _steps_logged(folder: Path) -> int:
     """Return the number of steps that every rank has finished by the step logs in `folder`; 0 if there are none."""
     try:
-        return min((rank.last_step for rank in steps_report(discover(folder), Options()).data.ranks), default=0)
+        report = steps.analyze(discover(folder).of(*TIMED), Options())
+        return min((rank.last_step for rank in report.data.ranks), default=0)
     except (OSError, ValueError, WorkbenchError):
         return 0

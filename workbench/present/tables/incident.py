@@ -1,19 +1,16 @@
 """Tables of an incident: the chain of events from cause to consequences, and tables of the analyzers that found it."""
 
-from collections.abc import Iterator
-
 from analyzers.incident import IncidentData
+from analyzers.rooms import ROOMS, imported
 from workbench.present.table import Table, table
-from workbench.present.tables.hang import hang_tables
-from workbench.present.tables.logs import logs_tables
-from workbench.present.tables.memory import memory_tables
-from workbench.present.tables.steps import steps_tables
-from workbench.present.tables.trace import trace_tables
+from workbench.rooms import FACES
 
 _CHAIN = "Chain of events"
 """The title of the table of events."""
 _TABLES_BEHIND = 3
 """The number of tables that are shown of each analyzer that the chain names; the analyzer's own view has the others."""
+
+_LAST = ("steps", "trace")
 
 
 def incident_tables(data: IncidentData) -> list[Table]:
@@ -25,22 +22,15 @@ def incident_tables(data: IncidentData) -> list[Table]:
     events = data.chain if len(data.chain) > 1 else ()
     chain = table(_CHAIN, "# | event", ((i, link.text) for i, link in enumerate(events, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
-    rooms = dict(_room_tables(data))
+    rooms = _tables_by_room(data)
     # Nothing went wrong, so no room explains anything: each shows its first table as an overview.
     if not named:
         return [chain, *(table for tables in rooms.values() for table in tables[:1])]
     return [chain, *(table for room, tables in rooms.items() if room in named for table in tables[:_TABLES_BEHIND])]
 
 
-def _room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
-    """Yield (name of the analyzer, its tables) for each analyzer that has data."""
-    if data.memory:
-        yield "memory", memory_tables(data.memory)
-    if data.hang:
-        yield "hang", hang_tables(data.hang)
-    if data.logs:
-        yield "logs", logs_tables(data.logs)
-    if data.steps:
-        yield "steps", steps_tables(data.steps)
-    if data.trace:
-        yield "trace", trace_tables(data.trace)
+def _tables_by_room(data: IncidentData) -> dict[str, list[Table]]:
+    """Return {room: its tables} for each room that has data; rooms with many numbers come last."""
+    names = sorted(ROOMS, key=lambda name: _LAST.index(name) if name in _LAST else -1)
+    found = ((name, getattr(data, name, None)) for name in names)
+    return {name: imported(FACES[name].tables)(data) for name, data in found if data is not None}

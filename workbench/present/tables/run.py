@@ -4,12 +4,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from analyzers.hangs import HangData
+from analyzers.memory import MemoryData
 from analyzers.report import Finding, Report
 from analyzers.run import Artefact, Run
+from analyzers.steps import StepsData
 from analyzers.words import duration, rank_ranges, size
 from workbench.colours import SEVERITY_SIGNS
-from workbench.present.room_data import RoomData, room_data
 from workbench.present.table import Table, table
+from workbench.rooms import data_of
 
 RANKS_AT_MOST = 2000
 FILES_AT_MOST = 200
@@ -20,10 +23,10 @@ def rank_list(report: Report[object]) -> Table:
 
     Ranks that findings name come first.
     """
-    rooms = room_data(report)
-    steps = {rank.rank: rank for rank in rooms.steps.ranks} if rooms.steps else {}
-    peaks = peak_bytes(rooms)
-    waits = {wait.rank: wait.waits_for for wait in rooms.hang.waits} if rooms.hang else {}
+    logged, hang = data_of(report, StepsData), data_of(report, HangData)
+    steps = {rank.rank: rank for rank in logged.ranks} if logged else {}
+    peaks = peak_bytes(data_of(report, MemoryData))
+    waits = {wait.rank: wait.waits_for for wait in hang.waits} if hang else {}
     named = _findings_by_rank(report.findings)
     # A rank may appear only in a finding, as one that left no file at all does.
     known = {file.rank for file in report.inputs if file.rank is not None} | {*steps, *peaks, *waits, *named}
@@ -42,10 +45,10 @@ def rank_list(report: Report[object]) -> Table:
     return table("Ranks", heads, rows, RANKS_AT_MOST)
 
 
-def peak_bytes(rooms: RoomData) -> dict[int, int]:
+def peak_bytes(data: MemoryData | None) -> dict[int, int]:
     """Return {rank: highest peak in the rank's memory snapshots, in bytes}."""
     peaks: dict[int, int] = {}
-    for device in rooms.memory.devices if rooms.memory else ():
+    for device in data.devices if data else ():
         if device.rank is not None:
             peaks[device.rank] = max(peaks.get(device.rank, 0), device.peak_allocated_bytes)
     return peaks

@@ -11,14 +11,14 @@ from textual.widgets import Static
 
 from analyzers.compare import CompareData
 from analyzers.memory import diff
-from analyzers.run import Kind, Run
+from analyzers.report import Report
+from analyzers.run import TIMED, Kind, Run
 from analyzers.steps import views
-from analyzers.store import Options
-from workbench.ask import ROOMS
 from workbench.present.sparkline import spark
 from workbench.present.table import table
 from workbench.present.tables.comparison import comparison_tables, step_changes, waterfall_lines
 from workbench.present.tables.snapshot import module_changes
+from workbench.tui.subject import Subject
 from workbench.tui.widgets.common import WidgetOptions, call_on_new_size
 from workbench.tui.widgets.tables import Grid, RowList
 from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
@@ -37,9 +37,9 @@ CAPTION = "How the mean step changed, by phase"
 class ComparePane(ViewSwitcher):
     """The views of a comparison of run `a` with run `b`."""
 
-    def __init__(self, data: CompareData, runs: tuple[Run, Run], options: Options) -> None:
+    def __init__(self, data: CompareData, subject: Subject, _report: Report[object]) -> None:
         super().__init__({view: title for view, title in TITLES.items() if view != "phases" or data.phases})
-        self._data, self._runs, self._options = data, runs, options
+        self._data, self._runs, self._options = data, subject.runs, subject.options
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
@@ -73,7 +73,7 @@ class ComparePane(ViewSwitcher):
 
     def _loss(self, run: Run) -> list[float]:
         """Return the loss of each step of a run."""
-        logs = run.of(*ROOMS["steps"])
+        logs = run.of(*TIMED)
         if not logs:
             return []
         series = views.series(logs, self._options)

@@ -15,16 +15,18 @@ from textual.widgets import Static
 
 from analyzers.hangs import HangData, views
 from analyzers.hangs.model import Group
+from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.traces.kernel_names import without_middle
 from analyzers.words import rank_ranges
 from workbench.console import clean
-from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, filled
 from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations, victim_stacks
+from workbench.rooms import EvidenceLink
 from workbench.tui.background import ask_in_background
 from workbench.tui.picker import pick
+from workbench.tui.subject import Subject
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
 from workbench.tui.widgets.common import call_on_new_size
 from workbench.tui.widgets.tables import ChangingTableList, Grid
@@ -62,9 +64,9 @@ class HangPane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: HangData, run: Run, options: Options) -> None:
+    def __init__(self, data: HangData, subject: Subject, _report: Report[object]) -> None:
         super().__init__()
-        self._data, self._run, self._options = data, run, options
+        self._data, self._run, self._options = data, subject.runs[0], subject.options
         self._group_names = [group.name for group in data.groups]
         broken = self._broken_groups([culprit.group for culprit in data.culprits])
         self._at = broken[0] if broken else 0

@@ -20,10 +20,9 @@ from analyzers.run import Run
 from analyzers.words import percent, rank_names
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
-from workbench.evidence_link import EvidenceLink, evidence_link
-from workbench.present.sections import sections
-from workbench.present.table import filled
+from workbench.present.table import filled, sections
 from workbench.present.tables.run import file_list, rank_list
+from workbench.rooms import EvidenceLink, evidence_link
 from workbench.tui.widgets.common import CURSOR_KEYS, VerdictBanner
 from workbench.tui.widgets.tables import Grid, titled
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, ViewSwitcher

@@ -18,21 +18,20 @@ from analyzers.hangs import HangData
 from analyzers.hangs import views as hangs
 from analyzers.memory import MemoryData
 from analyzers.report import Report
-from analyzers.run import Kind, Run
+from analyzers.rooms import imported
+from analyzers.run import TIMED, Kind, Run
 from analyzers.steps import StepsData
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import RankTrace, TraceData
 from analyzers.words import duration, share, size
-from workbench.ask import ROOMS
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
-from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.names import phase_title
-from workbench.present.room_data import RoomData, room_data
 from workbench.present.sparkline import spark
 from workbench.present.tables.comparison import signed, step_changes, waterfall_lines
 from workbench.present.tables.memory import device_name, worst_first
+from workbench.rooms import FACES, EvidenceLink, data_by_room, data_of, evidence_link
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.compare import Waterfall
 from workbench.tui.panes.home import EvidenceWanted
@@ -166,55 +165,29 @@ def home_pictures(report: Report[object], run: Run, options: Options) -> list[Ho
     return [HomePicture(picture, number) for number, picture in enumerate(chosen[:most])]
 
 
-def comparison_pictures(data: CompareData) -> list[HomePicture]:
-    """Return a list with the chart of how the mean step changed between two runs; empty without phases."""
-    if not data.phases:
-        return []
-    changes, (before, after) = step_changes(data)
-    waterfall = Waterfall(data, id="home-waterfall")
-    rows = len(waterfall_lines(changes, (before, after), _SPARK_WIDTH))
-    most = f", mostly {phase_title(changes[0][0])} {signed(changes[0][1], duration)}" if changes else ""
-    line = f"mean step {duration(before)} -> {duration(after)}{most}"
-    caption = Text("How the mean step changed, by phase")
-    chart = Picture(
-        caption, waterfall, lambda _: Drawing(lambda: None, line, rows), EvidenceLink("compare", ""), is_low=True
-    )
-    return [HomePicture(chart)]
-
-
 def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
     """Yield a `Picture` for each finding whose evidence can be drawn, beginning with the finding of the verdict.
 
-    At the end come general charts of the steps, the losses and the memory.
+    At the end come general charts of the steps, the losses, the memory, and of what changed between two runs.
     """
     lead = report.lead()
     links = [evidence_link(finding) for finding in [*([lead] if lead else []), *report.findings]]
     rank = next(iter(report.verdict.ranks), None)
-    data = room_data(report)
-    has_loss = data.steps is not None and any(account.last_loss is not None for account in data.steps.ranks)
+    logged, found = data_of(report, StepsData), data_by_room(report)
+    has_loss = logged is not None and any(account.last_loss is not None for account in logged.ranks)
     general = [
         EvidenceLink("steps", "", rank=rank),
         *([EvidenceLink("steps", "loss")] if has_loss else []),
         EvidenceLink("memory", ""),
+        EvidenceLink("compare", ""),
     ]
-    drawn = (_picture_at(link, data, run, options) for link in [*links, *general] if link)
-    yield from (picture for picture in drawn if picture)
+    for link in [*links, *general]:
+        if link and link.room in found and (place := FACES[link.room].picture):
+            picture: Picture | None = imported(place)(found[link.room], run, options, link)
+            yield from [picture] if picture else []
 
 
-def _picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -> Picture | None:
-    """Return a chart of the evidence at `link`; None if this evidence cannot be drawn."""
-    if link.room == "memory" and data.memory:
-        return _memory_picture(data.memory, run, options, link)
-    if link.room == "hang" and data.hang:
-        return _hang_picture(data.hang, run, options, link)
-    if link.room == "steps" and data.steps:
-        return _steps_picture(data.steps, run, options, link)
-    if link.room == "trace" and data.trace:
-        return _trace_picture(data.trace, link)
-    return None
-
-
-def _memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of a device's memory over time, by category; None if there is no recording.
 
     `at` names the rank whose device is shown.
@@ -236,7 +209,7 @@ def _memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLi
     return Picture(Text(f"Allocated memory by category, {clean(device_name(device))}"), chart, read, at)
 
 
-def _hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of the state of the last collectives on each rank; None if no process group is recorded.
 
     The chart shows the process group that is blocked by the rank in `at`, or else the first group.
@@ -275,7 +248,7 @@ def _signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
     return f"{''.join(COLLECTIVE_SIGNS.get(state, '?') for state in states)}  last collectives of rank {name}{lost}"
 
 
-def _trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
+def trace_picture(data: TraceData, _run: Run, _options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart with a bar for each traced rank, divided by what the rank did; None if no rank was traced."""
     if not data.ranks:
         return None
@@ -292,13 +265,13 @@ def _trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
     return Picture(Text("Time of the traced ranks   "), bars, read, at, is_low=True)
 
 
-def _steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of a step log: the loss by step if `at.part` is `loss`, else the phases of each step.
 
     The phases are those of rank `at.rank`; if this rank has no step log, those of the first logged rank. Return None
     without step logs, or if they have no durations.
     """
-    logs, ranks = run.of(*ROOMS["steps"]), [rank.rank for rank in data.ranks]
+    logs, ranks = run.of(*TIMED), [rank.rank for rank in data.ranks]
     if not ranks:
         return None
     if at.part == "loss":
@@ -321,3 +294,16 @@ def _steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink
         return Drawing(lambda: phases.show(frame), line)
 
     return Picture(Text(f"Time of each phase in the steps of rank {rank}"), phases, read, at)
+
+
+def comparison_picture(data: CompareData, _run: Run, _options: Options, at: EvidenceLink) -> Picture | None:
+    """Return the chart of how the mean step changed between two runs; None without phases."""
+    if not data.phases:
+        return None
+    changes, (before, after) = step_changes(data)
+    waterfall = Waterfall(data, id="home-waterfall")
+    rows = len(waterfall_lines(changes, (before, after), _SPARK_WIDTH))
+    most = f", mostly {phase_title(changes[0][0])} {signed(changes[0][1], duration)}" if changes else ""
+    line = f"mean step {duration(before)} -> {duration(after)}{most}"
+    caption = Text("How the mean step changed, by phase")
+    return Picture(caption, waterfall, lambda _: Drawing(lambda: None, line, rows), at, is_low=True)

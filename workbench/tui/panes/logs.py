@@ -1,6 +1,5 @@
 """The pane for text logs: a list of events, and below it the log lines around the selected event."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,11 +9,12 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import DataTable, Static
 
 from analyzers.logs import LogsData, views
-from analyzers.report import Finding
+from analyzers.report import Report
 from workbench.console import clean
-from workbench.evidence_link import EvidenceLink
 from workbench.present.names import CUT
 from workbench.present.tables.logs import event_table, first_to_show, shown_events
+from workbench.rooms import EvidenceLink
+from workbench.tui.subject import Subject
 from workbench.tui.widgets.tables import Grid
 
 _EVENTS_AT_MOST = 2000
@@ -33,11 +33,11 @@ class LogsPane(Vertical):
         Binding("right_square_bracket", "move(1)", "Next event", id="logs.next", show=False),
     ]
 
-    def __init__(self, data: LogsData, findings: Sequence[Finding], culprits: Sequence[int] = ()) -> None:
+    def __init__(self, data: LogsData, _subject: Subject, report: Report[object]) -> None:
         super().__init__()
         self._data = data
         self._rows = shown_events(data)
-        self._first = first_to_show(self._rows, findings, culprits)
+        self._first = first_to_show(self._rows, report.findings, report.verdict.ranks)
         self._title = ""
 
     def compose(self) -> ComposeResult:

@@ -11,17 +11,18 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from analyzers.memory import Device, MemoryData
-from analyzers.run import Artefact, Kind, Run
-from analyzers.store import Options
+from analyzers.report import Report
+from analyzers.run import Artefact, Kind
 from analyzers.words import quantity, size
 from workbench.colours import CATEGORIES
 from workbench.console import clean
-from workbench.evidence_link import EvidenceLink
 from workbench.present.tables.memory import device_name, worst_first
+from workbench.rooms import EvidenceLink
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.memory_views import TITLES, Instant, MemoryViews
 from workbench.tui.panes.step_timeline import TimelineOfSteps, step_timeline
 from workbench.tui.picker import pick
+from workbench.tui.subject import Subject
 from workbench.tui.view_tabs import Searchable
 from workbench.tui.widgets.charts.memory_timeline import CursorBreakdown, MemoryTimeline, Part
 from workbench.tui.widgets.charts.stacked_chart import FAILURE
@@ -59,13 +60,13 @@ class MemoryPane(Vertical):
         Binding("d", "changes", "Changes", id="memory.changes"),
     ]
 
-    def __init__(self, data: MemoryData, run: Run, options: Options) -> None:
+    def __init__(self, data: MemoryData, subject: Subject, _report: Report[object]) -> None:
         super().__init__()
         self._by_rank: dict[int | None, list[Device]] = {}
         for device in worst_first(data.devices):
             self._by_rank.setdefault(device.rank, []).append(device)
-        self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.SNAPSHOT)}
-        self._options = options
+        self._artefacts = {str(artefact.path): artefact for artefact in subject.runs[0].of(Kind.SNAPSHOT)}
+        self._options = subject.options
         self._rank, self._snapshot = 0, 0
         self._window: tuple[int, int] | None = None
         self._rest_timer: Timer | None = None

@@ -18,15 +18,15 @@ from textual.widgets import Static
 from analyzers.parity import BisectData
 from analyzers.parity.bisect_report import first_step, operation_table
 from analyzers.parity.model import Curve, ParityData
-from analyzers.run import Run
-from analyzers.store import Options
+from analyzers.report import Report
 from workbench.console import clean
-from workbench.evidence_link import EvidenceLink
 from workbench.present.parity_lines import curve_lines, difference_lines, operation_lines, step_lines
 from workbench.present.tables.bisect import bisect_tables
 from workbench.present.tables.bisect_operations import both_sides, tensors_of
 from workbench.present.tables.parity import agreement, differences_of, first_values, steps_of
+from workbench.rooms import EvidenceLink
 from workbench.tui.background import ask_in_background
+from workbench.tui.subject import Subject
 from workbench.tui.widgets.charts.line_chart import LineChart
 from workbench.tui.widgets.tables import ROWS_AT_MOST, Grid, TableList
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
@@ -52,7 +52,7 @@ class ParityPane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: ParityData) -> None:
+    def __init__(self, data: ParityData, _subject: Subject, _report: Report[object]) -> None:
         super().__init__()
         self._data = data
         self._curve = 0
@@ -158,9 +158,9 @@ class BisectPane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: BisectData, runs: tuple[Run, Run], options: Options) -> None:
+    def __init__(self, data: BisectData, subject: Subject, _report: Report[object]) -> None:
         super().__init__()
-        self._data, self._runs, self._options = data, runs, options
+        self._data, self._subject = data, subject
         self._table: pd.DataFrame | None = None
         self._step = 0
 
@@ -171,7 +171,8 @@ class BisectPane(Vertical):
         yield BisectViews(self._data)
 
     def on_mount(self) -> None:
-        read = partial(operation_table, *self._runs, self._options, self._data.tolerance)
+        (a, b), options = self._subject.runs, self._subject.options
+        read = partial(operation_table, a, b, options, self._data.tolerance)
         ask_in_background(self, "operations", read, self._loaded)
 
     def _loaded(self, table: pd.DataFrame) -> None:

@@ -11,19 +11,20 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
-from analyzers.run import Artefact, Run
+from analyzers.report import Report
+from analyzers.run import TIMED, Artefact
 from analyzers.steps import StepsData, views
 from analyzers.store import Options
 from analyzers.words import duration
-from workbench.ask import ROOMS
 from workbench.colours import phase_colour
-from workbench.evidence_link import EvidenceLink
 from workbench.present.names import phase_title
 from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
+from workbench.rooms import EvidenceLink
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.picker import pick
+from workbench.tui.subject import Subject
 from workbench.tui.widgets.charts.memory_timeline import CursorBreakdown, Part
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.common import call_on_new_size
@@ -43,7 +44,7 @@ class StepsPane(Vertical):
     """A chart of the phases of one rank's steps, above views of all ranks.
 
     The keys `[` and `]` change the rank. The rank that is shown first is a straggler, for which the others wait.
-    Without stragglers, it is a rank from `blamed`, the ranks that the verdict names.
+    Without stragglers, it is one of the ranks that the verdict names.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,12 +57,12 @@ class StepsPane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: StepsData, run: Run, options: Options, blamed: Sequence[int] = ()) -> None:
+    def __init__(self, data: StepsData, subject: Subject, report: Report[object]) -> None:
         super().__init__()
-        self._data, self._options = data, options
-        self._logs = run.of(*ROOMS["steps"])
+        self._data, self._options = data, subject.options
+        self._logs = subject.runs[0].of(*TIMED)
         self._ranks = [rank.rank for rank in data.ranks]
-        named = (*(straggler.rank for straggler in data.stragglers), *blamed)
+        named = (*(straggler.rank for straggler in data.stragglers), *report.verdict.ranks)
         self._at = next((self._ranks.index(rank) for rank in named if rank in self._ranks), 0)
 
     def compose(self) -> ComposeResult:

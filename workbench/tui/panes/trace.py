@@ -12,13 +12,13 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
+from analyzers.report import Report
 from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import RankTrace, TraceData, critical_parts, views
 from analyzers.traces.kernel_names import shortened
 from analyzers.words import duration_ns, share
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
-from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, filled, table
 from workbench.present.tables.trace import (
     critical_path,
@@ -30,7 +30,9 @@ from workbench.present.tables.trace import (
     why_no_waits,
 )
 from workbench.present.tables.trace_rank import device_name
+from workbench.rooms import EvidenceLink
 from workbench.tui.picker import pick
+from workbench.tui.subject import Subject
 from workbench.tui.widgets.charts.axes import TimeZoom
 from workbench.tui.widgets.charts.gantt import DeviceMemoryChart, Gantt
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
@@ -62,7 +64,7 @@ _OTHER_COLUMNS = 27
 class TracePane(Vertical):
     """A bar per traced rank, above views of a single rank; `[` and `]` change the rank, `v` the view.
 
-    The first of the ranks `blamed`, those that the verdict names, is shown first.
+    The first of the ranks that the verdict names is shown first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,10 +76,10 @@ class TracePane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: TraceData, run: Run, options: Options, blamed: Collection[int] = ()) -> None:
+    def __init__(self, data: TraceData, subject: Subject, report: Report[object]) -> None:
         super().__init__()
         self._data = data
-        self._views = TraceViews(data, run, options, blamed)
+        self._views = TraceViews(data, subject.runs[0], subject.options, report.verdict.ranks)
 
     def compose(self) -> ComposeResult:
         yield Static(legend(self._data.ranks), id="trace-title")

@@ -11,11 +11,10 @@ from dash.development.base_component import Component
 
 from analyzers.compare import CompareData
 from analyzers.memory.diff import Diff
-from analyzers.run import Run
+from analyzers.run import TIMED, Run
 from analyzers.steps import views
 from analyzers.traces.diff import TraceDiff
 from analyzers.words import duration_ns
-from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present.tables import comparison
 from workbench.web.components.comparison import (
@@ -28,6 +27,7 @@ from workbench.web.components.comparison import (
 from workbench.web.components.figure import Drawing, FigurePart, drawn
 from workbench.web.components.links import choice, table, verdict
 from workbench.web.components.step_charts import duration_axis, thinned
+from workbench.web.page import Page
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
@@ -39,7 +39,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
     `compare A B --web` starts the dashboard of two runs. `query` has the choices in the page's address.
     """
-    data = served.rooms.compare
+    data = served.data(CompareData)
     if data is None or served.other is None:
         return html.Div("To compare two runs, start the dashboard with: workbench compare A B --web")
     return html.Div(
@@ -142,7 +142,7 @@ def chosen(query: Query, name: str, known: Collection[str]) -> str:
 
 def _step_series(a: Run, b: Run) -> Iterator[Component]:
     """Yield charts of step time and of loss by step, each with a line for both runs."""
-    logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
+    logs = {side: run.of(*TIMED) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
     shown = []
     for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
@@ -168,3 +168,6 @@ def _by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
     # `max` over ranks: all wait for the slowest, so its time is the time of the step.
     highest = frame.dropna(subset=column).groupby("step")[column].max()
     return thinned(highest.to_frame())[column]
+
+
+PAGE = Page("Compare", layout)

@@ -10,6 +10,7 @@ from workbench.present.table import table as table_of
 from workbench.run_settings import SIGNS, command_words, run_settings
 from workbench.web.components.links import choice, table
 from workbench.web.gestures import typed_text
+from workbench.web.page import Page
 from workbench.web.query import Query, address, parse_query, search_text
 from workbench.web.served_run import ServedRun
 
@@ -64,3 +65,6 @@ def install(app: Dash, served: ServedRun) -> None:
     def search_settings(entered: object, search: object) -> object:
         query, text = parse_query(search), typed_text(entered)
         return no_update if text == query.get("key", "") else address(query | {"key": text})
+
+
+PAGE = Page("Config", layout, install=install)

@@ -17,8 +17,9 @@ from analyzers.words import rank_names, rank_pattern
 from workbench.console import clean
 from workbench.present.collective_matrix import group_in_view, rank_states
 from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
+from workbench.rooms import EvidenceLink
 from workbench.web.components.collective_matrix import collective_matrix
-from workbench.web.components.figure import drawn
+from workbench.web.components.figure import Drawing, drawn
 from workbench.web.components.links import (
     Elements,
     Tab,
@@ -33,6 +34,7 @@ from workbench.web.components.links import (
 )
 from workbench.web.components.tree import FRAMES
 from workbench.web.gestures import clicked_point
+from workbench.web.page import Page, rank_query
 from workbench.web.query import Query, address, number, parse_query
 from workbench.web.served_run import ServedRun
 from workbench.web.theme import narrow
@@ -42,12 +44,14 @@ _COLLECTIVES, _NARROW_COLLECTIVES = 60, 16
 _ALL_RANKS = -1
 _SINGLE_RANKS = 32
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
+_FEW_COLLECTIVES, _FEW_RANKS = 24, 12
+"""The same two limits in the chart on the first page; the collective that hangs is among the last ones."""
 _DEEPEST_INDENT = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on a hang; without data on one, a sentence that says so."""
-    data = served.rooms.hang
+    data = served.data(HangData)
     if data is None:
         return not_recorded(
             "Flight Recorder dumps",
@@ -173,7 +177,7 @@ def _merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
 
 def install(app: Dash, served: ServedRun) -> None:
     """Register the callback of the matrix: a click on a rank highlights its stack."""
-    if served.rooms.hang is None:
+    if served.data(HangData) is None:
         return
 
     @app.callback(
@@ -186,3 +190,34 @@ def install(app: Dash, served: ServedRun) -> None:
         point = clicked_point(click)
         rank = re.search(r"\d+", str(point.get("y"))) if point else None  # of a row of several ranks the first
         return address(parse_query(search) | {"rank": rank[0], "tab": "stacks"}) if rank else no_update
+
+
+def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the query of the hang page for a finding: its rank, and the process group that this rank blocks."""
+    culprits = data.culprits if (data := served.data(HangData)) else []
+    group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
+    return ({"group": group} if group else {}) | rank_query(served, at)
+
+
+def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return a chart of the state of the last collectives on each rank, with its caption; None if none is recorded.
+
+    It shows the process group that the finding's rank blocks.
+    """
+    data = served.data(HangData)
+    if data is None or not data.groups:
+        return None
+    group = shown_group(data, _evidence_query(served, at))
+    frame = states_in_window(served, group, _FEW_COLLECTIVES, _FEW_RANKS)
+    title = f"State of the last collectives of process group {group.desc or group.name}, by rank"
+    return None if frame.empty else (title, collective_matrix(frame))
+
+
+PAGE = Page(
+    "Hang",
+    layout,
+    install=install,
+    query=_evidence_query,
+    drawing=_evidence_drawing,
+    tabs={"operations": "operations", "stacks": "stacks"},
+)

@@ -10,7 +10,9 @@ from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.table import without_empty
 from workbench.present.tables.logs import files, first_to_show, ranks
+from workbench.rooms import EvidenceLink
 from workbench.web.components.links import Elements, breakable, choice, link, not_recorded, table, with_source_link
+from workbench.web.page import Page
 from workbench.web.query import Query, address, number
 from workbench.web.served_run import ServedRun
 
@@ -21,7 +23,7 @@ _HEADS = ("rank", "time", "event", "after step", "message", "source line", "log"
 
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on text logs."""
-    data = served.rooms.logs
+    data = served.data(LogsData)
     if data is None:
         return not_recorded(
             "text logs", "To keep the output of each rank, start the job with", "workbench launch -- COMMAND"
@@ -84,3 +86,13 @@ def excerpt(data: LogsData, chosen: int) -> Elements:
     lines = [html.Mark(text) if is_event else text for text, is_event in texts]
     title = f"{clean(event.path)}, around line {event.line}"
     return [html.H2(breakable(title), id="excerpt"), html.Pre(lines, className="excerpt", tabIndex=0)]
+
+
+def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the query of the page of text logs for a finding, which selects the first event of the finding's rank."""
+    events = data.events if (data := served.data(LogsData)) else []
+    number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
+    return {} if number is None else {"event": str(number)}
+
+
+PAGE = Page("Logs", layout, query=_evidence_query)

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from analyzers.memory import Device, matrix, views
+from analyzers.memory import Device, MemoryData, matrix, views
 from workbench.axes import Span
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
-from workbench.web.components.figure import drawn, figure_of_tree, zoom_of
+from workbench.rooms import EvidenceLink
+from workbench.web.components.figure import Drawing, drawn, figure_of_tree, zoom_of
 from workbench.web.components.links import Elements, Tab, choice, not_recorded, picker, table, workspace
 from workbench.web.components.memory import rank_matrix
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
+from workbench.web.page import Page
 from workbench.web.pages.memory_instant import (
     changes_since,
     entry_section,
@@ -39,18 +41,21 @@ _GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
 _IN_TABS = ("tree", "blocks")
 """The charts in tabs that can be clicked; a chart is on the page only while its tab is shown."""
 _KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "library", "find")
+_COMPARED_STEPS = 2
+"""The number of steps in the chart of a failed allocation: the failing step, and one to compare it with."""
 _HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on the memory of one device."""
-    if served.rooms.memory is None:
+    data = served.data(MemoryData)
+    if data is None:
         return not_recorded(
             "memory snapshots",
             "One is written if CUDA runs out of memory in a job started with",
             "workbench launch -- COMMAND",
         )
-    devices = worst_first(served.rooms.memory.devices)
+    devices = worst_first(data.devices)
     position = _device_position(devices, query)
     device = devices[position]
     at, shown = memory_query(query, device), window(served, query)
@@ -86,7 +91,7 @@ def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Qu
 
 def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown: Window) -> Sequence[Tab]:
     """Return the tabs below the timeline; a search or comparison that the address asks for comes first."""
-    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
     asked = [
         *([Tab("found", "Matching blocks", lambda: matches(served, device, at, query))] if at.find else []),
         *(
@@ -119,7 +124,7 @@ def window(served: ServedRun, query: Query) -> Window:
 
     Without a range in the address, return the step in which an allocation failed, else everything.
     """
-    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
     device = devices[_device_position(devices, query)]
     if query.get("steps") == ALL_STEPS and "from" not in query:
         return Window(everything=True)
@@ -148,9 +153,10 @@ def install(app: Dash, served: ServedRun) -> None:
     A zoom reads the timeline of the new range, so that every peak in it is drawn. A click or a typed text changes the
     address.
     """
-    if served.rooms.memory is None:
+    data = served.data(MemoryData)
+    if data is None:
         return
-    devices = worst_first(served.rooms.memory.devices)
+    devices = worst_first(data.devices)
 
     @app.callback(
         Output("timeline", "figure"),
@@ -240,3 +246,41 @@ def _address_change(part: str, values: Mapping[str, object]) -> Query:
     if part == "tree":
         return {"under": point_data(point, 0)}
     return {"entry": str(max(0, whole_number(point.get("customdata")) or 0)), "under": str(NO_NODE)}
+
+
+def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the query of the memory page for a finding, which selects the snapshot of the finding's rank and step.
+
+    For a leak, the query also selects two instants to compare: the end of the first step in the snapshot and the end of
+    the last step.
+    """
+    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
+    # A rank has a snapshot for each recorded step: the one of the finding shows what it is about.
+    number = next((i for i in same_rank if devices[i].step == at.step), same_rank[0])
+    query = {"device": str(number)}
+    if at.part != "changes" or not (steps := devices[number].steps):
+        return query
+    return query | {"entry": str(steps[-1].last_entry), "since": str(steps[0].last_entry)}
+
+
+def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return a chart of the memory of the finding's device over time, by category; None without snapshots."""
+    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    if not devices:
+        return None
+    query = _evidence_query(served, at)
+    device = devices[int(query["device"])]
+    figure = chart(served, device, memory_query(query, device), last_steps(served, device, _COMPARED_STEPS))
+    return f"Allocated memory by category, {device_name(device)}", figure
+
+
+PAGE = Page(
+    "Memory",
+    layout,
+    window,
+    install,
+    _evidence_query,
+    _evidence_drawing,
+    {"blocks": "segments", "ranks": "ranks"},
+)

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from analyzers.memory import Device, latest, views
+from analyzers.memory import Device, MemoryData, latest, views
 from analyzers.run import Artefact
 from analyzers.store import Options
 from workbench.web.components.figure import FigurePart
@@ -101,7 +101,7 @@ def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, p
     """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)
-    for other in latest(served.rooms.memory.devices)[: _RANKS + 1] if served.rooms.memory else ():
+    for other in latest(data.devices)[: _RANKS + 1] if (data := served.data(MemoryData)) else ():
         theirs = memory_marks(served, other)
         window = theirs.span_of(steps) if steps else None
         # This device is drawn in front already; a rank without these steps has nothing to compare.

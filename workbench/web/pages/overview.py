@@ -1,38 +1,34 @@
 """Small charts of the first page, one above the other: peak memory, step time and loss of each step of the run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
 from dash import html
 
+from analyzers.compare import CompareData
+from analyzers.memory import MemoryData
 from analyzers.memory import views as memory
+from analyzers.run import TIMED
+from analyzers.steps import StepsData
 from analyzers.steps import views as steps
 from analyzers.words import quantity
-from workbench.ask import ROOMS
-from workbench.evidence_link import EvidenceLink, evidence_link
-from workbench.present.sections import sections
-from workbench.present.table import Table
-from workbench.present.tables.memory import device_name, worst_first
+from workbench.present.table import Table, sections
+from workbench.present.tables.memory import worst_first
 from workbench.present.tables.run import file_list, rank_list
-from workbench.web.components.collective_matrix import collective_matrix
+from workbench.rooms import evidence_link
 from workbench.web.components.figure import Drawing, FigurePart, byte_axis, drawn
 from workbench.web.components.links import finding, table, verdict
-from workbench.web.components.rank_charts import named_first, step_parts, time_shares
 from workbench.web.components.step_charts import (
     SmallChart,
     duration_axis,
     failed_step,
-    loss_chart,
-    phase_stack,
     small_charts,
-    step_durations,
     thinned,
 )
+from workbench.web.page import Page, evidence_address, page_of
 from workbench.web.pages.compare import first_change
-from workbench.web.pages.hang import shown_group, states_in_window
-from workbench.web.pages.memory_timeline import chart, last_steps
-from workbench.web.query import Query, memory_query
-from workbench.web.served_run import ServedRun, evidence_address, room_query
+from workbench.web.query import Query
+from workbench.web.served_run import ServedRun
 
 _LABEL = "Memory, step time and loss of each step"
 
@@ -50,7 +46,7 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
 
     The chart shows the device that ran out of memory, or else the device with the highest peak.
     """
-    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
     if devices:
         device = devices[0]
         uses = memory.steps(served.snapshot(device.path), served.options, device.device)
@@ -62,47 +58,20 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
 
 def _logged_charts(served: ServedRun) -> Iterator[SmallChart]:
     """Yield charts of step time and loss from the step logs; each value is the largest of all ranks in that step."""
-    if served.rooms.steps is None:
+    data = served.data(StepsData)
+    if data is None:
         return
-    logged = steps.series(served.run.of(*ROOMS["steps"]), served.options)
+    logged = steps.series(served.run.of(*TIMED), served.options)
     largest = logged.groupby("step")[["dur_s", "loss"]].max()
     times, losses = (thinned(largest[[name]].dropna())[name] for name in ("dur_s", "loss"))
-    several = len(served.rooms.steps.ranks) > 1
+    several = len(data.ranks) > 1
     yield SmallChart(f"step time{' of the slowest rank' if several else ''}", times, duration_axis(times.max()))
     yield SmallChart(f"loss{' (the largest of all ranks)' if several else ''}", losses, {})
-
-
-# The chart on the first page for a finding about traces: the parts of the time of each rank or each step.
-
-BARS = 10
-
-
-def trace_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return a chart of the parts of each rank's time; if a single rank was traced, of each step's time.
-
-    The finding's rank comes first. Return None if nothing was recorded.
-    """
-    data = served.rooms.trace
-    if data is None or not data.ranks:
-        return None
-    first = data.ranks[0]
-    if len(data.ranks) == 1 and len(first.step_times) > 1:
-        whose = "" if first.rank is None else f" of rank {first.rank}"
-        return f"Kinds of work in each step{whose}", step_parts(first)
-    shown = named_first(data.ranks, [at.rank])[:BARS]
-    rest = f" ({len(shown)} of {quantity(len(data.ranks), 'rank')})" if len(shown) < len(data.ranks) else ""
-    return f"Kinds of work in the recorded time of each rank{rest}", time_shares(shown)
 
 
 # The picture on the first page: a chart of the evidence for the verdict.
 
 HEIGHT = 360
-STEPS = 2
-"""The number of steps in the picture of a failed allocation: the failing step, and one to compare it with."""
-_COLLECTIVES = 24
-"""The number of last collectives that the picture shows; the one that hangs is among them."""
-_SINGLE_RANKS = 12
-"""The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 
 
 def picture(served: ServedRun) -> html.Figure | None:
@@ -111,12 +80,12 @@ def picture(served: ServedRun) -> html.Figure | None:
     The finding of the verdict comes first, then the others in the order of the report. A comparison has the chart of
     what changed, whether it has findings or not.
     """
-    if served.rooms.compare:
-        return _captioned(change) if (change := first_change(served.rooms.compare)) else None
+    if data := served.data(CompareData):
+        return _captioned(change) if (change := first_change(data)) else None
     lead = served.report.lead()
     for found in [*([lead] if lead else []), *served.report.findings]:
         at = evidence_link(found)
-        draw = _DRAWINGS.get(at.room) if at and at.room in served.rooms.names else None
+        draw = page_of(at.room).drawing if at and at.room in served.rooms else None
         if at and draw and (drawing := draw(served, at)):
             return _captioned(drawing)
     return None
@@ -141,57 +110,6 @@ def _with_height(figure: FigurePart) -> FigurePart:
     return {**figure, "layout": {**layout, "height": HEIGHT}}
 
 
-def _memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return a chart of the memory of the finding's device over time, by category; None without snapshots."""
-    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
-    if not devices:
-        return None
-    query = room_query(served, at)
-    device = devices[int(query["device"])]
-    figure = chart(served, device, memory_query(query, device), last_steps(served, device, STEPS))
-    return f"Allocated memory by category, {device_name(device)}", figure
-
-
-def _hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return a chart of the state of the last collectives on each rank, with its caption; None if none is recorded.
-
-    It shows the process group that the finding's rank blocks.
-    """
-    data = served.rooms.hang
-    if data is None or not data.groups:
-        return None
-    group = shown_group(data, room_query(served, at))
-    frame = states_in_window(served, group, _COLLECTIVES, _SINGLE_RANKS)
-    title = f"State of the last collectives of process group {group.desc or group.name}, by rank"
-    return None if frame.empty else (title, collective_matrix(frame))
-
-
-def _steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return a chart of step logs with its caption; None without step logs.
-
-    It shows the loss, or the phases of the finding's rank, or else the duration of the steps of all ranks.
-    """
-    logs, data = served.run.of(*ROOMS["steps"]), served.rooms.steps
-    if data is None:
-        return None
-    if at.part == "phases" and at.rank is not None:
-        phases = steps.phases(logs, served.options, at.rank).droplevel("rank")
-        return f"Time of each phase in the steps of rank {at.rank}", phase_stack(phases)
-    series = steps.series(logs, served.options)
-    if at.part == "loss":
-        return "Loss of each step", loss_chart(series, data.first_nonfinite_step)
-    return "Duration of each step, by rank", step_durations(series, [straggler.rank for straggler in data.stragglers])
-
-
-_DRAWINGS: dict[str, Callable[[ServedRun, EvidenceLink], Drawing | None]] = {
-    "memory": _memory_drawing,
-    "hang": _hang_drawing,
-    "steps": _steps_drawing,
-    "trace": trace_drawing,
-}
-"""{name of an analyzer: function that draws its evidence}, for the analyzers whose evidence can be drawn."""
-
-
 # The first page: the verdict and the findings, each with a link to its evidence, and tables of ranks and files.
 
 _FIRST_TABLES = 2
@@ -207,7 +125,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
     shown, by_step = picture(served), step_overview(served)
     runs = [served.run, *([served.other] if served.other else [])]
     # The report of a comparison knows nothing about its ranks but their numbers.
-    ranks = [] if served.rooms.compare else [rank_list(report)]
+    ranks = [] if served.data(CompareData) else [rank_list(report)]
     first, more = _parted(sections(report))
     tables = [section for section in (*ranks, *first, file_list(runs)) if section.rows]
     return html.Div(
@@ -242,3 +160,6 @@ def folded(tables: Sequence[Table]) -> html.Details:
     """Return tables that a click unfolds, below a line with their number."""
     summary = html.Summary(quantity(len(tables), "more table"))
     return html.Details([summary, *(table(section) for section in tables)], className="more")
+
+
+PAGE = Page("Overview", layout)

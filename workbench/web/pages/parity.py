@@ -10,6 +10,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from analyzers.errors import WorkbenchError
+from analyzers.parity import BisectData, ParityData
 from analyzers.parity.bisect_report import first_step, operation_table
 from analyzers.parity.model import Curve
 from workbench.console import clean
@@ -17,8 +18,10 @@ from workbench.present.parity_lines import all_lines, operation_lines, step_line
 from workbench.present.tables.bisect import bisect_tables
 from workbench.present.tables.bisect_operations import both_sides, tensors_of
 from workbench.present.tables.parity import agreement, differences_of, first_values, steps_of
+from workbench.rooms import EvidenceLink
 from workbench.web.components.links import choice, table, verdict
 from workbench.web.components.parity import line_figure
+from workbench.web.page import Page
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 
@@ -27,7 +30,7 @@ _ROWS = 1000
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
     """Return the page that compares runs of the same training on several meshes."""
-    data = served.rooms.parity
+    data = served.data(ParityData)
     if data is None:
         return html.Div("To compare meshes: workbench parity --config x.toml --run dp_shard=2 --run tp=2 --web")
     by_step = [of(data, curve, _ROWS) for curve in Curve for of in (differences_of, steps_of)]
@@ -50,7 +53,7 @@ _STEP_LIMIT = 1 << 40
 
 def bisect_layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page that shows where two recorded runs first differ."""
-    data = served.rooms.bisect
+    data = served.data(BisectData)
     if data is None or served.other is None:
         return html.Div("To find where two recorded runs differ: workbench bisect A B --web")
     return html.Div(
@@ -64,7 +67,7 @@ def bisect_layout(served: ServedRun, query: Query) -> html.Div:
 
 def operations(served: ServedRun, query: Query) -> Iterator[Component]:
     """Yield tables of both runs at the first difference, charts by operation and by step, and the step's tensors."""
-    data = served.rooms.bisect
+    data = served.data(BisectData)
     assert data is not None
     assert served.other is not None
     try:
@@ -91,3 +94,12 @@ def _of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
     yield line_figure(operation_lines(tensors, shown), "bisect-operations")
     yield line_figure(step_lines(tensors), "bisect-steps")
     yield table(tensors_of(tensors, shown, _ROWS))
+
+
+def _evidence_query(_served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the query of the page of two recorded runs, which selects the step in which they differ."""
+    return {} if at.step is None else {"step": str(at.step)}
+
+
+PAGE = Page("Parity", layout)
+BISECT_PAGE = Page("Bisect", bisect_layout, query=_evidence_query)

@@ -6,6 +6,7 @@ from typing import Any
 
 from dash import html
 
+from analyzers.hangs import HangData
 from analyzers.hangs import views as hangs
 from analyzers.memory import views as memory
 from analyzers.run import Kind
@@ -13,6 +14,7 @@ from analyzers.traces import views as traces
 from workbench.console import clean
 from workbench.source_files import SOURCE_LINE, find_source
 from workbench.web.components.links import breakable
+from workbench.web.page import Page
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
@@ -52,14 +54,13 @@ def _mentioned_files(served: ServedRun) -> Iterator[str]:
 
     This is a generator because reading is slow: the next artefact is read only when the caller asks for more.
     """
-    rooms = served.rooms
-    for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():
+    for snapshot in served.run.of(Kind.SNAPSHOT) if "memory" in served.rooms else ():
         yield from memory.source_files(snapshot, served.options)
-    for trace in served.run.of(Kind.TRACE) if rooms.trace else ():
+    for trace in served.run.of(Kind.TRACE) if "trace" in served.rooms else ():
         yield from _in_texts(traces.names(trace, served.options))
-    if rooms.hang:
+    if hang := served.data(HangData):
         yield from _in_texts(hangs.stacks(served.run, served.options)["place"])
-        for group in rooms.hang.groups:
+        for group in hang.groups:
             issued = hangs.operations(served.run, group.name, options=served.options).to_numpy().ravel()
             yield from _in_texts(cell.line for cell in issued)
 
@@ -80,3 +81,6 @@ def excerpt(path: Path, line: int) -> html.Ol:
         for number, text in enumerate(lines[first - 1 : line + AROUND], first)
     ]
     return html.Ol(rows, start=str(first), className="source")
+
+
+PAGE = Page("Source", layout)

@@ -9,13 +9,14 @@ from math import ceil, floor
 import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
+from analyzers.run import TIMED
 from analyzers.steps import views
 from analyzers.steps.model import StepsData
-from workbench.ask import ROOMS
 from workbench.axes import Span
 from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
-from workbench.web.components.figure import drawn, zoom_of
+from workbench.rooms import EvidenceLink
+from workbench.web.components.figure import Drawing, drawn, zoom_of
 from workbench.web.components.links import Elements, choice, not_recorded, prose, table_tab, workspace
 from workbench.web.components.step_charts import (
     failed_step,
@@ -26,6 +27,7 @@ from workbench.web.components.step_charts import (
     step_durations,
 )
 from workbench.web.gestures import ALL, whole_number, zoomed_range
+from workbench.web.page import Page, rank_query
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, parse_steps
@@ -36,7 +38,7 @@ _HINT = "Drag: zoom, in all three charts. Double-click: all steps."
 
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on step times."""
-    data = served.rooms.steps
+    data = served.data(StepsData)
     if data is None:
         return not_recorded("step logs", "To record the steps of a job, start it with")
     rank = _shown_rank(served, data, query)
@@ -66,7 +68,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 def inspector(served: ServedRun, rank: int) -> Elements:
     """Return the mean time of each phase on rank `rank`, and what the report says about the steps."""
     found = [finding for finding in served.report.findings if finding.id.startswith("steps.")]
-    phases = views.phases(served.run.of(*ROOMS["steps"]), served.options, rank).droplevel("rank")
+    phases = views.phases(served.run.of(*TIMED), served.options, rank).droplevel("rank")
     return [
         html.H2(f"Rank {rank}, mean step"),
         *phase_bars(phases),
@@ -94,7 +96,7 @@ def window(_served: ServedRun, query: Query) -> Window:
 
 def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -> Sequence[go.Figure]:
     """Return the charts of durations, phases and loss for `steps`, a range (first, end), or for all steps if None."""
-    logs = served.run.of(*ROOMS["steps"])
+    logs = served.run.of(*TIMED)
     low, high = steps or ALL
     series = views.series(logs, served.options)
     series = series[(series["step"] >= low) & (series["step"] < high)]
@@ -126,7 +128,7 @@ def install(app: Dash, served: ServedRun) -> None:
 
     The steps are read again, so that the charts show steps that were left out of a longer range.
     """
-    data = served.rooms.steps
+    data = served.data(StepsData)
     if data is None:
         return
 
@@ -156,3 +158,23 @@ def _steps_between(wanted: Span) -> Span:
     # A narrow drag may contain no whole step.
     first = first if first <= last else max(0, round(sum(wanted) / 2))
     return float(first), float(max(first, last) + 1)
+
+
+def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return a chart of step logs with its caption; None without step logs.
+
+    It shows the loss, or the phases of the finding's rank, or else the duration of the steps of all ranks.
+    """
+    logs, data = served.run.of(*TIMED), served.data(StepsData)
+    if data is None:
+        return None
+    if at.part == "phases" and at.rank is not None:
+        phases = views.phases(logs, served.options, at.rank).droplevel("rank")
+        return f"Time of each phase in the steps of rank {at.rank}", phase_stack(phases)
+    series = views.series(logs, served.options)
+    if at.part == "loss":
+        return "Loss of each step", loss_chart(series, data.first_nonfinite_step)
+    return "Duration of each step, by rank", step_durations(series, [straggler.rank for straggler in data.stragglers])
+
+
+PAGE = Page("Steps", layout, window, install, rank_query, _evidence_drawing)

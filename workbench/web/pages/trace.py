@@ -10,13 +10,14 @@ from math import ceil, floor
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from analyzers.run import Artefact
-from analyzers.traces.report import TraceData
+from analyzers.traces import TraceData
 from analyzers.traces.views import traffic
 from analyzers.words import quantity
 from workbench.axes import Span
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
-from workbench.web.components.figure import drawn, zoom_of
+from workbench.rooms import EvidenceLink
+from workbench.web.components.figure import Drawing, drawn, zoom_of
 from workbench.web.components.links import (
     Elements,
     Tab,
@@ -28,8 +29,9 @@ from workbench.web.components.links import (
     table,
     workspace,
 )
-from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, time_shares
+from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, step_parts, time_shares
 from workbench.web.gestures import ALL, whole_number, zoomed_range
+from workbench.web.page import Page
 from workbench.web.pages.trace_details import (
     COLOURS,
     LATEST_NS,
@@ -59,6 +61,8 @@ from workbench.web.step_window import Window, parse_steps, trace_marks, window_o
 
 PATHS = (("0", "events"), ("1", "with critical path"))
 FINDINGS, BARS = 4, 32
+_FEW_BARS = 10
+"""The most bars in the chart on the first page."""
 _NOT_WITHIN = html.Div(id="within", hidden=True)
 """An empty, hidden element with the id `within`, for tabs that do not depend on the time range.
 
@@ -72,7 +76,7 @@ _BELOW = ("fleet", "held")
 
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on profiler traces."""
-    data = served.rooms.trace
+    data = served.data(TraceData)
     if data is None:
         return not_recorded(
             "profiler traces",
@@ -220,7 +224,7 @@ def window(served: ServedRun, query: Query) -> Window:
 
 def install(app: Dash, served: ServedRun) -> None:
     """Register the addresses of the events, and the callbacks of zooms."""
-    if served.rooms.trace is None:
+    if served.data(TraceData) is None:
         return
     install_timeline(app, served)
     install_calls(app)
@@ -267,7 +271,7 @@ def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Qu
 
     If the content does not depend on the range, return Dash's `no_update`.
     """
-    data = served.rooms.trace
+    data = served.data(TraceData)
     tab = selected(_every_tab(served, data, file, span, query), query) if data else None
     about = {"longest": longest_section, "ranks": all_ranks, "memory": memory_section}
     return about[tab.name](served, file, span) if tab and tab.name in about else no_update
@@ -286,3 +290,37 @@ def _zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_cloc
     if span[0] >= span[1]:
         return Window()
     return Window(span, trace_marks(served, served.traces[file]).steps_within(span))
+
+
+def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the query of the trace page for a finding, which selects the trace file of the finding's rank."""
+    ranks = [trace.rank for trace in served.traces]
+    return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
+
+
+def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return a chart of the parts of each rank's time; if a single rank was traced, of each step's time.
+
+    The finding's rank comes first. Return None if nothing was recorded.
+    """
+    data = served.data(TraceData)
+    if data is None or not data.ranks:
+        return None
+    first = data.ranks[0]
+    if len(data.ranks) == 1 and len(first.step_times) > 1:
+        whose = "" if first.rank is None else f" of rank {first.rank}"
+        return f"Kinds of work in each step{whose}", step_parts(first)
+    shown = named_first(data.ranks, [at.rank])[:_FEW_BARS]
+    rest = f" ({len(shown)} of {quantity(len(data.ranks), 'rank')})" if len(shown) < len(data.ranks) else ""
+    return f"Kinds of work in the recorded time of each rank{rest}", time_shares(shown)
+
+
+PAGE = Page(
+    "Trace",
+    layout,
+    window,
+    install,
+    _evidence_query,
+    _evidence_drawing,
+    {"waits": "ranks", "opportunities": "opportunities", "held": "memory"},
+)

@@ -9,7 +9,7 @@ from dash import ClientsideFunction, Dash, Input, Output, html
 
 from analyzers.run import Artefact
 from analyzers.store import Options
-from analyzers.traces import critical_parts, views
+from analyzers.traces import TraceData, critical_parts, views
 from analyzers.traces.answers.costs import is_user_function
 from analyzers.traces.kernel_names import shortened, user_function
 from analyzers.traces.model import RankTrace
@@ -157,7 +157,7 @@ TRACE_CRITICAL_PATH_KEPT = 16
 
 def _account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
     """Return the `RankTrace` (the report's data about a trace) of a file: of its first device, else of its host."""
-    accounts = served.rooms.trace.ranks if served.rooms.trace else []
+    accounts = data.ranks if (data := served.data(TraceData)) else []
     return next(account for account in accounts if account.path == str(artefact.path))
 
 

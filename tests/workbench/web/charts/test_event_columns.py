@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from werkzeug.test import Client
 
+from analyzers.rooms import room_for
 from analyzers.run import Kind, discover
 from analyzers.store import Options
 from analyzers.traces.slices import slices
-from workbench.ask import room_for
 from workbench.web.app import make_app
 from workbench.web.pages.trace_timeline import event_bytes
 from workbench.web.served_run import served_run

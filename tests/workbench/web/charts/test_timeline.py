@@ -7,11 +7,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from dashboard import TIMELINE, VIEW, see_timeline, timeline_place, zoom_timeline
 
+from analyzers.rooms import room_for
 from analyzers.run import Kind, discover
 from analyzers.store import Options
 from analyzers.traces import views
 from analyzers.traces.slices import KINDS, slices
-from workbench.ask import room_for
 from workbench.web.pages import trace, trace_timeline
 from workbench.web.served_run import served_run
 
