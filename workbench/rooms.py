@@ -29,7 +29,7 @@ class Faces:
 
     `evidence` maps each part of the view ("" is the view as a whole) to the ids of findings whose evidence it shows. An
     id also stands for longer ids, such as `memory.oom` for `memory.oom.spike`. `to_record` says what to do so that a
-    run has the data. `command` is the command that prints the document with `--json`.
+    run has the data. `command` is the command for which `workbench capabilities` names the document.
     """
 
     data: str = ""
@@ -150,14 +150,12 @@ FACES: Mapping[str, Faces] = {
         charts="workbench.present.parity_lines:parity_charts",
         page="workbench.web.pages.parity:PAGE",
         pane="workbench.tui.panes.parity:ParityPane",
-        command="parity",
     ),
     "bisect": Faces(
         tables="workbench.present.tables.bisect:bisect_tables",
         charts="workbench.present.parity_lines:bisect_charts",
         page="workbench.web.pages.parity:BISECT_PAGE",
         pane="workbench.tui.panes.parity:BisectPane",
-        command="bisect",
     ),
     "estimate": Faces(
         data="workbench.trainer_answers:EstimateData",

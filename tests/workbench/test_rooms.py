@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from finding_ids import finding_ids
 from meshes import meshes
 from recordings import recordings
 
@@ -174,3 +175,10 @@ def test_no_finding_is_claimed_twice() -> None:
     claimed = [name for faces in FACES.values() for ids in faces.evidence.values() for name in ids]
     assert len(claimed) == len(set(claimed))
     assert not [one for one in claimed for other in claimed if one.startswith(f"{other}.")]
+
+
+def test_the_findings_whose_evidence_is_claimed_exist() -> None:
+    """A renamed finding would lead to the view as a whole, and nobody would notice."""
+    known = finding_ids()
+    claimed = {name for faces in FACES.values() for ids in faces.evidence.values() for name in ids}
+    assert {name for name in claimed if not any(one == name or one.startswith(f"{name}.") for one in known)} == set()

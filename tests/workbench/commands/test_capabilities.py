@@ -37,7 +37,6 @@ def test_documents_have_a_schema(told):
     assert set(documents) <= speaking
     assert {*documents.values()} <= {*FACES, "config"}
     assert documents["inspect"] == "incident"
-    assert documents["parity"] == "parity"
 
 
 def test_the_skill_asks_only_what_can_be_asked(told):
