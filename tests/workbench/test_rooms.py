@@ -11,6 +11,7 @@ import pytest
 from finding_ids import finding_ids
 from meshes import meshes
 from recordings import recordings
+from textual.widgets import TabbedContent
 
 from analyzers import compare, parity, tokens
 from analyzers.report import Report, json_schema
@@ -29,6 +30,7 @@ from workbench.present.markdown import escape
 from workbench.present.table import sections
 from workbench.rooms import FACES, data_by_room, data_of, data_type, evidence_link
 from workbench.tui.app import WorkbenchApp
+from workbench.tui.panes.home import HomePane
 from workbench.tui.subject import Subject
 from workbench.tui.view_tabs import ViewTabs
 from workbench.web.page import Page, evidence_address
@@ -146,6 +148,15 @@ async def test_the_terminal_app_has_a_view_of_each_room_that_claims_one(answers:
         assert type(app.query_one(ViewTabs).pane).__name__ == FACES[name].pane.partition(":")[2]
         await pilot.press("1")
         await settle(app, pilot)
+
+
+async def test_a_room_without_a_view_of_its_own_is_shown_at_home(answers: dict[str, Answer]) -> None:
+    report, runs = answers["tokens"]
+    app = WorkbenchApp(Subject("tokens", runs, Options(), partial(lambda shown: shown, report), "workbench"))
+    async with app.run_test(size=(160, 50)) as pilot:
+        await settle(app, pilot)
+        assert type(app.query_one(ViewTabs).pane) is HomePane
+        assert app.query_one(TabbedContent).tab_count == 1
 
 
 @pytest.mark.parametrize("name", ["memory", "hang", JOINED, "compare", "doctor"])

@@ -391,7 +391,9 @@ def panes_of(subject: Subject, report: Report[object]) -> dict[str, Widget]:
     """Return {name of a view: its pane} for the views that have data."""
     pictures = home_pictures(report, subject.runs[0], subject.options)
     panes: dict[str, Widget] = {"home": HomePane(report, subject.runs, pictures)}
-    panes |= {room: imported(FACES[room].pane)(data, subject, report) for room, data in data_by_room(report).items()}
+    for room, data in data_by_room(report).items():
+        if place := FACES[room].pane:
+            panes[room] = imported(place)(data, subject, report)
     if "config" in subject.views and (manifest := subject.runs[0].manifest()):
         panes["config"] = ConfigPane(manifest)
     return panes

@@ -31,9 +31,9 @@ class Subject:
     @property
     def views(self) -> tuple[str, ...]:
         """The names of the views, in order."""
-        rooms = [name for name, room in ROOMS.items() if room.kinds]
+        rooms = [name for name, room in ROOMS.items() if room.kinds and FACES[name].pane]
         if self.room not in (JOINED, *rooms):
-            return ("home", self.room)
+            return ("home", *([self.room] if FACES[self.room].pane else []))
         # Logs come last, so that the numbers of the other views stay.
         return ("home", *(name for name in rooms if name != "logs"), "config", "logs")
 
