@@ -11,7 +11,7 @@ import msgspec
 from analyzers import run, store
 from analyzers.device_memory.nccl import NcclProcess
 from analyzers.errors import WorkbenchError
-from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog
+from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog, UnreadLine
 from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.reader import ABSENT, KINDS
 from analyzers.logs.reading.roster import UNRANKED
@@ -144,9 +144,9 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
     before = len(loaded.files)
     for artefact, file in zip(artefacts, columns.meta["files"], strict=True):
         about = {name: file[name] for name in ("lines", "binary", "problem")}
-        loaded.files.append(
-            LogFile(path=str(artefact.path), bytes=artefact.bytes, skipped_bytes=file["skipped"], **about)
-        )
+        about["unread"] = [UnreadLine(line=number, text=text) for number, text in file["unread"]]
+        about |= {"unread_count": file["unread_count"], "skipped_bytes": file["skipped"]}
+        loaded.files.append(LogFile(path=str(artefact.path), bytes=artefact.bytes, **about))
         loaded.inputs.append(artefact.as_input())
         loaded.attempts |= {_attempt_of(artefact.path)} if artefact.bytes else set()
         loaded.left_out += file["left_out"]
@@ -294,3 +294,8 @@ def _number_ranks(loaded: Logs) -> None:
     for event in table:
         if event.rank is not None:
             loaded.ranks.setdefault(event.rank, RankLog(rank=event.rank, path=event.path))
+
+
+def unread_count(logs: Logs) -> int:
+    """Return the number of lines in all logs that look like errors and that no rule understands."""
+    return sum(file.unread_count for file in logs.files)

@@ -297,6 +297,13 @@ class RankLog(msgspec.Struct, frozen=True, kw_only=True):
     step_source: str = ""
 
 
+class UnreadLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a log that looks like an error and that no rule understands: its number and its (shortened) text."""
+
+    line: int
+    text: str
+
+
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     """A log file of the run, and how much of it was read.
 
@@ -312,6 +319,9 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     skipped_bytes: int = 0
     """The size of the part in the middle that was not read, as too many lines before it look like errors."""
+    unread: list[UnreadLine] = []
+    """The first lines that look like errors and that no rule understands; lines that differ in digits count once."""
+    unread_count: int = 0
 
 
 class LogMemory(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from analyzers.logs.answers.cause import Answer, Cause
 from analyzers.logs.answers.failures import handled_errors
 from analyzers.logs.answers.waits import Basis, Blame
 from analyzers.logs.findings.wording import first_with, place, quoted, who
-from analyzers.logs.loading import Logs
+from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
@@ -142,7 +142,11 @@ def _basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
     if cause.kind is LogClass.UNKNOWN:
         return _unknown_basis(cause)
     if not cause.blame:
-        return _SAME_ON_ALL if _is_everywhere(cause, logs) else _driver_report(cause, logs) or _first_of(cause, answer)
+        return (
+            _SAME_ON_ALL
+            if _is_everywhere(cause, logs)
+            else _driver_report(cause, logs) or _first_of(cause, answer, logs)
+        )
     text = _basis_text(cause, cause.blame)
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
@@ -150,13 +154,21 @@ def _basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
     return text
 
 
-def _first_of(cause: Cause, answer: Answer) -> str:
+def _first_of(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return a clause on why a failure without ranks to blame is the cause; empty if other clauses explain it."""
     if cause.kind in ENDED_OUTSIDE:
         return _NO_ERROR_BEFORE
     if not answer.others:
-        return _ALONE if not chain_of(cause) else ""
+        return "" if chain_of(cause) else _alone(logs)
     return "" if chain_of(cause) or _consequences_of(answer) else SHOWN
+
+
+def _alone(logs: Logs) -> str:
+    """Return the clause that no other failure was found, with what was not understood."""
+    if not (count := unread_count(logs)):
+        return _ALONE
+    further = "line looks like an error" if count == 1 else "lines look like errors"
+    return f"no other failure is understood: {count} further {further}"
 
 
 def _basis_text(cause: Cause, blame: Blame) -> str:

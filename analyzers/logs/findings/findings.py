@@ -8,8 +8,8 @@ from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, eviden
 from analyzers.logs.findings.memory_steps import for_one_rank
 from analyzers.logs.findings.next_steps import next_step
 from analyzers.logs.findings.titles import title
-from analyzers.logs.findings.wording import place, quoted, who
-from analyzers.logs.loading import Logs
+from analyzers.logs.findings.wording import place, quoted, shortened, who
+from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import EventKind, LogClass, LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
 from analyzers.words import quantity, rank_names, source_line, times
@@ -30,6 +30,7 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     found = [_cause_finding(answer.cause, answer, logs)] if answer.cause else []
     found += [consequence(failure, answer.cause) for failure in answer.others[:_CONSEQUENCES_AT_MOST]]
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.cause else []
+    found += _unread_finding(logs)
     return found + [unreadable(file) for file in logs.files if file.problem]
 
 
@@ -141,6 +142,31 @@ def _handled_finding(logs: Logs) -> list[Finding]:
     ]
 
 
+def _unread_finding(logs: Logs) -> list[Finding]:
+    """Return, in a list, the finding that quotes lines which look like errors and are not understood; else empty."""
+    count = unread_count(logs)
+    if not count:
+        return []
+    quotes = [(file.path, line) for file in logs.files for line in file.unread]
+    is_one = count == 1
+    return [
+        Finding(
+            id="logs.unread",
+            severity=Severity.INFO,
+            title=f"{quantity(count, 'line')} {'looks like an error and is' if is_one else 'look like errors and are'}"
+            " not understood",
+            why=f"No rule of this version reads {'this line' if is_one else 'these lines'}, so it is not known what"
+            f" {'it means' if is_one else 'they mean'} for the job. Lines that differ only in numbers count once.",
+            next=f"read the quoted line{'' if is_one else 's, the first one first'}: it may be the cause",
+            evidence=[
+                Evidence(text=f"line {line.line}: {line.text}", source=path)
+                for path, line in quotes[:_CONSEQUENCES_AT_MOST]
+            ],
+            confidence=0.5,
+        )
+    ]
+
+
 def unreadable(file: LogFile) -> Finding:
     """Return a finding on a log that could not be read."""
     return Finding(
@@ -202,12 +228,23 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
         )
+    if unread := [line for file in logs.files for line in file.unread]:
+        first, count = unread[0], unread_count(logs)
+        which = "one line looks" if count == 1 else f"{count} lines look"
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind=LogClass.UNKNOWN,
+            sentence=f"{which} like {'an error' if count == 1 else 'errors'} and no rule knows"
+            f" {'it' if count == 1 else 'them'}: {shortened(first.text)} (line {first.line})",
+            confidence=_UNKNOWN_CONFIDENCE,
+            missing=lacks,
+        )
     shown = f" of {rank_names(sorted(logs.ranks))}" if logs.ranks else ""
     after = f" after its last step {max(steps)}" if steps else ""
     return Verdict(
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
-        sentence=f"the logs{shown} show no failure, but do not show either whether the job ended{after}",
+        sentence=f"no known failure is in the logs{shown}, and they do not show whether the job ended{after}",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=lacks,
     )

@@ -44,7 +44,11 @@ def at_step(event: LogEvent) -> str:
 def quoted(event: LogEvent) -> str:
     """Return the first line of an event's message, shortened to fit into a sentence."""
     # What underlines a line of a traceback may stand before the message of another rank in the same line.
-    text = event.headline.lstrip("^~ ") or event.headline
+    return shortened(event.headline.lstrip("^~ ") or event.headline)
+
+
+def shortened(text: str) -> str:
+    """Return a text cut to the length that fits into a sentence."""
     return text if len(text) <= _MESSAGE_LENGTH else text[: _MESSAGE_LENGTH - 1] + "…"
 
 

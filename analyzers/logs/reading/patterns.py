@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from analyzers.columns import Mask
 from analyzers.logs.reading.line_patterns import collectives, data, devices, memory, processes, startup
 from analyzers.logs.reading.line_patterns.pattern import Found
+from analyzers.logs.reading.unread import WORDS as UNREAD_WORDS
 
 _COMMON = b" etaoinsrhldcumfpgwybvkxjqz"
 """The letters of English text, the most frequent first."""
@@ -17,27 +17,31 @@ _HASHES = 1 << 16
 
 
 class WordFilter:
-    """Finds the lines of a text that certainly contain none of a set of words."""
+    """Finds the lines of a text that certainly contain none of a set of words; it knows several sets."""
 
-    def __init__(self, words: Iterable[bytes]) -> None:
-        self._tables = {length: np.zeros(_HASHES, dtype=bool) for length in (3, 4)}
-        for word in words:
-            length = min(len(word), 4)
-            grams = [word[i : i + length] for i in range(len(word) - length + 1)]
-            rarest = np.frombuffer(min(grams, key=frequency), dtype=np.uint8)
-            self._tables[length][_hashes(rarest, length)] = True
+    def __init__(self, *sets: Iterable[bytes]) -> None:
+        self._sets = len(sets)
+        self._tables = {length: np.zeros(_HASHES, dtype=np.uint8) for length in (3, 4)}
+        """{length of a sequence of letters: for each hash, a bit for each set that has a word with this sequence}."""
+        for number, words in enumerate(sets):
+            for word in words:
+                length = min(len(word), 4)
+                grams = [word[i : i + length] for i in range(len(word) - length + 1)]
+                rarest = np.frombuffer(min(grams, key=frequency), dtype=np.uint8)
+                self._tables[length][_hashes(rarest, length)] |= 1 << number
 
-    def without_words(self, lines: Collection[bytes]) -> list[bytes]:
-        """Return the lines that certainly contain none of the words; the other lines may contain one."""
+    def with_words(self, lines: Collection[bytes]) -> list[list[bytes]]:
+        """Return, for each set, the lines that may contain one of its words; the others certainly contain none."""
         listed = list(lines)
         content = np.frombuffer(b"\n".join(listed), dtype=np.uint8)
         ends = np.cumsum([len(line) + 1 for line in listed])
-        may_match = np.zeros(len(listed), dtype=bool)
+        may_match = np.zeros(len(listed), dtype=np.uint8)
         for length, table in self._tables.items():
             if len(content) >= length:
-                hits: Mask = table[_hashes(content, length)]
-                may_match[np.searchsorted(ends, np.flatnonzero(hits), side="right")] = True
-        return [line for line, may in zip(listed, may_match.tolist(), strict=True) if not may]
+                bits = table[_hashes(content, length)]
+                places = np.flatnonzero(bits)
+                np.bitwise_or.at(may_match, np.searchsorted(ends, places, side="right"), bits[places])
+        return [[listed[i] for i in np.flatnonzero(may_match & 1 << n)] for n in range(self._sets)]
 
 
 def _hashes(
@@ -83,7 +87,7 @@ NOISE = re.compile(
 """Matches lines that healthy jobs print too, and that therefore report nothing."""
 WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in _PATTERNS), *_STRUCTURE]))
 TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
-FILTER = WordFilter(WORDS)
+FILTER = WordFilter(WORDS, UNREAD_WORDS)
 
 
 def recognise(text: str) -> Found | None:

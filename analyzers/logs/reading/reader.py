@@ -100,6 +100,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
         scanners.append(scanner)
         about = {"lines": scanner.lines, "binary": scanner.binary, "problem": problem, "skipped": scanner.skipped}
         files.append({**about, "left_out": scanner.events.left_out, "world_size": scanner.roster.world_size})
+        files[-1]["unread"], files[-1]["unread_count"] = scanner.unread.kept, scanner.unread.count
         files[-1]["rccl"] = scanner.nccl.is_other_library
     columns = _event_columns(scanners) | _roster_columns(scanners)
     events = [event for scanner in scanners for event in scanner.events]

@@ -46,6 +46,7 @@ from analyzers.logs.reading.tracebacks import (
     with_circumstances,
     with_stack,
 )
+from analyzers.logs.reading.unread import UnreadLines
 
 _LINES_OF_MESSAGE = 3
 """The number of lines after the one that names the exception that can still belong to its message."""
@@ -219,6 +220,8 @@ class LineFilter:
 
     boring: set[bytes] = field(default_factory=set)
     left_to_parse: int = 0
+    odd: set[bytes] = field(default_factory=set)
+    """The shapes among those last given to `suspects` that may look like errors, read by a pattern or not."""
 
     def read_on(self) -> None:
         """Let the next `_READ_ON` lines be parsed, whatever their shape."""
@@ -230,10 +233,14 @@ class LineFilter:
         Shapes without any word of a pattern are left out, and so are shapes whose lines reported no event before.
         """
         fresh = shapes - self.boring
-        meaningless = FILTER.without_words(fresh)
-        for shape in meaningless:
+        if not fresh:
+            self.odd = set()
+            return fresh
+        read, odd = FILTER.with_words(fresh)
+        suspects, self.odd = set(read), set(odd)
+        for shape in fresh - suspects:
             self.skip(shape)
-        return fresh.difference(meaningless)
+        return suspects
 
     def matters(self, shape: bytes) -> bool:
         """Return whether a line of this shape (the line without its digits) must be parsed for events.
@@ -398,6 +405,7 @@ class Scanner:
     filter: LineFilter = field(default_factory=LineFilter)
     roster: Roster = field(default_factory=Roster)
     nccl: NcclLines = field(default_factory=NcclLines)
+    unread: UnreadLines = field(default_factory=UnreadLines)
     lines: int = 0
     taken: int = 0
     skipped: int = 0
@@ -437,6 +445,10 @@ class Scanner:
             self.nccl.look(chunk, self.lines + 1)
             self.lines += chunk.count(b"\n")
         self.lines += not chunk.endswith(b"\n")
+        for trace in self.tracebacks.open.values():
+            if trace.frames:  # the line that names the exception is missing
+                file, line, function = trace.frames[-1]
+                self.unread.add(self.lines, f"a traceback ends at {file}:{line} in {function} without its exception")
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]
 
     def begin(self, chunk: bytes) -> None:
@@ -465,6 +477,11 @@ class Scanner:
                 self.taken += 1
                 for part in parts_of(raw, TRIGGERS):
                     self.take(clean(part), shape, Position(chunk, start, number))
+            elif lines.odd and shape in lines.odd:
+                lines.odd.discard(shape)
+                number += chunk.count(b"\n", counted, start)
+                counted = start
+                self.unread.note(clean(raw[:_MESSAGE_LENGTH]), shape, number)
             start += len(raw) + 1
 
     def take(self, text: str, shape: bytes, at: Position) -> None:
@@ -503,6 +520,9 @@ class Scanner:
             self.filter.read_on()
         else:
             self.filter.skip_unless_digits_matter(shape)
+            # In the block after an event stand further lines of its message.
+            if not is_of_stack and not self.filter.left_to_parse and not NOISE.search(text):
+                self.unread.note(text, shape, at.number)
 
     def follow_box(self, key: str, body: str) -> bool:
         """Parse a line if it belongs to a traceback drawn in a box of characters; return whether it does.

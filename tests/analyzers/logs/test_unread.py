@@ -1,0 +1,61 @@
+"""Lines that look like errors and that no rule reads are quoted; the logs are then not said to be without failure."""
+
+import pytest
+
+from analyzers import logs
+from analyzers.report import Status
+
+ROWS = "".join(f"step {n} loss 2.{n} grad_norm 0.{n}\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Memory access fault by GPU node-6 (Agent handle: 0x501def90) on address 0x7f5e50c00000. Reason: Unknown.",
+        "  Warning  Evicted   109s  kubelet   Pod ephemeral local storage usage exceeds the total limit of 5Gi.",
+        "[E socket.cpp:1] the frobnicator gave up",
+        "2026-01-02 03:04:05 ERROR storage.mount: bucket went away",
+        "nslookup: can't resolve 'job-master-0': Name does not resolve",
+        "some.so: undefined symbol: _ZN3c104impl3cow11cow_deleterEPv",
+    ],
+)
+def test_a_line_that_looks_like_an_error_is_quoted(tmp_path, line):
+    (tmp_path / "train.log").write_text(ROWS + line + "\n")
+    report = logs.analyze(tmp_path / "train.log")
+    assert report.verdict.status is Status.UNKNOWN
+    assert line.split()[-1] in report.verdict.sentence
+    assert [found.evidence[0].text for found in report.findings if found.id == "logs.unread"] == [
+        f"line 9: {line.strip()}"
+    ]
+
+
+def test_a_traceback_without_its_last_line_is_quoted(tmp_path):
+    frame = '  File "/home/user/train.py", line 12, in step\n    loss.backward()\n'
+    (tmp_path / "train.log").write_text(f"{ROWS}Traceback (most recent call last):\n{frame}")
+    assert "a traceback ends at /home/user/train.py:12 in step" in logs.analyze(tmp_path / "train.log").verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO retrying: request failed with 503",
+        "evaluation: 0 errors, error_rate 0.12",
+        "UserWarning: lr_scheduler.step() failed to find an optimizer",
+        "config: raise_on_error=False failed=0",
+        "word error rate 0.31, mean absolute Error 0.2 in 5 s"[:34],
+    ],
+)
+def test_a_line_that_only_mentions_errors_is_not_quoted(tmp_path, line):
+    (tmp_path / "train.log").write_text(ROWS + line + "\n")
+    report = logs.analyze(tmp_path / "train.log")
+    assert not [found for found in report.findings if found.id == "logs.unread"]
+    assert "No known failure" in report.verdict.sentence
+
+
+def test_many_such_lines_are_counted_and_few_are_kept(tmp_path):
+    different = "".join(f"ERROR part {'x' * n}\n" for n in range(1, 200))
+    (tmp_path / "train.log").write_text(different + "ERROR part 7\n" * 9)
+    report = logs.analyze(tmp_path / "train.log")
+    assert report.data.files[0].unread_count == 200
+    assert len(report.data.files[0].unread) == 20
+    assert report.verdict.sentence.startswith("200 lines look like errors")
