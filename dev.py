@@ -4,6 +4,7 @@
     python3 dev.py demo [INCIDENT]    run 2 ranks on the CPU until they break, and show why
     python3 dev.py test               run the tests, except those that start training jobs of several processes
     python3 dev.py test --slow        run only the tests that start such jobs
+    python3 dev.py test --rare        run the rest: surroundings of jobs that resemble tested ones
     python3 dev.py test ARGS...       run pytest with these arguments
     python3 dev.py run COMMAND...     run any command of the environment, such as `run workbench --help`
 
@@ -56,10 +57,11 @@ def command(words: list[str]) -> list[str]:
 
 
 def chosen_tests(words: list[str]) -> list[str]:
-    if words not in ([], ["--slow"]):
+    kinds = {(): "not slow and not rare", ("--slow",): "slow", ("--rare",): "rare"}
+    if tuple(words) not in kinds:
         return words
     # In the order of tests/conftest.py, one file after the other, by three processes for two cores: many tests wait.
-    return ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "slow" if words else "not slow"]
+    return ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", kinds[tuple(words)]]
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -199,10 +200,11 @@ class Surroundings:
 
 
 def parameters(rows: Sequence[Row], quick: Collection[str]) -> list[Any]:
-    """Return the rows as parameters of a test; those that are not in `quick` are marked as slow."""
+    """Return the rows as parameters of a test; of those not in `quick`, every third is slow and the others are rare."""
     import pytest  # a process that only runs scripts does not need it
 
-    return [pytest.param(row, id=row.name, marks=() if row.name in quick else (pytest.mark.slow,)) for row in rows]
+    marks = cycle((pytest.mark.slow, pytest.mark.rare, pytest.mark.rare))
+    return [pytest.param(row, id=row.name, marks=() if row.name in quick else next(marks)) for row in rows]
 
 
 def assert_same(row: Row, surroundings: Surroundings, home: Path) -> None:
