@@ -165,25 +165,25 @@ def _telling_ranks(run_id: str, on_end: Callable[[], None]) -> Iterator[None]:
         children = b" ".join(read(path) for path in Path("/proc/self/task").glob("*/children"))
         return {int(pid) for pid in children.split() if mark in read(Path("/proc", pid.decode(), "environ"))}
 
-    def tell(number: int, _frame: FrameType | None) -> None:
+    def pass_on(number: int, _frame: FrameType | None) -> None:
         send(ranks(), signal.Signals(number))
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        told = {pid for pid in ranks() if has_handler(pid, number)}
-        send(told, signal.Signals(number))
+        with_handler = {pid for pid in ranks() if has_handler(pid, number)}
+        send(with_handler, signal.Signals(number))
         # The kernel drops this signal where no parent is in the same session.
-        send(ranks() - told, signal.SIGSTOP)
+        send(ranks() - with_handler, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def quit_or_end(signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGQUIT:
-            tell(signum, frame)
+            pass_on(signum, frame)
         else:
             on_end()
             end(signum, frame)
 
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]
-    handlers = dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT), tell)
+    handlers = dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT), pass_on)
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
         handlers[signal.SIGTSTP] = stop
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

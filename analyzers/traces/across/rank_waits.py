@@ -25,7 +25,7 @@ _SCATTER_AT_LEAST = 0.02
 _TO_STANDARD_DEVIATION = 1.4826
 """What turns the median absolute deviation of normally distributed values into their standard deviation."""
 STEPS_AT_LEAST = 5
-"""The fewest steps without a fault from which a rank's usual distance from the others can be told."""
+"""The fewest steps without a fault from which a rank's usual distance from the others can be determined."""
 
 
 def savings(lateness: Lateness) -> tuple[int, list[int]]:
