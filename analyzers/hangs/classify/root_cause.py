@@ -58,13 +58,19 @@ def _classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], 
     if divergence := _find_decided_divergence(context, nodes):
         return blame_divergence(context, divergence, [*ranks, *waiting])
     if all_in_messages(context.job, ranks):
-        return make_cause(context, HangClass.UNMATCHED_P2P, Reason.BOTH_LACK_OTHER_HALF, ranks, min(nodes), waiting)
+        reason = Reason.BOTH_LACK_OTHER_HALF
+        cause = make_cause(context, HangClass.UNMATCHED_P2P, reason, ranks, min(nodes), waiting)
+        return replace(cause, sides=tuple(ranks_at_node(context, node) for node in sorted(nodes, key=_sender)))
     messages = [node for node in nodes if node.is_p2p]
     if absent := sorted({rank for node in messages for rank in context.graph.absent[node]}):
         others = sorted({*ranks, *waiting} - set(absent))
         reason = Reason.NEVER_ISSUED_OTHER_HALF
         return make_cause(context, HangClass.UNMATCHED_P2P, reason, absent, min(messages), others)
     return _blame_order(context, ranks, nodes, waiting)
+
+
+def _sender(node: OpNode) -> int:
+    return node.sender
 
 
 def _is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:

@@ -293,9 +293,8 @@ def unmatched_p2p(cause: Cause) -> str:
     names = rank_names(ranks)
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:
-            group = process_group(cause.culprit.group_desc)
-            where = f"{step}{_in_function(cause)}: each waits for a send or recv that its peer has not issued"
-            return f"{names} wait for each other in sends and receives of {group}{where}"
+            where = f"{step}: {list_waiting(cause.sides)}, and no rank has issued the other halves"
+            return f"{names} wait for each other in sends and receives{where}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
             return f"{names} never issued the other half of {name}{step}{_in_function(cause)}"
         case Reason.DIFFERENT_TAGS:

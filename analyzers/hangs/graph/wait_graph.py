@@ -23,6 +23,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
+from analyzers.hangs.reading.exits import RankEnd
 from analyzers.hangs.reading.p2p import NAME, find_absent_peers, find_batch, other_half_name, peer_of
 from analyzers.hangs.reading.side_files import SideFiles
 
@@ -113,7 +114,8 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
     graph = WaitGraph()
     current_ops: dict[OpNode, list[Op]] = defaultdict(list)
     ends = {rank: end for rank in range(job.world_size) if (end := side.end(rank))}
-    dead = {rank for rank, end in ends.items() if not end.is_victim}
+    at_fault = {rank: end for rank, end in ends.items() if not end.is_victim}
+    dead = set(at_fault)
     for rank, state in job.ranks.items():
         if (current := state.current) and rank not in dead:
             node = OpNode(current.group, current.p2p_seq, rank) if current.p2p else OpNode(current.group, current.seq)
@@ -123,7 +125,7 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
     unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | _find_ranks_dumped_early(job)
     unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)} | job.unread
     for node, ops in current_ops.items():
-        absent = find_absent_peers(job, ops[0]) if node.is_p2p else _find_absent_members(job, node, dead)
+        absent = find_absent_peers(job, ops[0]) if node.is_p2p else _find_absent_members(job, node, at_fault)
         began_ns = min(op.created_ns for op in ops)
         proven = [m for m in absent if m not in unknown and not _began_after_dump(job, side, m, began_ns)]
         graph.absent[node] = proven
@@ -163,18 +165,27 @@ def _find_ranks_dumped_early(job: Job) -> set[int]:
     return behind if len(behind) > max(1, len(job.ranks) // 8) else set()
 
 
-def _find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
+def _find_absent_members(job: Job, node: OpNode, ends: Mapping[int, RankEnd]) -> list[int]:
     """Return the members of the process group of the collective `node` that are not seen to have arrived in it.
 
-    These include members without a dump, and members that died before they completed the collective. `dead` are the
+    These include members without a dump, and members that died before they completed the collective. `ends` has the
     ranks that ended by their own fault.
     """
     members = job.groups[node.group].ranks
-    return [
-        m
-        for m in members
-        if not has_arrived(job.ranks.get(m), node) or (m in dead and job.ranks[m].completed(node.group) < node.seq)
-    ]
+    return [m for m in members if not has_arrived(job.ranks.get(m), node) or _died_before_end(job, node, ends.get(m))]
+
+
+def _died_before_end(job: Job, node: OpNode, end: RankEnd | None) -> bool:
+    """Return whether a rank that ended by its own fault, and left a dump, died before it had completed `node`.
+
+    `end` is its end; None for all other ranks. If the rank raised inside of a collective, its last one has failed,
+    although gloo may flag it as done.
+    """
+    if end is None:
+        return False
+    state = job.ranks[end.rank]
+    failed = end.is_raised_in_collective and state.enqueued(node.group) == node.seq
+    return failed or state.completed(node.group) < node.seq
 
 
 def has_arrived(state: RankState | None, node: OpNode) -> bool:

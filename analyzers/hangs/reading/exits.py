@@ -23,6 +23,14 @@ COMMUNICATION = re.compile(
 """Matches PyTorch's own error on a rank whose peer died or does not arrive."""
 _SENT_TO_ITSELF = re.compile(r"Pair is not connected \(.{1,80}<--> \[none\]\)")
 """Matches gloo's error in a rank that names itself as its peer; a rank has no connection to itself."""
+_OWN_ARGUMENTS = re.compile(
+    r"enforce fail at \S*gloo/(?!transport/)|\bProcessGroup\w+::\w+:? (?:invalid|requires|unsupported|takes)"
+)
+"""Matches errors in which gloo or a process group refuses the arguments of the rank's own call.
+
+They name the library, as errors about other ranks do, but are raised before anything is sent. An example is an
+all_to_all whose split sizes do not fit.
+"""
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
 """Matches errors about lost connections and timeouts.
 
@@ -65,6 +73,11 @@ class RankEnd:
         """Whether gloo aborted the rank in a collective, which happens if members pass tensors of different sizes."""
         return self.sizes is not None or (self.signal == _ABORTED and _in_collective(self.stack))
 
+    @property
+    def is_raised_in_collective(self) -> bool:
+        """Whether the exception that ended the rank was raised inside of a call of `torch.distributed`."""
+        return self.exit_file is not None and _in_collective(self.exit_file.traceback)
+
 
 def _in_collective(stack: list[Frame]) -> bool:
     """Return whether the innermost frames of a stack are in `torch.distributed` or in a backward pass.
@@ -77,7 +90,7 @@ def _in_collective(stack: list[Frame]) -> bool:
 
 def is_victim(end: ExitFile) -> bool:
     """Return whether the error of a rank was caused by another rank, which had ended or did not arrive in time."""
-    if end.out_of_memory or _SENT_TO_ITSELF.search(end.message):
+    if end.out_of_memory or _SENT_TO_ITSELF.search(end.message) or _OWN_ARGUMENTS.search(end.message):
         return False
     if failed := failed_ranks(end.message):
         return end.rank not in failed

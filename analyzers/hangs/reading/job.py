@@ -17,6 +17,7 @@ from analyzers.files import RANKS_AT_MOST
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature
 from analyzers.hangs.reading.p2p import add_messages, decoded, read_message_counts, read_rows
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
+from analyzers.hangs.reading.recreated_groups import find_renewals
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.progress import MANY_FILES
 
@@ -38,7 +39,7 @@ class OpTable:
         self, columns: Mapping[str, Column], signatures: int, stacks: int, combine: Callable[[tuple[int, ...]], int]
     ) -> None:
         # A plain array is several times faster to slice than a memory map, and is mapped all the same.
-        self.columns = {name: columns[f"ops.{name}"].view(np.ndarray) for name in _OP_COLUMNS}
+        self.columns = {name: columns[f"ops.{name}"].view(np.ndarray) for name in (*_OP_COLUMNS, "dump")}
         self.signatures, self.stacks, self.combine = signatures, stacks, combine
         self.launch = _number_launches(self.columns, columns["ops.dump"])
         self.unfinished = unfinished(self.columns["done"], self.launch)
@@ -52,7 +53,8 @@ class OpTable:
 class OpRows:
     """The rows of one rank in the table of its batch.
 
-    `groups` maps the numbers of process groups in the table to indexes in `Job.groups`.
+    `groups` maps the numbers of process groups in the table to indexes in `Job.groups`. `left_out` are rows of process
+    groups that the rank has created again since; most ranks have none.
     """
 
     table: OpTable
@@ -60,6 +62,7 @@ class OpRows:
     stop: int
     rank: int
     groups: Mapping[int, int]
+    left_out: frozenset[int] = frozenset()
 
     def read(self, group: int | None = None) -> list[Op]:
         """Return the operations of the rank, oldest first; with `group`, an index in `Job.groups`, only those in it."""
@@ -74,6 +77,8 @@ class OpRows:
         return self._ops(self.start + np.flatnonzero(self.table.unfinished[self.start : self.stop]))
 
     def _ops(self, rows: Integers) -> list[Op]:
+        if self.left_out:
+            rows = rows[~np.isin(rows, list(self.left_out))]
         # Lists are several times faster to walk than arrays.
         lists = [self.table.columns[name][rows].tolist() for name in _OP_COLUMNS]
         signatures, stacks, groups, rank = self.table.signatures, self.table.stacks, self.groups, self.rank
@@ -441,11 +446,12 @@ class Loader:
         # Rows are in the order of the dumps, so those of one dump are a slice.
         bounds = np.searchsorted(batch.columns["ops.dump"], np.arange(len(batch.ranks) + 1)).tolist()
         positions = _positions_by_dump(batch)
+        renewals = _find_old_operations(table, bounds, positions)
         for index, rank, dump in batch.readable():
             rows = positions.get(index, [])
             groups = {group: self.directory.number(rank, *batch.meta["groups"][group]) for group, *_ in rows}
             start, stop = bounds[index : index + 2]
-            source = OpRows(table, start, stop, rank, groups)
+            source = OpRows(table, start, stop, rank, groups, renewals.get(index, frozenset()))
             reached = {groups[group]: Position(*rest) for group, *rest in rows}
             newest = table.newest_ns(slice(start, stop))
             self.job.ranks[rank] = RankState(
@@ -516,6 +522,36 @@ def _positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
     for dump, *rest in zip(*(batch.columns[f"positions.{name}"].tolist() for name in names), strict=True):
         rows.setdefault(dump, []).append(tuple(rest))
     return rows
+
+
+def _find_old_operations(
+    table: OpTable, bounds: Sequence[int], positions: dict[int, list[tuple[int, ...]]]
+) -> dict[int, frozenset[int]]:
+    """Return {index of a dump: its rows that belong to process groups which its rank has created again since}.
+
+    In `positions`, which is as `_positions_by_dump` returns it, the positions in these groups are replaced by those in
+    the newest group of the name. The rows of dump i are those from `bounds[i]` to `bounds[i + 1]`.
+    """
+    enqueued = {(dump, group): last for dump, rows in positions.items() for group, _first, last, _done in rows}
+    renewals = find_renewals(table.columns, enqueued)
+    begun_ns: dict[int, int] = {}
+    for (_, group), renewal in renewals.items():
+        created = int(table.columns["created_ns"][renewal.row])
+        begun_ns[group] = min(created, begun_ns.get(group, created))
+    left_out: dict[int, frozenset[int]] = {}
+    for dump, rows in positions.items() if renewals else ():
+        of_dump = slice(*bounds[dump : dump + 2])
+        for number, (group, *_reached) in enumerate(rows):
+            if group not in begun_ns:
+                continue
+            mine = of_dump.start + np.flatnonzero(table.columns["group"][of_dump] == group)
+            own = renewals.get((dump, group))
+            if own is None and (table.columns["created_ns"][mine] >= begun_ns[group]).any():
+                continue
+            first = own.row if own else of_dump.stop
+            rows[number] = (group, *(own.positions if own else (-1, -1, -1)))
+            left_out[dump] = left_out.get(dump, frozenset()).union(mine[mine < first].tolist())
+    return left_out
 
 
 def nested(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:

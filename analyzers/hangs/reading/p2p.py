@@ -141,8 +141,10 @@ def all_in_messages(job: Job, ranks: list[int]) -> bool:
 
 ROW = struct.Struct("<qq40sq64s")
 _FILE_BYTES = 1 << 20
-_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
-_LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+_WAIT = "_wait_for_message"
+"""The function of this project's recorders that waits for the result of `isend`, `irecv` or `batch_isend_irecv`."""
+_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p", _WAIT}
+_LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorders[/\\]hang[/\\]")
 _INNERMOST_FRAMES = 6
 """The number of innermost frames that are searched for a send or recv; a frame farther out now calls something else."""
 

@@ -552,3 +552,33 @@ def test_an_exception_that_only_the_log_of_a_dead_rank_has_is_told(folder, recor
     verdict = incident.analyze(run.discover(folder.path.parent)).verdict
     assert (verdict.kind, verdict.ranks) == ("crashed", [1])
     assert "KeyError: 'horse' in train (me/train.py:12)" in verdict.sentence
+
+
+REFUSED = (
+    "[enforce fail at /pytorch/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[myRank] == outLengthPerRank[",
+    "ProcessGroupGloo::alltoall_base: invalid tensor size at index 0 (expected (3), got (4))",
+)
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_rank_that_raises_inside_its_own_call_is_the_crash(folder, recorder, message):
+    """Gloo flags the call that failed as done, and its message names gloo as errors about other ranks do."""
+    dumps = {
+        rank: recorder.dump(
+            [recorder.entry(GROUP, seq, op="all_to_all", backend="gloo", done=seq < 2 or rank == 1) for seq in (1, 2)],
+            {},
+        )
+        for rank in range(2)
+    }
+    side_files(folder, 2)
+    folder.write(dumps)
+    asked_ns = recorder.start_ns + 3 * SECOND
+    collection(folder, asked_ns, ["ok", "ok"], reason="failed")
+    call = {"name": "all_to_all_single", "filename": "/x/torch/distributed/distributed_c10d.py", "line": 9}
+    mine = {"name": "shuffle", "filename": "/home/me/train.py", "line": 30}
+    content = {"rank": 1, "pid": 101, "error": "RuntimeError", "message": message, "traceback": [call, mine]}
+    folder.side("exit_1.json", content | {"schema": "workbench.exit/1", "time_ns": asked_ns - SECOND})
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
+    assert report.data.culprits[0].victims == [0]
+    assert "shuffle (me/train.py:30)" in report.verdict.sentence

@@ -44,3 +44,48 @@ def test_the_partner_is_named_where_the_other_pairs_exchanged_as_many(folder, re
     calls = [{"send 0->1": 5}, {"recv 1<-0": 5}, {"send 2->3": 4}, {"recv 3<-2": 5}]
     verdict = ranks_in(folder, recorder, calls, ["all_reduce", "all_reduce", "all_reduce", "recv"])
     assert (verdict.kind, verdict.ranks) == ("unmatched_p2p", [2])
+
+
+def stacks(folder, functions):
+    """Write the stacks of ranks: in `wait()` for the result of isend or irecv, in a function of torch, or their own."""
+    recorder = '  File "/x/workbench/recorders/hang/send_recv_counts.py", line {} in {}\n'
+    wait = recorder.format(1, "_wait_for_message") + recorder.format(2, "wait")
+    for rank, function in enumerate(functions):
+        inner = {"wait": wait, "": ""}.get(function, LIBRARY.format(function))
+        text = f"Thread 0x1 (most recent call first):\n{inner}{OWN.format(20 + rank)}"
+        folder.side(f"stacks_{rank}.txt", text)
+
+
+def test_the_neighbour_waits_for_the_rank_that_stops_sending_in_a_ring(folder, recorder):
+    """With isend and irecv the wait for a message is not in PyTorch's Python code; only the recorders show it."""
+    calls = [
+        {"send 0->1": 9, "recv 0<-3": 9},
+        {"send 1->2": 10, "recv 1<-0": 10},
+        {"send 2->3": 11, "recv 2<-1": 11},
+        {"send 3->0": 10, "recv 3<-2": 10},
+    ]
+    ranks_in(folder, recorder, calls, [""] * 4)
+    stacks(folder, ["", "wait", "wait", "wait"])
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [0])
+    assert report.data.culprits[0].victims == [1, 2, 3]
+    assert "Rank 0 is stuck in main (me/train.py:20)" in report.verdict.sentence
+    assert [(wait.rank, wait.waits_for) for wait in report.data.waits] == [(1, [0]), (2, [1, 3]), (3, [0])]
+
+
+def test_a_rank_in_its_own_code_does_not_wait_for_what_it_has_posted_ahead(folder, recorder):
+    calls = [{"send 0->1": 5}, {"recv 1<-0": 6}]
+    ranks_in(folder, recorder, calls, ["all_reduce", ""])
+    stacks(folder, ["all_reduce", ""])
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
+
+
+def test_both_lines_of_two_stages_that_wait_for_each_other_are_named(folder, recorder):
+    calls = [{"send 0->1": 19, "recv 0<-1": 5}, {"recv 1<-0": 20, "send 1->0": 4}]
+    verdict = ranks_in(folder, recorder, calls, ["recv", "recv"])
+    assert (verdict.kind, verdict.ranks) == ("unmatched_p2p", [0, 1])
+    assert verdict.sentence == (
+        "Ranks 0-1 wait for each other in sends and receives: rank 0 is in recv 0<-1 of process group default_pg"
+        " (me/train.py:20), rank 1 is in recv 1<-0 of process group default_pg (me/train.py:21), and no rank has issued"
+        " the other halves"
+    )

@@ -10,6 +10,7 @@ would look the same as all others. Therefore the file also has rows for the root
 
 import struct
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ _ROOTS_KEPT = 64
 ANY = "recv_anysource"
 """The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
+_work: Any = _distributed_c10d.Work
 
 
 class Group(Protocol):
@@ -64,7 +66,9 @@ class Row:
 class SendRecvCounts:
     """Counts in a file how often this process sends to and receives from each peer after `install`.
 
-    After `install_roots`, the roots of the last collectives with a root are recorded as well.
+    After `install_roots`, the roots of the last collectives with a root are recorded as well. From its first send or
+    recv on, a rank that waits for one of them has the function `_wait_for_message` in its stack: `isend`, `irecv` and
+    `batch_isend_irecv` return before the message has arrived, and `wait()` itself is no Python function.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,13 +78,14 @@ class SendRecvCounts:
         self._rows: dict[tuple[str, object], Row] = {}
         self._rooted: dict[str, list[int]] = {}
         self._used = 0
-        self._originals: dict[str, object] = {}
+        self._originals: dict[tuple[Any, str], object] = {}
+        self._messages: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self) -> None:
         """Wrap the methods of `ProcessGroup` that every send and recv goes through, so that each call is counted."""
-        self._wrap("send", self._counting("send", "->", "dstRank"))
-        self._wrap("recv", self._counting("recv", "<-", "srcRank"))
-        self._wrap(ANY, self._count_any)
+        self._wrap("send", self._counting("send", "->", "dstRank"), self._note_message)
+        self._wrap("recv", self._counting("recv", "<-", "srcRank"), self._note_message)
+        self._wrap(ANY, self._count_any, self._note_message)
 
     def install_roots(self) -> None:
         """Wrap the methods of collectives with a root, such as broadcast, so that the roots are recorded."""
@@ -91,13 +96,11 @@ class SendRecvCounts:
         """Write what is left, close the file, and restore the original methods of `ProcessGroup`."""
         self._backlog.flush()
         self._file.close()
-        for verb, original in self._originals.items():
-            setattr(process_group, verb, original)
+        for (owner, method), original in self._originals.items():
+            setattr(owner, method, original)
 
-    def _wrap(self, method: str, record: Record) -> None:
-        # From the class's dictionary: `getattr` returns a function that could not be put back as a method.
-        self._originals[method] = vars(process_group)[method]
-        original = getattr(process_group, method)
+    def _wrap(self, method: str, record: Record, note: Callable[[object], None] = lambda _work: None) -> None:
+        original = self._original(process_group, method)
 
         def call(group: Group, *arguments: object, **named: object) -> object:
             # Before the call, because a call that waits forever is the one to be seen.
@@ -105,9 +108,37 @@ class SendRecvCounts:
                 record(group, arguments, named)
             except Exception as error:  # noqa: BLE001  # the job's call counts
                 note_failure(error)
-            return original(group, *arguments, **named)
+            work = original(group, *arguments, **named)
+            note(work)
+            return work
 
         setattr(process_group, method, call)
+
+    def _original(self, owner: Any, method: str) -> Callable[..., object]:
+        """Return a method of a class, and keep it so that `remove` can put it back."""
+        # From the class's dictionary: `getattr` returns a function that could not be put back as a method.
+        self._originals[owner, method] = vars(owner)[method]
+        original: Callable[..., object] = getattr(owner, method)
+        return original
+
+    def _note_message(self, work: object) -> None:
+        """Remember a send or recv that has been issued, so that a wait for it can be told from other waits."""
+        try:
+            self._messages.add(work)
+            if (_work, "wait") not in self._originals:
+                self._wrap_wait()
+        except Exception as error:  # noqa: BLE001  # the job's call counts
+            note_failure(error)
+
+    def _wrap_wait(self) -> None:
+        original, messages = self._original(_work, "wait"), self._messages
+
+        def wait(work: object, *arguments: object, **named: object) -> object:
+            if work in messages:
+                return _wait_for_message(original, work, *arguments, **named)
+            return original(work, *arguments, **named)
+
+        _work.wait = wait
 
     def _counting(self, verb: str, arrow: str, peer_name: str) -> Record:
         def record(group: Group, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -172,3 +203,8 @@ class SendRecvCounts:
         while self._waiting:
             row, content = self._waiting.popitem()
             self._file.put(content, row * ROW.size)
+
+
+def _wait_for_message(wait: Callable[..., object], *arguments: object, **named: object) -> object:
+    """Wait for a send or recv; the name of this function in a rank's stack shows that it does so."""
+    return wait(*arguments, **named)
