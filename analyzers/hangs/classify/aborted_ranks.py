@@ -6,6 +6,7 @@ rank's neighbour in gloo's ring may be wrong, too.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -50,12 +51,24 @@ def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
             continue
         last = min(state.enqueued(number) for state in states)
         divergence = find_divergence(job, number, last + 1)
-        if divergence is None or divergence.seq < last - _LAST_COLLECTIVES or end.rank in divergence.members:
+        if divergence is None or end.rank in divergence.members:
+            continue
+        if divergence.seq < last - _LAST_COLLECTIVES and not _differ_at(job, number, last, divergence.members):
             continue
         decided = _decide_by_line(job, divergence, user_frame(end.stack)) or divergence
+        decided = decided if decided.culprits else _decide_by_size(job, divergence, end.sizes) or decided
         if decided.culprits:
             return blame_divergence(context, decided, [end.rank])
     return None
+
+
+def _differ_at(job: Job, group: int, seq: int, ranks: Sequence[int]) -> bool:
+    """Return whether these ranks issued different operations as collective `seq` of a group, as far as recorded.
+
+    Where they differ from an earlier collective on, gloo may have completed those in between with wrong data.
+    """
+    issued = (job.ranks[rank].collective(group, seq) for rank in ranks)
+    return len({comparable(job.signature(op)) for op in issued if op}) > 1
 
 
 def _decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
@@ -72,6 +85,24 @@ def _decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Div
         return None
     reason = Reason.LINE_OF_ABORTED
     return replace(divergence, culprits=culprits, reason=reason, issued=odd[0].op, expected=agreeing[0].op)
+
+
+def _decide_by_size(job: Job, divergence: Divergence, sizes: tuple[int, int] | None) -> Divergence | None:
+    """Return a copy of `divergence` that blames the ranks with the larger of two tensors, if gloo's sizes show that.
+
+    `sizes` are the bytes that the aborted rank received and expected. They are of parts of tensors, so only their ratio
+    counts. If it is that of the two tensors, the aborted rank has the smaller one, too, and the larger one is the odd
+    one. The result is None if the ratios differ, or if more ranks have the larger tensor than the smaller one.
+    """
+    if sizes is None or len(divergence.variants) != 2:
+        return None
+    small, large = sorted(divergence.variants, key=lambda variant: elements(job.signature(variant.op).input_sizes))
+    few, many = (elements(job.signature(variant.op).input_sizes) for variant in (small, large))
+    received, expected = sizes
+    if len(large.ranks) > len(small.ranks) or abs(many * expected - few * received) > _RATIO_TOLERANCE * few * received:
+        return None
+    reason, culprits = Reason.SIZE_OF_ABORTED, sorted(large.ranks)
+    return replace(divergence, culprits=culprits, reason=reason, issued=large.op, expected=small.op)
 
 
 def _with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:
@@ -115,13 +146,32 @@ def _with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
     is_scalar = end.sizes is not None and end.sizes[1] <= _SCALAR_BYTES
     is_elsewhere = own.line is None or other is None or own.line != other.line
     if other is None or (size > 2 and (is_elsewhere or is_scalar or _is_confirmed(context.job, neighbour, end.rank))):
-        return cause
+        return _with_places(context, cause, own, other)
     if size > 2 and _is_alone(context.job, neighbour, end):
         return _with_only(context, cause, neighbour)
     ranks = sorted({end.rank, neighbour})
     victims = [rank for rank in range(size) if rank not in ranks]
     culprit = msgspec.structs.replace(cause.culprit, ranks=ranks, victims=victims)
     return replace(cause, culprit=culprit, sides=(own, replace(other, ranks=[neighbour])))
+
+
+def _with_places(context: HangContext, cause: Cause, own: RanksInOp, other: RanksInOp | None) -> Cause:
+    """Return a copy of `cause` with the lines of the aborted rank (`own`) and of the others, if they differ.
+
+    `other` is the place of the first rank that lost its connection. In an operation such as a broadcast some ranks go
+    on to later lines, so that their lines say nothing.
+    """
+    frames = cause.culprit.frames[:_INNERMOST_FRAMES]
+    if (
+        other is None
+        or None in (own.line, other.line)
+        or own.line == other.line
+        or any(f.name in _ONE_WAY for f in frames)
+    ):
+        return cause
+    exits = context.side.exits.items()
+    there = sorted(r for r, e in exits if is_victim(e) and user_frame(e.traceback) == other.line and r not in own.ranks)
+    return replace(cause, sides=(own, replace(other, ranks=there)))
 
 
 def _with_only(context: HangContext, cause: Cause, rank: int) -> Cause:

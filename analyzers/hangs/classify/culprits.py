@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from analyzers.hangs.classify.aborted_ranks import blame_differing_dumps, find_place_of_victims, with_sizes
 from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.classify.lost_ranks import (
@@ -17,7 +19,7 @@ from analyzers.hangs.classify.wrong_messages import find_wrong_messages
 from analyzers.hangs.graph.wait_graph import find_roots
 from analyzers.hangs.model import Culprit, HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
-from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.side_files import DONE_PHASE, NO_GROUP_PHASE, SideFiles
 
 _MISSING_SHARE = 4
 """If more than one in this many dumps is missing, a common reason is likely.
@@ -27,6 +29,7 @@ An example is that the files of a node were not copied.
 _UNKNOWN_CONFIDENCE = 0.2
 _BEST_FIRST = tuple(HangClass)
 _DIFFERENCES = (HangClass.MISMATCH, HangClass.SKIPPED)
+_BY_ABORTED = (Reason.LINE_OF_ABORTED, Reason.SIZE_OF_ABORTED)
 _BY_RAS = (Reason.RAS_DEAD, Reason.RAS_SILENT)
 _WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 
@@ -55,12 +58,13 @@ def _join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause
 
     `deaths` are causes that blame ranks for having ended. A death is explained if `causes` already blame its ranks. If
     gloo aborted the rank because tensor sizes differ, its death is also explained by a cause that blames ranks for
-    different operations. But if the line of the aborted rank shows which ranks erred, the death replaces such causes.
+    different operations. But if the line or tensor of the aborted rank shows which ranks erred, the death replaces such
+    causes.
     """
+    if any(cause.reason in _BY_ABORTED for cause in deaths):
+        return [*(cause for cause in causes if cause.kind not in _DIFFERENCES), *deaths]
     named = {rank for cause in causes for rank in cause.ranks}
     deaths = [cause for cause in deaths if not named.issuperset(cause.ranks)]
-    if any(cause.reason is Reason.LINE_OF_ABORTED for cause in deaths):
-        return [*(cause for cause in causes if cause.kind not in _DIFFERENCES), *deaths]
     is_explained = any(cause.kind in _DIFFERENCES for cause in causes)
     return [*causes, *(cause for cause in deaths if not (is_explained and _is_by_size(cause)))]
 
@@ -204,12 +208,28 @@ def _blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
         out_of_memory=is_out_of_memory(end),
         victims=[rank for rank in range(context.job.world_size) if rank not in ranks],
     )
+    if _is_after_end(context, ends):
+        return Cause(msgspec.structs.replace(culprit, victims=[]), Reason.AFTER_END, end=end)
     reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
     expected = find_place_of_victims(context.side) if end.ending is Ending.NO_ERROR else None
     cause = Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
     if not end.is_size_abort or len(ranks) > 1:
         return cause
     return blame_differing_dumps(context, end) or with_sizes(context, cause, end)
+
+
+def _is_after_end(context: HangContext, ends: Sequence[RankEnd]) -> bool:
+    """Return whether ranks were aborted when their training had ended, so that no other rank can miss them.
+
+    All other ranks ended, or had destroyed their process groups, without an error. The aborted ranks themselves mark
+    their end only if they come so far, so in a job without other ranks their own mark decides.
+    """
+    side, ranks = context.side, {end.rank for end in ends}
+    if side.exits or any(end.is_size_abort or not end.is_abort for end in ends):
+        return False
+    others = [rank for rank in range(context.job.world_size) if rank not in ranks]
+    beats = [side.last_beat(rank) for rank in others or sorted(ranks)]
+    return all(beat is not None and beat.phase in (DONE_PHASE, NO_GROUP_PHASE) for beat in beats)
 
 
 def _find_last_step(side: SideFiles, rank: int) -> int | None:

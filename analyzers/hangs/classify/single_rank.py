@@ -85,7 +85,11 @@ def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause 
         return None
     node = _find_missed_operation(context, rank, nodes)
     # The order matters: an end explains a divergence, and a divergence what came after it.
-    if end := context.side.end(rank):
+    end = context.side.end(rank)
+    if end and end.is_shutdown and rank not in context.job.ranks:
+        kind, reason = HangClass.HOST_STUCK, Reason.SHUT_DOWN
+        return make_cause(context, kind, reason, [rank], node, victims, confidence=_CONFIDENCE_WITHOUT_DUMP)
+    if end:
         blame = _blame_aborted_rank if end.is_size_abort and not node.is_p2p else _blame_dead_rank
         return blame(context, end, node, victims)
     if not node.is_p2p and (divergence := find_divergence(context.job, node.group, node.seq)):

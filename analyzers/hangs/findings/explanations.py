@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause, HostState
-from analyzers.hangs.findings.titles import both_sides, has_other_operation, message_halves
+from analyzers.hangs.findings.titles import both_sides, called_elsewhere, has_other_operation, message_halves
 from analyzers.hangs.findings.wording import (
     choose_pronoun,
     format_ending,
@@ -57,6 +57,11 @@ DEBUG_SERVER = "this server runs as long as the process does, so a refused conne
 _MECHANISMS_OF_REASONS = {
     Reason.OTHER_GROUPS: _OTHER_GROUPS,
     Reason.DIFFERENT_TAGS: "a recv only takes a message with its own tag",
+    Reason.SHUT_DOWN: "all other members are in this operation, which completes as soon as the last one joins. After"
+    " the first failure a launcher ends the ranks that remain with SIGTERM, so the signal is no cause",
+    Reason.AFTER_END: "all other ranks ended without an error, so no rank waits, and what the job had written is whole."
+    " C++ aborts a process whose threads still run while it is taken down, such as those of gloo; the log then says"
+    " `terminate called without an active exception`",
     Reason.KEPT_ALIVE: "Python waits for such threads before a process ends, and the launcher waits for the process",
 }
 """{reason: how such a culprit stops the other ranks}, for reasons where this does not depend on the operation."""
@@ -130,6 +135,11 @@ _MISMATCHES = {
 
 def mismatch(cause: Cause) -> str:
     """Return a phrase on why the operations of a mismatch cannot complete together."""
+    if called_elsewhere(cause):
+        return (
+            "gloo ends the rank that receives more bytes than its tensor holds. The ranks are at different lines: a"
+            " branch ran only on some ranks, or a loop ended earlier on one of them"
+        )
     if cause.reason in _MISMATCHES:
         return _MISMATCHES[cause.reason]
     if has_other_operation(cause):
@@ -164,6 +174,8 @@ def _further_evidence(cause: Cause) -> str:
         Reason.ENDED,
         Reason.LEFT_ALONE,
         Reason.KEPT_ALIVE,
+        Reason.AFTER_END,
+        Reason.SHUT_DOWN,
     }
     # A skipped operation has one line in its title; which operation came instead is worth saying.
     if cause.reason in in_title or (cause.reason is Reason.DEVIATION and cause.kind is not HangClass.SKIPPED):
@@ -248,6 +260,7 @@ _EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.SIMILAR_GROUPS: "other process groups of this kind issued the operation of the other ranks",
     Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
     Reason.LINE_OF_ABORTED: "the rank that gloo ended was at the line of the other ranks",
+    Reason.SIZE_OF_ABORTED: "the rank that gloo ended expected a tensor of the other size",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
     " lower by one",
     Reason.TIE: "equally many ranks issued each of the two, so either side may be wrong",
@@ -270,6 +283,8 @@ _EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",
     Reason.ENDED: lambda cause: format_ending(cause.end) if cause.end else "",
     Reason.LEFT_ALONE: "all other ranks had ended normally",
+    Reason.SHUT_DOWN: "all other members have joined",
+    Reason.AFTER_END: "all other ranks had ended without an error",
     Reason.KEPT_ALIVE: "its main thread waits for other threads at the end of the program",
     Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.LOST_DUMP: lambda cause: f"the dump of {rank_names(cause.ranks)} is missing or cannot be read",

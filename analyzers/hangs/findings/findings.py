@@ -9,7 +9,7 @@ from analyzers.hangs.findings.evidence import evidence
 from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
 from analyzers.hangs.findings.titles import title
-from analyzers.hangs.model import Culprit, HangClass, Job
+from analyzers.hangs.model import Culprit, HangClass, Job, Reason
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.words import rank_names
@@ -48,7 +48,7 @@ def _severity_of(context: HangContext, cause: Cause) -> Severity:
     """Return the severity of a cause; it is `INFO` if a rank was only slow in a job that ended cleanly."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO
-    return SEVERITIES.get(cause.kind, Severity.ERROR)
+    return Severity.WARNING if cause.reason is Reason.AFTER_END else SEVERITIES.get(cause.kind, Severity.ERROR)
 
 
 def report_unreadable(job: Job) -> list[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.from_stacks import for_stuck_code, on_host, py_spy
-from analyzers.hangs.findings.titles import has_other_operation
+from analyzers.hangs.findings.titles import called_elsewhere, has_other_operation
 from analyzers.hangs.findings.wording import format_line, is_host_memory, size_rule
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
@@ -34,6 +34,11 @@ def next_step(cause: Cause) -> str:
     if cause.reason is Reason.KEPT_ALIVE:
         line = format_line(user_frame(cause.culprit.frames))
         return f"stop the thread{f' at {line}' if line else ''} at the end of the program, or start it with daemon=True"
+    if cause.reason is Reason.AFTER_END:
+        return (
+            "call dist.destroy_process_group() as the last thing on every rank; if a rank is still aborted, end it with"
+            " sys.stdout.flush() and os._exit(0)"
+        )
     step = NEXT[cause.kind]
     return step if isinstance(step, str) else step(cause)
 
@@ -165,7 +170,7 @@ def _for_mismatch(cause: Cause) -> str:
     where = f" at {lines[0]}" if len(lines) == 1 else ""
     if cause.reason in _MISMATCHES:
         return _MISMATCHES[cause.reason].format(where=where)
-    if len(lines) > 1 and has_other_operation(cause):
+    if len(lines) > 1 and (has_other_operation(cause) or called_elsewhere(cause)):
         return f"compare {lines[0]} with {lines[1]}, and make every rank take the same branch"
     if has_other_operation(cause):
         return f"find out why ranks issue different operations{where}: make every rank take the same branch"

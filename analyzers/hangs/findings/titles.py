@@ -56,6 +56,8 @@ def dead(cause: Cause) -> str:
     ranks = rank_names(cause.ranks)
     if cause.end is None:
         return _without_end(cause, ranks, when)
+    if cause.reason is Reason.AFTER_END:
+        return f"{ranks} {agree(cause.ranks, 'was', 'were')} aborted after the training had ended"
     if cause.end.ending is Ending.NO_ERROR:
         return f"{ranks} ended normally{when}, while the other ranks went on{_in_other_line(cause)}"
     if cause.end.signal:
@@ -74,8 +76,12 @@ def _without_end(cause: Cause, ranks: str, when: str) -> str:
         return f"{named(cause.node)} was lost{when}: nothing has come from it since {cause.node.last_time}"
     if cause.reason is Reason.RAS_DEAD:
         return f"{ranks} died{when}: NCCL's RAS calls {agree(cause.ranks, 'its process', 'their processes')} dead"
-    lacks = " and did not answer NCCL's RAS" if cause.reason is Reason.RAS_SILENT else ""
-    return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump{lacks}"
+    they = choose_pronoun(cause.ranks)
+    if cause.reason is Reason.RAS_SILENT:
+        return f"{ranks} probably died{when}: {they} left no dump and did not answer NCCL's RAS"
+    where = f" in {name}" if (name := name_operation(cause.culprit)) else ""
+    is_missing = f"{ranks} {agree(cause.ranks, 'is', 'are')} missing{at_step(cause)}{where}"
+    return f"{is_missing}: {they} left no dump, so {they} died or could not write one"
 
 
 def _in_other_line(cause: Cause) -> str:
@@ -111,6 +117,9 @@ def host_stuck(cause: Cause) -> str:
     ranks = cause.ranks
     if cause.reason is Reason.NAMED_ABSENT:
         return f"{rank_names(ranks)} never joined the monitored barrier{at_step(cause)}{_in_function(cause)}"
+    if cause.reason is Reason.SHUT_DOWN:
+        ended = f"{choose_pronoun(ranks)} left no dump, and SIGTERM ended {agree(ranks, 'it', 'them')}"
+        return f"{rank_names(ranks)} never {joined} {name_operation(cause.culprit)}{at_step(cause)}: {ended} at last"
     stuck = f"{rank_names(ranks)} {agree(ranks, 'is', 'are')} stuck{at_step(cause)}{where}"
     return f"{stuck} and never {joined} {name_operation(cause.culprit)}"
 
@@ -179,11 +188,17 @@ def aborted(cause: Cause) -> str:
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
         places = ", ".join(f"{rank_names(side.ranks)}{_in_line(side.line)}" for side in cause.sides)
-        if set(cause.ranks) < {rank for side in cause.sides for rank in side.ranks}:
+        if called_elsewhere(cause):
             return f"{ranks} called a different collective than the other ranks{step}: {places}"
         return f"{ranks} passed tensors of different sizes to one collective{step}: {places}"
     name = name_operation(cause.culprit) or "a collective"
     return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{_in_function(cause)}"
+
+
+def called_elsewhere(cause: Cause) -> bool:
+    """Return whether gloo aborted a rank, and the lines of ranks show that only the culprits were in another call."""
+    in_sides = {rank for side in cause.sides for rank in side.ranks}
+    return cause.reason is Reason.ABORTED and cause.issued is None and set(cause.ranks) < in_sides
 
 
 def called(side: RanksInOp, cause: Cause) -> str:

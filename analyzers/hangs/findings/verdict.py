@@ -7,7 +7,7 @@ from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.findings.titles import title, with_victims
 from analyzers.hangs.findings.wording import format_ending, format_exception, format_location
 from analyzers.hangs.graph.divergence import MOST_RANKS, find_locations
-from analyzers.hangs.model import GroupSource, HangClass, Job, Lack
+from analyzers.hangs.model import GroupSource, HangClass, Job, Lack, Reason
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import AnswerStatus, CollectionReason
@@ -101,7 +101,8 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
     first = causes[0]
     # Ranks without a dump are named only where no culprit is known.
     known = [c for c in causes if c.kind is not HangClass.UNKNOWN]
-    status = Status.WARNING if first.kind is HangClass.SLOW else Status.ERROR
+    is_harmless = first.kind is HangClass.SLOW or first.reason is Reason.AFTER_END
+    status = Status.WARNING if is_harmless else Status.ERROR
     factor = _UNREADABLE_FACTOR if context.job.unreadable else 1.0
     return Verdict(
         status=status if known else Status.UNKNOWN,
@@ -149,7 +150,8 @@ def _without_cause(context: HangContext) -> Verdict:
     has_few_dumps = len(job.ranks) * 2 <= job.world_size
     has_no_operation = not any(state.ops for state in job.ranks.values())
     stalled = _has_stalled(context)
-    is_unknown = bool(gave_up) or is_blind or has_few_dumps or has_no_operation or stalled
+    absent = _find_unseen(context)
+    is_unknown = bool(gave_up) or is_blind or has_few_dumps or has_no_operation or stalled or bool(absent)
     sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for a different rank"
     if gave_up:
         why = format_exception(side.exits[gave_up[0]])
@@ -158,6 +160,10 @@ def _without_cause(context: HangContext) -> Verdict:
         sentence = f"the job stopped making progress, but no rank waits for a different rank: {locations(context)}"
     elif not job.ranks and side.stack_files:
         sentence = f"{locations(context)}; stacks alone do not show who waits for whom"
+    elif absent and not is_blind and not has_no_operation:
+        verb = agree(absent, "it hangs, has died or is well", "they hang, have died or are well")
+        dump = "readable dump" if job.unreadable else "dump"
+        sentence = f"there is no {dump} of {rank_names(absent)}, so nothing shows whether {verb}; no other rank waits"
     return Verdict(
         status=Status.UNKNOWN if is_unknown else Status.OK,
         kind=HangClass.UNKNOWN if is_unknown else HangClass.HEALTHY,
@@ -165,6 +171,12 @@ def _without_cause(context: HangContext) -> Verdict:
         confidence=_UNKNOWN_CONFIDENCE if is_unknown else _HEALTHY_CONFIDENCE,
         missing=missing(context),
     )
+
+
+def _find_unseen(context: HangContext) -> list[int]:
+    """Return the ranks without a readable dump that did not end cleanly either, ascending."""
+    ranks = range(min(context.job.world_size, MOST_RANKS))
+    return [rank for rank in ranks if rank not in context.job.ranks and not context.side.ended_cleanly(rank)]
 
 
 def _has_stalled(context: HangContext) -> bool:

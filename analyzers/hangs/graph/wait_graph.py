@@ -113,6 +113,7 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
     """
     graph = WaitGraph()
     current_ops: dict[OpNode, list[Op]] = defaultdict(list)
+    side.waited = _find_waiting(job, side)
     ends = {rank: end for rank in range(job.world_size) if (end := side.end(rank))}
     at_fault = {rank: end for rank, end in ends.items() if not end.is_victim}
     dead = set(at_fault)
@@ -128,10 +129,30 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
         absent = find_absent_peers(job, ops[0]) if node.is_p2p else _find_absent_members(job, node, at_fault)
         began_ns = min(op.created_ns for op in ops)
         proven = [m for m in absent if m not in unknown and not _began_after_dump(job, side, m, began_ns)]
+        if len(absent) == 1 and absent[0] in ends and ends[absent[0]].is_shutdown and absent[0] not in job.ranks:
+            # With it the operation would have completed, so it had not joined, whatever ended it later.
+            proven = absent
         graph.absent[node] = proven
         if len(proven) < len(absent) or any(job.ranks[op.rank].overwritten for op in ops):
             graph.inconclusive.add(node)
     return graph
+
+
+def _find_waiting(job: Job, side: SideFiles) -> frozenset[int]:
+    """Return the ranks with an exit code that are in a collective in which another member is not seen to have arrived.
+
+    Such a rank gave up waiting, and its exit code is not of an error of its own.
+    """
+    waiting: set[int] = set()
+    missing: dict[OpNode, set[int]] = {}
+    for rank in (rank for rank, code in side.exit_codes.items() if code > 0 and rank in job.ranks):
+        current = job.ranks[rank].current
+        if current and not current.p2p:
+            node = OpNode(current.group, current.seq)
+            if node not in missing:
+                missing[node] = set(_find_absent_members(job, node, {}))
+            waiting |= {rank} if missing[node] - {rank} else set()
+    return frozenset(waiting)
 
 
 def _began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:

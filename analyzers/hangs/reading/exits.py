@@ -1,6 +1,7 @@
 """Find out how ranks ended: by an error of their own, by a signal, or because of another rank."""
 
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -72,6 +73,16 @@ class RankEnd:
     def is_size_abort(self) -> bool:
         """Whether gloo aborted the rank in a collective, which happens if members pass tensors of different sizes."""
         return self.sizes is not None or (self.signal == _ABORTED and _in_collective(self.stack))
+
+    @property
+    def is_shutdown(self) -> bool:
+        """Whether only a signal ended the process with which launchers end the remaining ranks after a failure."""
+        return self.exit_file is None and self.exit_code in ORDERLY_SIGNALS
+
+    @property
+    def is_abort(self) -> bool:
+        """Whether SIGABRT ended the process, as C++ does after an error that nothing catches."""
+        return self.signal == _ABORTED or self.exit_code == -signal.SIGABRT
 
     @property
     def is_raised_in_collective(self) -> bool:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.files import RANKS_AT_MOST
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature
 from analyzers.hangs.reading.p2p import add_messages, decoded, read_message_counts, read_rows
-from analyzers.hangs.reading.process_groups import GroupRegistry, Members
+from analyzers.hangs.reading.process_groups import DEFAULT_GROUP, GroupRegistry, Members
 from analyzers.hangs.reading.recreated_groups import find_renewals
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.progress import MANY_FILES
@@ -417,6 +418,9 @@ def _read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str,
         yield from ((name, lists[number]) for name, number in sorted(batch.meta["configured"]))
 
 
+Shapes = tuple[tuple[int, ...], ...]
+
+
 def _find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
     """Return the number of ranks in the job: the recorded number, else the highest rank in any file plus one."""
     recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
@@ -424,9 +428,31 @@ def _find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
         return max(believable)
     dumped = [rank for batch in batches for _, rank, _ in batch.readable()]
     members = [max(ranks, default=-1) for batch in batches for ranks in batch.meta["members"]]
+    members += [size - 1 for batch in batches for size in _sizes_of_default_group(batch)]
     asked = [rank for number in side.rounds for rank in number.ranks]
     named = [*dumped, *members, *asked, *side.exit_codes, *side.exits, *side.stack_files]
     return max((rank for rank in named if rank < RANKS_AT_MOST), default=-1) + 1
+
+
+def _sizes_of_default_group(batch: DumpBatch) -> list[int]:
+    """Return the number of members of the default group, by each of its operations whose tensors show it.
+
+    The output of an all_gather is as many times as large as its input; the input of a reduce_scatter, as its output.
+    """
+    default = [number for number, (_, desc) in enumerate(batch.meta["groups"]) if desc == DEFAULT_GROUP]
+    used = batch.columns["ops.signature"][np.isin(batch.columns["ops.group"], default)]
+    signatures = (batch.meta["signatures"][number] for number in np.unique(used).tolist())
+    sizes = [_members_by_size(s[1], nested(s[2]), nested(s[4])) for s in signatures]
+    return [size for size in sizes if 1 < size <= RANKS_AT_MOST]
+
+
+def _members_by_size(operation: str, inputs: Shapes, outputs: Shapes) -> int:
+    """Return how many members an operation has by the sizes of its tensors; 0 if they do not show it."""
+    large, small = (outputs, inputs) if "all_gather" in operation else (inputs, outputs)
+    if "all_gather" not in operation and "reduce_scatter" not in operation:
+        return 0
+    whole, part = (sum(prod(shape) for shape in shapes) for shapes in (large, small))
+    return whole // part if part > 0 and whole % part == 0 else 0
 
 
 class Loader:

@@ -18,7 +18,7 @@ from analyzers.hangs.reading.side_formats import GroupsFile
 
 Members = tuple[int, ...]
 """The global ranks of a process group, in ascending order."""
-_DEFAULT_GROUP = "default_pg"
+DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the default process group, which has all ranks."""
 
 
@@ -73,12 +73,12 @@ class GroupRegistry:
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
-            everyone = range(self.job.world_size) if group.desc == _DEFAULT_GROUP else sorted(set(group.ranks))
+            everyone = range(self.job.world_size) if group.desc == DEFAULT_GROUP else sorted(set(group.ranks))
             # In place, as the job holds this list.
             group.ranks[:] = everyone
         lost = [rank for rank in range(self.job.world_size) if rank not in self.job.ranks]
         for group in groups if lost else []:
-            if group.desc != _DEFAULT_GROUP and self._is_incomplete(group):
+            if group.desc != DEFAULT_GROUP and self._is_incomplete(group):
                 self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
     def _is_incomplete(self, group: Group) -> bool:

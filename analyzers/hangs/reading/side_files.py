@@ -164,6 +164,8 @@ class SideFiles:
     """The state of the ranks' processes and of their GPUs, as the nodes reported it."""
     gaps: NodeGaps = field(default_factory=NodeGaps)
     """The nodes that did not send all of their files to the run folder."""
+    waited: frozenset[int] = frozenset()
+    """The ranks whose dumps show that they waited for another rank; an exit code alone does not make them culprits."""
     outdated: frozenset[int] = frozenset()
     """The ranks whose dumps are all from before the last restart of the job; these dumps are not read."""
 
@@ -278,7 +280,7 @@ class SideFiles:
             # It was there when it was asked, and did not answer: its launcher killed it later, as SIGTERM did not.
             return None
         if code:
-            return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS, code)
+            return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS or (code > 0 and rank in self.waited), code)
         if answer is None or answer.status not in _NOT_SERVING:
             return None
         # A process that ends well stops serving some time before it is gone.

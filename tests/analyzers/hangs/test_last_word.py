@@ -582,3 +582,56 @@ def test_a_rank_that_raises_inside_its_own_call_is_the_crash(folder, recorder, m
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
     assert report.data.culprits[0].victims == [0]
     assert "shuffle (me/train.py:30)" in report.verdict.sentence
+
+
+@pytest.mark.parametrize("phases", [(b"done", b"running"), (b"process group destroyed", b"process group destroyed")])
+def test_an_abort_after_the_training_has_ended_is_that_and_nobody_waits(folder, recorder, phases):
+    """While Python takes a process down, gloo's threads may still run: C++ then aborts the process."""
+    side_files(folder, 3)
+    statuses = ["exited" if rank == 1 or phases[0] == b"done" else "ok" for rank in range(3)]
+    collection(folder, recorder.start_ns + 9 * SECOND, statuses, "died")
+    for rank in range(3):
+        beat(folder, rank, recorder.start_ns + 8 * SECOND, phases[rank == 1])
+    stack = '  File "/home/me/train.py", line 30 in <module>\n'
+    folder.side("crash_1.txt", f"Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n{stack}")
+    report = folder.report()
+    assert (report.verdict.status, report.verdict.kind, report.verdict.ranks) == ("warning", "dead", [1])
+    assert report.verdict.sentence == "Rank 1 was aborted after the training had ended"
+    assert report.data.culprits[0].victims == []
+    assert [finding.severity for finding in report.findings] == ["warning"]
+
+
+def test_an_abort_while_others_lose_their_connection_is_no_end(folder, recorder):
+    side_files(folder, 2)
+    collection(folder, recorder.start_ns + 9 * SECOND, ["exited"] * 2, "died")
+    beat(folder, 0, SECOND, b"done")
+    gave_up(
+        folder, 0, recorder.start_ns + 8 * SECOND, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
+    )
+    folder.side("crash_1.txt", "Fatal Python error: Aborted\n")
+    report = folder.report()
+    assert (report.verdict.status, report.data.culprits[0].victims) == ("error", [0])
+
+
+def test_the_size_that_the_aborted_rank_expected_breaks_a_tie(folder, recorder):
+    """Rank 2 received twice what it expected: its tensor is like that of rank 0, and rank 1 is the odd one."""
+    size_abort(folder, recorder, [(10,), (20,)])
+    printed_by(folder, 2, "'gloo::EnforceNotMet'\n  what():  op.preamble.length <= op.nbytes. 684 vs 344. Received\n")
+    verdict = analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", [1])
+    assert verdict.sentence.startswith("Rank 1 passed a tensor of 20 float32 to all_reduce, while rank 0 passed")
+
+
+def test_the_lines_of_both_collectives_are_named_where_the_one_that_gloo_aborted_is_elsewhere(folder):
+    side_files(folder, 3)
+    collection(folder, SECOND, ["exited"] * 3, "died")
+    folder.side("crash_2.txt", CRASH.format(name="Aborted"))
+    for rank in (0, 1):
+        gave_up(folder, rank, SECOND + 1, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1", 30)
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [2])
+    assert report.findings[0].title == (
+        "Rank 2 called a different collective than the other ranks: rank 2 in main (me/train.py:24), ranks 0-1 in main"
+        " (me/train.py:30)"
+    )
+    assert report.findings[0].next.startswith("Compare me/train.py:24 with me/train.py:30")

@@ -94,7 +94,13 @@ def test_a_mismatch_of_shapes_names_both_shapes():
             RankEnd(0, Ending.EXCEPTION, exit_file=ExitFile(0, error="ValueError", message="no", traceback=[BACKWARD])),
             "rank 0 died at step 4 before all_reduce #6 of process group dp: ValueError: no in step (job/train.py:22)",
         ),
-        (None, "rank 0 probably died at step 4 before all_reduce #6 of process group dp: it left no dump"),
+        (
+            None,
+            (
+                "rank 0 is missing at step 4 in all_reduce #6 of process group dp: it left no dump, so it died or could"
+                " not write one"
+            ),
+        ),
     ],
 )
 def test_how_a_rank_ended(end, expected):
