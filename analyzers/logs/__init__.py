@@ -11,7 +11,8 @@ the cause from its consequences and compares the ranks; `findings` writes the se
 for the user interfaces.
 """
 
-from analyzers.logs.model import EventKind, Facts, LogClass, LogEvent, LogsData, RankLog, Reason
+from analyzers.case.facts import EventKind, Facts, LogClass, LogEvent, RankLog, Reason
+from analyzers.logs.model import LogsData
 from analyzers.logs.report import analyze
 
 __all__ = ["EventKind", "Facts", "LogClass", "LogEvent", "LogsData", "RankLog", "Reason", "analyze"]

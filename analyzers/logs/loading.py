@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from analyzers import run, store
+from analyzers.case.facts import EventKind, Facts, LogEvent, RankLog
 from analyzers.device_memory.nccl import NcclProcess
 from analyzers.errors import WorkbenchError
-from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog, UnreadLine
+from analyzers.logs.model import LogFile, UnreadLine
 from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.reader import ABSENT, KINDS
 from analyzers.logs.reading.roster import UNRANKED

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from analyzers.case.facts import EventKind, Facts, LogEvent
 from analyzers.device_memory import (
     KnownMemory,
     MemoryPart,
@@ -17,7 +18,7 @@ from analyzers.device_memory import (
     would_fit,
 )
 from analyzers.device_memory.nccl import NcclProcess, process_of
-from analyzers.logs.model import EventKind, Facts, LogEvent, LogMemory
+from analyzers.logs.model import LogMemory
 from analyzers.report import Evidence, Finding, Severity
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from analyzers.logs.model import LogEvent, LogsData
+from analyzers.case.facts import LogEvent
+from analyzers.logs.model import LogsData
 from analyzers.words import source_line
 
 _MESSAGE_LENGTH = 120

@@ -3,29 +3,24 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
 
-from analyzers.logs.answers.failures import ENDS, TABLE, Failure, find_failures, handled_errors
-from analyzers.logs.answers.roles import Role, Tier
+from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.hypothesis import Answer, Basis, Blame, Cause, Certainty, DifferingCount, Hypothesis, Role, Tier
+from analyzers.logs.answers.failures import ENDS, TABLE, find_failures, handled_errors
 from analyzers.logs.answers.waits import (
-    Basis,
-    Blame,
     blame_for_lost_connection,
     blame_for_timeout,
     places_of_threads,
     places_of_waiting,
 )
 from analyzers.logs.loading import Logs, is_of_one_rank
-from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.logs.reading.lines import step_in
 
 _SCALAR_BYTES = 8
 
 
-def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
-    """Return a `Failure` and a `Blame` for ranks whose stacks are outside of the collective that the others wait in.
+def stuck_by_stacks(failure: Hypothesis, logs: Logs) -> tuple[Hypothesis, Blame] | None:
+    """Return a `Hypothesis` and a `Blame` for ranks whose stacks are outside of the collective that the others wait in.
 
     These stacks are printed by a timer of Python's fault handler. The timer ends the process with exit code 1 and
     without an exception, so `failure` consists of exit codes. The result is None if the stacks do not show such ranks.
@@ -37,7 +32,7 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
         return None
     events = [stacks[rank] for rank in (*sorted(stuck), *sorted(waiting))]
     role = Role(LogClass.COLLECTIVE_TIMEOUT, Tier.TIMEOUT)
-    return Failure(role, events, sorted(stacks), failure.order), Blame(sorted(stuck), Basis.STACKS, sorted(waiting))
+    return Hypothesis(role, events, sorted(stacks), failure.order), Blame(sorted(stuck), Basis.STACKS, sorted(waiting))
 
 
 def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
@@ -54,7 +49,7 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
     return [by_rank[rank] for rank in blame.ranks] if is_theirs else []
 
 
-def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
+def odd_sizes(failure: Hypothesis, logs: Logs) -> list[int]:
     """Return the rank whose tensor had another size than those of the others, or both ranks if there are only two.
 
     `failure` reports that gloo aborted a rank, because it received more than its buffer holds. In a ring of more than
@@ -75,7 +70,7 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
     return others if len(others) == 1 and len(found) > 1 else []
 
 
-def _with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
+def _with_neighbour(rank: int, others: list[int], failure: Hypothesis, logs: Logs) -> list[int]:
     """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line.
 
     There are two exceptions. If only the neighbour waits at another line than the others, only the neighbour is
@@ -148,14 +143,6 @@ _NO_COUNT = re.compile(
 _RANKS_AT_LEAST = 3
 
 
-class DifferingCount(NamedTuple):
-    """A rank that printed `text`, while all other ranks printed the same line with another count, such as `others`."""
-
-    rank: int
-    text: str
-    others: str
-
-
 def find_differing_count(logs: Logs) -> DifferingCount | None:
     """Return the rank that printed another count than all other ranks, in a line that all ranks print.
 
@@ -206,60 +193,6 @@ _OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UN
 """{reason of a `Blame` for a timeout: class of the verdict}."""
 
 
-class Certainty(StrEnum):
-    """The certainty of a `Cause`, judged by the logs.
-
-    `SHOWN`: a line of the log shows the cause. `SUSPECTED`: there is only weak evidence.
-    """
-
-    SHOWN = "shown"
-    PROBABLE = "probable"
-    SUSPECTED = "suspected"
-
-
-@dataclass(frozen=True)
-class Cause:
-    """The reason why a job ended: a failure, its class (`kind`), and the ranks to blame for it.
-
-    `ranks` is empty if no rank is to blame, or if nothing shows which rank is. `blame` is set if ranks waited for
-    others: it names the ranks that they waited for, and the evidence.
-    """
-
-    kind: LogClass
-    ranks: list[int]
-    failure: Failure
-    certainty: Certainty = Certainty.SHOWN
-    blame: Blame | None = None
-    killed: list[LogEvent] = field(default_factory=list)
-    """The events that report killed processes; only filled if the host ran out of memory."""
-
-    waited: list[LogEvent] = field(default_factory=list)
-    """For a mismatch or a timeout, the events that show where each rank timed out or lost its connection."""
-    caught: list[LogEvent] = field(default_factory=list)
-    """The errors that the ranks to blame had caught before they skipped collectives."""
-    count: DifferingCount | None = None
-    """The count in a line of the rank to blame that differs from that of all other ranks; None if no count decided."""
-
-    @property
-    def lead(self) -> LogEvent:
-        """The event in the logs that shows the cause best."""
-        return self.failure.lead
-
-    @property
-    def reason(self) -> Reason | None:
-        """The specific reason of the cause, for classes that have several; None if no event has one."""
-        reasons = (event.facts.reason for event in self.failure.events)
-        return next((reason for reason in reasons if reason), None)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The cause of a job's end, and all other failures (`others`); `cause` is None if the logs show no failure."""
-
-    cause: Cause | None
-    others: list[Failure]
-
-
 def find_answer(logs: Logs) -> Answer:
     """Return why a job ended according to its logs: the cause, and the failures that are consequences of the cause."""
     failures = find_failures(logs)
@@ -271,7 +204,7 @@ def find_answer(logs: Logs) -> Answer:
     return Answer(cause_of(failures[0], failures, logs), failures[1:])
 
 
-def _may_have_survived(failure: Failure, logs: Logs) -> bool:
+def _may_have_survived(failure: Hypothesis, logs: Logs) -> bool:
     """Return whether the program may have caught the exceptions of `failure` and continued its work.
 
     This is so if the job printed steps, and only tracebacks report the failure. An uncaught exception leaves other
@@ -289,7 +222,7 @@ def _may_have_survived(failure: Failure, logs: Logs) -> bool:
     )
 
 
-def _is_harmless(failure: Failure, logs: Logs) -> bool:
+def _is_harmless(failure: Hypothesis, logs: Logs) -> bool:
     """Return whether the job trained in spite of a failure.
 
     For example, a store answered late before training began. Or the driver does not support a device of the machine;
@@ -303,7 +236,7 @@ def _is_harmless(failure: Failure, logs: Logs) -> bool:
     return is_late_start and all(e.kind is EventKind.STARTUP and "retry" in e.message for e in failure.events)
 
 
-def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
+def cause_of(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cause:
     """Return a `Cause` for `failure`, the most probable cause of the job's end, with the ranks to blame.
 
     `failures` are all failures of the job, including `failure`.
@@ -331,7 +264,7 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
     return Cause(kind, ranks, failure, certainty, waited=waited, count=count)
 
 
-def _ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
+def _ranks_to_blame(failure: Hypothesis, logs: Logs) -> list[int]:
     """Return the ranks that are at fault according to the events of a failure; empty if they show none."""
     kind = failure.role.kind
     if kind is LogClass.MISMATCH:
@@ -348,7 +281,7 @@ def _ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
     return failure.ranks or unranked(failure, logs)
 
 
-def unranked(failure: Failure, logs: Logs) -> list[int]:
+def unranked(failure: Hypothesis, logs: Logs) -> list[int]:
     """Return which ranks failed if the events of `failure` have no rank, from torchrun's table of failed workers.
 
     Ranks that fail before `init_process_group` print no prefix with a rank. They are the ranks in the table whose
@@ -361,7 +294,7 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
     return unknown if 0 < len(unknown) <= sum(event.count for event in failure.events) else []
 
 
-def _lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
+def _lost_connection_cause(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cause:
     """Return a `Cause` for a job whose ranks lost their connections; it blames the rank that ended or left before that.
 
     The class says what happened to this rank: it aborted, ended early, caught an error and skipped collectives, or is
@@ -384,7 +317,7 @@ def _lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs
     return Cause(kind, blame.ranks, failure, certainty, blame)
 
 
-def _host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
+def _host_memory_cause(failure: Hypothesis, failures: list[Hypothesis]) -> Cause:
     """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed for this reason.
 
     `failure` reports the lack of memory. If it names no ranks, the ranks are those that were ended by SIGKILL in any of
@@ -395,7 +328,7 @@ def _host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
     return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
 
 
-def _timeout_cause(failure: Failure, logs: Logs) -> Cause:
+def _timeout_cause(failure: Hypothesis, logs: Logs) -> Cause:
     """Return a `Cause` which says why ranks timed out in a collective (`failure`); it blames ranks that did not join.
 
     If the blamed ranks were in a different operation, the class is a mismatch. If the ranks to blame are unknown and
@@ -421,7 +354,7 @@ def _with_threads(logs: Logs) -> list[LogEvent]:
     return [*places_of_threads(logs.events), *places_of_waiting(logs.events)]
 
 
-def _certainty_of(failure: Failure) -> Certainty:
+def _certainty_of(failure: Hypothesis) -> Certainty:
     """Return the certainty that a failure is the cause of the job's end.
 
     An exit code, for example, does not show why its process ended, so the cause is only probable.

@@ -8,9 +8,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from analyzers.logs.answers.roles import GAVE_UP, Role, Tier, role_of
+from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.hypothesis import Hypothesis, Role, Tier
+from analyzers.logs.answers.roles import GAVE_UP, role_of
 from analyzers.logs.loading import Logs, is_of_one_rank
-from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
 _SAYS_DONE = re.compile(
@@ -193,34 +194,7 @@ _ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABO
 """The tiers (`Tier`) of failures that ranks report if the launcher or the scheduler stops them."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The same failure on one or several ranks; `events` are the log events that report it.
-
-    The events are sorted by tier (a low tier is more probably a cause), then by time; `ranks` are the ranks of the
-    events. `role` has the class that a verdict gets from this failure. `order` is a sort key: the lowest key is the
-    most probable cause.
-    """
-
-    role: Role
-    events: list[LogEvent]
-    ranks: list[int]
-    order: tuple[int, int, int, int, int]
-
-    @property
-    def lead(self) -> LogEvent:
-        """The most informative event of the failure.
-
-        This is the first event with a line of the user's code, or else the first one that is not from torchrun's table
-        of failures.
-        """
-        described = [
-            e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
-        ]
-        return next((e for e in self.events if e.source), (described or self.events)[0])
-
-
-def find_failures(logs: Logs) -> list[Failure]:
+def find_failures(logs: Logs) -> list[Hypothesis]:
     """Return the failures of a job, the most probable cause first."""
     found = [
         Occurrence(event, role, clock, file)
@@ -253,12 +227,12 @@ def _group_key(occurrence: Occurrence) -> tuple[object, ...]:
     return (event.attempt, role.kind, role.tier, event.source or event.message[:40])
 
 
-def _failure_of(group: Sequence[Occurrence]) -> Failure:
-    """Return a `Failure` that combines events which report the same failure."""
+def _failure_of(group: Sequence[Occurrence]) -> Hypothesis:
+    """Return a `Hypothesis` that combines events which report the same failure."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
-    return Failure(ordered[0].role, events, ranks, ordered[0].order)
+    return Hypothesis(ordered[0].role, events, ranks, ordered[0].order)
 
 
 def _without_explained(found: list[Occurrence]) -> list[Occurrence]:

@@ -7,10 +7,9 @@ not matter.
 
 import re
 from collections.abc import Callable
-from enum import IntEnum
-from typing import NamedTuple
 
-from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.hypothesis import Role, Tier
 
 NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGNORECASE)
 _PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
@@ -19,40 +18,6 @@ GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
 """The kinds of events by which a rank reports that it waited for another rank in vain."""
 _TERMINATING = ("SIGTERM", "SIGINT")
 _NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
-
-
-class Tier(IntEnum):
-    """A rating of events: the failure with the lowest tier is taken for the cause of the job's end.
-
-    Low tiers are failures of a rank itself; high tiers are often consequences, such as a lost connection.
-    """
-
-    HARDWARE = 10
-    OWN_FAILURE = 20
-    NATIVE_CRASH = 22
-    SOFT_HARDWARE = 24
-    STOPPED = 28
-    KILLED = 30
-    BROKEN_NUMBERS = 32
-    NAMED_BY_OTHERS = 35
-    NETWORK = 36
-    UNREACHED = 38
-    TIMEOUT = 40
-    STUCK_WATCHDOG = 45
-    EXIT_CODE = 55
-    VAGUE = 58
-    LOST_CONNECTION = 60
-    ABORTED = 62
-
-
-class Role(NamedTuple):
-    """The meaning of an event as a possible cause of the job's end.
-
-    `kind` is the class that the verdict gets; of several events, the one with the lowest `tier` is the cause.
-    """
-
-    kind: LogClass
-    tier: Tier
 
 
 _FIXED = {

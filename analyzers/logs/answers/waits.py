@@ -5,13 +5,11 @@ A rank is called silent here if it printed neither a timeout nor a lost connecti
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 
-from analyzers.logs.answers.failures import Failure
+from analyzers.case.facts import EventKind, LogEvent, Reason
+from analyzers.case.hypothesis import Basis, Blame, Hypothesis
 from analyzers.logs.answers.roles import GAVE_UP, WAITING
 from analyzers.logs.loading import Logs
-from analyzers.logs.model import EventKind, LogEvent, Reason
 
 MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 
@@ -79,65 +77,7 @@ NEW_GROUP = "new_group"
 RANKS_AT_MOST = 1 << 14
 
 
-class Basis(StrEnum):
-    """The evidence that separates the ranks to blame from the ranks that waited for them."""
-
-    NAMED = "named"
-    """A message of a monitored barrier or a desync report names the ranks to blame."""
-    BEHIND = "behind"
-    """The ranks to blame enqueued fewer operations than the others."""
-    OTHER_OPERATION = "other_operation"
-    OTHER_LINE = "other_line"
-    """The ranks to blame timed out in a collective at a different line than most ranks."""
-    MESSAGES = "messages"
-    """Ranks timed out in a send or recv whose counterpart was not issued."""
-    STACKS = "stacks"
-    """The stacks of the ranks to blame are outside of the collective in which the others wait."""
-    CAUGHT = "caught"
-    """The ranks to blame ended earlier than the others, and only they had caught an error before and continued."""
-    SILENT = "silent"
-    """The ranks to blame printed no timeout, while all others did."""
-    NOT_LISTED = "not_listed"
-    """torchrun's table of failures lists all ranks but those to blame, so these ended with exit code 0."""
-    LEFT_ALONE = "left_alone"
-    """The ranks to blame waited, and torchrun's table lists no other rank: all others had ended with exit code 0."""
-    THREADS = "threads"
-    """A thread other than the main thread timed out in a collective.
-
-    The order of collectives may then differ between ranks.
-    """
-    ALONE = "alone"
-    """One rank waits after the training has ended, so only this rank runs code with a collective."""
-    EXTRA_OPERATION = "extra_operation"
-    """One rank issued an operation that no other rank joined: all others finished the operation before and stopped."""
-    FIRST_OPERATION = "first_operation"
-    ALL_WAIT = "all_wait"
-    MOST_SILENT = "most_silent"
-    """Most ranks printed no timeout: they were missing, or were ended before they timed out elsewhere."""
-    LATE = "late"
-    """One rank timed out, and all others then lost their connection to it.
-
-    No rank is blamed: the others came too late or waited as well, and logs cannot tell which.
-    """
-    ONE_SIDE = "one_side"
-    """Only the logs of some ranks are available."""
-
-
-@dataclass(frozen=True)
-class Blame:
-    """The ranks for which the others waited, and the evidence (`basis`) for this.
-
-    `ranks` are the ranks to blame, empty if they cannot be named; `waiting` are the ranks that timed out. `reason` is
-    set if the ranks to blame were in a different operation, or in sends and receives that do not match.
-    """
-
-    ranks: list[int]
-    basis: Basis
-    waiting: list[int] = field(default_factory=list)
-    reason: Reason | None = None
-
-
-def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
+def blame_for_timeout(failure: Hypothesis, logs: Logs) -> Blame:
     """Return a `Blame` for a collective that timed out: the ranks that did not join, and the evidence for this."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
     silent = _silent_ranks(logs)
@@ -158,7 +98,7 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
     return _blame_by_silence(failure, logs, waiting, silent)
 
 
-def _blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
+def _blame_by_silence(failure: Hypothesis, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
     """Return a `Blame` for a timeout for which no printed line names the missing ranks, so only silence is evidence.
 
     `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection. Silent
@@ -176,7 +116,7 @@ def _blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: 
     return Blame([], Basis.ALL_WAIT if len(waiting) > 1 else Basis.ONE_SIDE, waiting)
 
 
-def named(failure: Failure, waiting: list[int]) -> Blame | None:
+def named(failure: Hypothesis, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks named as missing by a monitored barrier or a desync report; None without one.
 
     A desync report is a watchdog's comparison of all ranks after a timeout. `waiting` are the ranks that timed out.
@@ -195,7 +135,7 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
     return Blame(lagging if len(there) > len(lagging) else [], Basis.NAMED, there)
 
 
-def _missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
+def _missing_members(failure: Hypothesis, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that are missing while others create a process group; None if they are not known.
 
     The events of `failure` show them: a log has the missing member's index in the group, and the source line lists the
@@ -225,7 +165,7 @@ def _behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[
     return behind if len(behind) < max(2, len(silent)) else []
 
 
-def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
+def behind(failure: Hypothesis, logs: Logs, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that had not yet enqueued the operation that timed out in its process group.
 
     `waiting` are the ranks that timed out, as `failure` reports. The result is None if no other rank's watchdog
@@ -246,7 +186,7 @@ def _is_before(event: LogEvent, seq: int) -> bool:
     return event.facts.enqueued is not None and event.facts.enqueued < seq
 
 
-def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
+def other_operation(failure: Hypothesis, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on ranks in a different operation than most, at one sequence number of one process group.
 
     The result is None if all timeouts in `failure` with the same sequence number name the same operation. The `ranks`
@@ -350,7 +290,7 @@ def _known_ranks(logs: Logs) -> list[int]:
     return list(range(size))
 
 
-def is_first(failure: Failure, logs: Logs) -> bool:
+def is_first(failure: Hypothesis, logs: Logs) -> bool:
     """Return whether the operation that timed out is the first of its process group.
 
     The ranks may then be unable to communicate at all. If the watchdog did not report the progress of each group, two
@@ -384,7 +324,7 @@ def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
     return [gave_up[rank] for rank in sorted(gave_up)]
 
 
-def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
+def blame_for_lost_connection(failure: Hypothesis, logs: Logs) -> Blame:
     """Return a `Blame` on the ranks that ended without a message before the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}

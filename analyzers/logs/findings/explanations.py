@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from analyzers.logs.answers.cause import Answer, Cause
+from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
+from analyzers.case.hypothesis import Answer, Basis, Blame, Cause
 from analyzers.logs.answers.failures import handled_errors
-from analyzers.logs.answers.waits import Basis, Blame
 from analyzers.logs.findings.wording import first_with, place, quoted, who
 from analyzers.logs.loading import Logs, unread_count
-from analyzers.logs.model import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
 from analyzers.words import quantity, rank_names, size

@@ -2,15 +2,16 @@
 
 from pathlib import PurePath
 
-from analyzers.logs.answers.cause import Answer, Cause, Certainty
-from analyzers.logs.answers.failures import Failure, count_closed, handled_errors, has_completed
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Answer, Cause, Certainty, Hypothesis
+from analyzers.logs.answers.failures import count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
 from analyzers.logs.findings.memory_steps import for_one_rank
 from analyzers.logs.findings.next_steps import next_step
 from analyzers.logs.findings.titles import title
 from analyzers.logs.findings.wording import place, quoted, shortened, who
 from analyzers.logs.loading import Logs, unread_count
-from analyzers.logs.model import EventKind, LogClass, LogFile
+from analyzers.logs.model import LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
 from analyzers.words import quantity, rank_names, source_line, times
 
@@ -59,7 +60,7 @@ def _is_mild(cause: Cause) -> bool:
     return cause.kind in ENDED_OUTSIDE or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
 
-def consequence(failure: Failure, cause: Cause | None) -> Finding:
+def consequence(failure: Hypothesis, cause: Cause | None) -> Finding:
     """Return a finding on a failure other than the cause, which says that it is a consequence of the cause."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.

@@ -2,9 +2,9 @@
 
 import re
 
-from analyzers.logs.answers.cause import Cause
+from analyzers.case.facts import LogClass, Reason
+from analyzers.case.hypothesis import Cause
 from analyzers.logs.findings.wording import first_with
-from analyzers.logs.model import LogClass, Reason
 from analyzers.logs.reading.line_patterns.pattern import size_in_bytes
 from analyzers.words import EXPANDABLE_SEGMENTS, EXPANDABLE_SEGMENTS_ON_AMD, LOAD_ON_HOST, size
 

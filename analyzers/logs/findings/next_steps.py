@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from analyzers.logs.answers.cause import Cause
-from analyzers.logs.answers.waits import Basis
+from analyzers.case.facts import EventKind, LogClass, Reason
+from analyzers.case.hypothesis import Basis, Cause
 from analyzers.logs.findings.memory_steps import for_memory
 from analyzers.logs.findings.wording import first_with, place, who
-from analyzers.logs.model import EventKind, LogClass, Reason
 from analyzers.words import rank_names
 
 STEPS = {

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from analyzers.logs.answers.cause import Cause
-from analyzers.logs.answers.waits import MESSAGES, NEW_GROUP, Basis
+from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.hypothesis import Basis, Cause
+from analyzers.logs.answers.waits import MESSAGES, NEW_GROUP
 from analyzers.logs.findings.wording import at_line, at_step, first_with, operation_name, place, quoted, who
-from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.words import agree, duration, exit_reason, rank_names, size
 
 

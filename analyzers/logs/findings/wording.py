@@ -1,7 +1,7 @@
 """Write the phrases that occur in several sentences about logs."""
 
-from analyzers.logs.answers.cause import Cause
-from analyzers.logs.model import LogEvent
+from analyzers.case.facts import LogEvent
+from analyzers.case.hypothesis import Cause
 from analyzers.words import process_group, rank_names, source_line
 
 _MESSAGE_LENGTH = 240

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.case.facts import EventKind, LogEvent
 from analyzers.errors import InputError
 from analyzers.files import read_json
 from analyzers.log_signs import split_hint
-from analyzers.logs.model import EventKind, LogEvent
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.lines import NO_PREFIX, Position
 from analyzers.logs.reading.roster import UNRANKED

@@ -4,7 +4,7 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
-from analyzers.logs.model import EventKind, Facts
+from analyzers.case.facts import EventKind, Facts
 from analyzers.logs.reading.line_patterns.pattern import Found, number
 from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.lines import clean, printed_rank, split_prefix, step_in

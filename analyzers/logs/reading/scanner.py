@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.case.facts import EventKind, Facts, LogEvent, Reason
 from analyzers.frames import Origin, origin_of
 from analyzers.log_signs import failed_ranks, hint_in
-from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.lines import (
     NO_PREFIX,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from analyzers.case.facts import EventKind, Facts, LogEvent, Reason
 from analyzers.frames import Origin, origin_of
-from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.patterns import recognise
 from analyzers.logs.reading.roster import Roster

@@ -6,7 +6,7 @@ compares the operations of ranks before they run.
 
 import re
 
-from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.case.facts import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, numbers, pattern, plain
 
 GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s(]+))?(?:\s?\(([^)]*)\))? Rank (\d+)\]")

@@ -5,7 +5,7 @@ The patterns match the messages of all PyTorch versions since 0.4.
 
 import re
 
-from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.case.facts import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain, size_in_bytes
 
 SIZE = r"(\d{1,18}(?:\.\d{1,9})?) (bytes|KiB|MiB|GiB|TiB)"

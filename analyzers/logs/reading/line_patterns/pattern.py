@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.case.facts import EventKind, Facts, Reason
 
 
 class Found(NamedTuple):

@@ -3,7 +3,7 @@
 import re
 import signal
 
-from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.case.facts import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, numbers, pattern
 
 _SIGNALS = {

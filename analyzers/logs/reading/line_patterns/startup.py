@@ -2,7 +2,7 @@
 
 import re
 
-from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.case.facts import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
 
 STARTUP = EventKind.STARTUP
