@@ -344,3 +344,11 @@ def bounded(text: str) -> str:
         return text
     checksum = zlib.crc32(text.encode("utf-8", "replace"))
     return f"{text[:_LONGEST_TEXT]}… (cut: {len(text):,} characters, checksum {checksum:08x})"
+
+
+_UNITS_READ = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1 << 10}
+
+
+def size_in_bytes(amount: str | None, unit: str | None) -> int | None:
+    """Return a printed size such as 18.84 GiB in bytes, as exact as its digits; None without an amount or a unit."""
+    return round(float(amount) * _UNITS_READ[unit]) if amount and unit else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from analyzers.logs.findings.next_steps import STARTUP
+from analyzers.failures.startup import STARTUP
 from analyzers.steps.model import Problem
 from analyzers.traces.findings.opportunities import REPORTED_ELSEWHERE
 from analyzers.traces.model import OpportunityKind
@@ -19,7 +19,7 @@ PACKAGES = ("analyzers", "workbench", "trainer")
 FAMILIES: dict[str, tuple[str, ...] | str] = {
     "f'hang.{cause.kind}'": "hangs.model.HangClass",
     "f'hang.{culprit.kind}'": "hangs.model.HangClass",
-    "finding_id(cause)": "logs.model.LogClass",
+    "finding_id(case)": "case.facts.LogClass",
     "f'tokens.{problem}'": "tokens.problems.Problem",
     "f'bisect.{one.cause}'": "parity.model.Cause",
     "f'compare.{change.measure}'": "steps.diff.Measure",
@@ -57,7 +57,7 @@ def family(expression: str) -> Iterator[str]:
         return
     module, _, name = members.rpartition(".")
     values = getattr(import_module(f"analyzers.{module}"), name)
-    if expression == "finding_id(cause)":
+    if expression == "finding_id(case)":
         yield from log_ids(values)
     else:
         first, _, last = expression.removeprefix("f'").removesuffix("'").partition("{")

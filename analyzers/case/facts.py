@@ -60,6 +60,10 @@ class EventKind(StrEnum):
     STACKS = "stacks"
     """Python's fault handler printed the stacks of a running process, because of a timer or a signal."""
     COMPLETED = "completed"
+    KNOWN = "known"
+    """A line outside a traceback that an entry of the catalogue knows."""
+    CLUE = "clue"
+    """A line that is no failure, and that tells which of several failures an exception means."""
 
 
 class LogClass(StrEnum):
@@ -271,6 +275,10 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = Facts()
     excerpt: str = ""
     """The lines of the log around the event, as they are printed."""
+    details: str = ""
+    """The further lines of the message of an exception."""
+    calls: list[str] = []
+    """The frames of an exception as `file:line:function`, the outermost first."""
 
     @property
     def headline(self) -> str:

@@ -1,10 +1,11 @@
 """Define what may explain the end of a job: a hypothesis with its events, the ranks to blame, and the answer."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
 
 
 class Tier(IntEnum):
@@ -135,7 +136,7 @@ class DifferingCount(NamedTuple):
 
 
 class Certainty(StrEnum):
-    """The certainty of a `Cause`, judged by the logs.
+    """The certainty of a `Case`, judged by the logs.
 
     `SHOWN`: a line of the log shows the cause. `SUSPECTED`: there is only weak evidence.
     """
@@ -146,7 +147,7 @@ class Certainty(StrEnum):
 
 
 @dataclass(frozen=True)
-class Cause:
+class Case:
     """The reason why a job ended: a failure, its class (`kind`), and the ranks to blame for it.
 
     `ranks` is empty if no rank is to blame, or if nothing shows which rank is. `blame` is set if ranks waited for
@@ -167,6 +168,13 @@ class Cause:
     """The errors that the ranks to blame had caught before they skipped collectives."""
     count: DifferingCount | None = None
     """The count in a line of the rank to blame that differs from that of all other ranks; None if no count decided."""
+    events: Sequence[LogEvent] = ()
+    """All events of the logs, in their order."""
+    logs: Mapping[int, RankLog] = field(default_factory=dict)
+    """{rank: what it printed last}."""
+    world_size: int | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    """{name: what the text of the failure gives for it}, by the named groups of the sign that matched."""
 
     @property
     def lead(self) -> LogEvent:
@@ -182,7 +190,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Answer:
-    """The cause of a job's end, and all other failures (`others`); `cause` is None if the logs show no failure."""
+    """The cause of a job's end, and all other failures (`others`); `case` is None if the logs show no failure."""
 
-    cause: Cause | None
+    case: Case | None
     others: list[Hypothesis]

@@ -226,6 +226,8 @@ def _events_of(
                 chain=meta["chains"][number],
                 facts=msgspec.convert(meta["facts"][number], Facts),
                 excerpt=meta["excerpt"][number],
+                details=meta["details"][number],
+                calls=meta["calls"][number],
             )
         )
     return events

@@ -3,9 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
-from analyzers.case.hypothesis import Answer, Basis, Blame, Cause, Certainty, DifferingCount, Hypothesis, Role, Tier
+from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Certainty, DifferingCount, Hypothesis, Role, Tier
 from analyzers.logs.answers.failures import ENDS, TABLE, find_failures, handled_errors
 from analyzers.logs.answers.waits import (
     blame_for_lost_connection,
@@ -200,8 +201,10 @@ def find_answer(logs: Logs) -> Answer:
     if not failures:
         return Answer(None, [])
     if all(_may_have_survived(f, logs) for f in failures):
-        return Answer(Cause(LogClass.UNKNOWN, [], failures[0], Certainty.SUSPECTED), failures[1:])
-    return Answer(cause_of(failures[0], failures, logs), failures[1:])
+        case = Case(LogClass.UNKNOWN, [], failures[0], Certainty.SUSPECTED)
+    else:
+        case = cause_of(failures[0], failures, logs)
+    return Answer(replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size), failures[1:])
 
 
 def _may_have_survived(failure: Hypothesis, logs: Logs) -> bool:
@@ -236,8 +239,8 @@ def _is_harmless(failure: Hypothesis, logs: Logs) -> bool:
     return is_late_start and all(e.kind is EventKind.STARTUP and "retry" in e.message for e in failure.events)
 
 
-def cause_of(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cause:
-    """Return a `Cause` for `failure`, the most probable cause of the job's end, with the ranks to blame.
+def cause_of(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Case:
+    """Return a `Case` for `failure`, the most probable cause of the job's end, with the ranks to blame.
 
     `failures` are all failures of the job, including `failure`.
     """
@@ -249,7 +252,7 @@ def cause_of(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cau
         case LogClass.HOST_OOM:
             return _host_memory_cause(failure, failures)
         case LogClass.EXIT_CODE if found := stuck_by_stacks(failure, logs):
-            return Cause(LogClass.COLLECTIVE_TIMEOUT, found[1].ranks, found[0], Certainty.PROBABLE, found[1])
+            return Case(LogClass.COLLECTIVE_TIMEOUT, found[1].ranks, found[0], Certainty.PROBABLE, found[1])
     kind = failure.role.kind
     ranks = _ranks_to_blame(failure, logs)
     count = find_differing_count(logs) if kind is LogClass.MISMATCH and len(ranks) > 1 else None
@@ -261,7 +264,7 @@ def cause_of(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cau
     if kind is LogClass.MISMATCH and not odd_ranks(failure.events) and len(ranks) > 1:
         # One of several ranks differs, and nothing shows which.
         certainty = Certainty.SUSPECTED
-    return Cause(kind, ranks, failure, certainty, waited=waited, count=count)
+    return Case(kind, ranks, failure, certainty, waited=waited, count=count)
 
 
 def _ranks_to_blame(failure: Hypothesis, logs: Logs) -> list[int]:
@@ -294,8 +297,8 @@ def unranked(failure: Hypothesis, logs: Logs) -> list[int]:
     return unknown if 0 < len(unknown) <= sum(event.count for event in failure.events) else []
 
 
-def _lost_connection_cause(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cause:
-    """Return a `Cause` for a job whose ranks lost their connections; it blames the rank that ended or left before that.
+def _lost_connection_cause(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Case:
+    """Return a `Case` for a job whose ranks lost their connections; it blames the rank that ended or left before that.
 
     The class says what happened to this rank: it aborted, ended early, caught an error and skipped collectives, or is
     unknown. `failure` has the events of the lost connections, `failures` are all failures of the job.
@@ -303,33 +306,33 @@ def _lost_connection_cause(failure: Hypothesis, failures: list[Hypothesis], logs
     blame = blame_for_lost_connection(failure, logs)
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
     if aborted and blame.ranks:
-        return Cause(LogClass.SIGNAL, blame.ranks, aborted, Certainty.PROBABLE, blame)
+        return Case(LogClass.SIGNAL, blame.ranks, aborted, Certainty.PROBABLE, blame)
     if caught := caught_alone(blame, logs):
         blame = Blame(blame.ranks, Basis.CAUGHT, blame.waiting)
         waited = places_of_waiting(logs.events)
-        return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.PROBABLE, blame, waited=waited, caught=caught)
+        return Case(LogClass.MISMATCH, blame.ranks, failure, Certainty.PROBABLE, blame, waited=waited, caught=caught)
     if blame.basis is Basis.LEFT_ALONE:
-        return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.SUSPECTED, blame)
+        return Case(LogClass.MISMATCH, blame.ranks, failure, Certainty.SUSPECTED, blame)
     if blame.basis is Basis.THREADS:
-        return Cause(LogClass.MISMATCH, [], failure, Certainty.SUSPECTED, blame, waited=_with_threads(logs))
+        return Case(LogClass.MISMATCH, [], failure, Certainty.SUSPECTED, blame, waited=_with_threads(logs))
     kind = LogClass.EARLY_EXIT if blame.ranks else LogClass.UNKNOWN
     certainty = Certainty.PROBABLE if blame.basis is Basis.NOT_LISTED else Certainty.SUSPECTED
-    return Cause(kind, blame.ranks, failure, certainty, blame)
+    return Case(kind, blame.ranks, failure, certainty, blame)
 
 
-def _host_memory_cause(failure: Hypothesis, failures: list[Hypothesis]) -> Cause:
-    """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed for this reason.
+def _host_memory_cause(failure: Hypothesis, failures: list[Hypothesis]) -> Case:
+    """Return a `Case` which says that a host ran out of memory, with the ranks that were killed for this reason.
 
     `failure` reports the lack of memory. If it names no ranks, the ranks are those that were ended by SIGKILL in any of
     `failures`.
     """
     killed = [f for f in failures if f.role.tier is Tier.KILLED]
     ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
-    return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
+    return Case(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
 
 
-def _timeout_cause(failure: Hypothesis, logs: Logs) -> Cause:
-    """Return a `Cause` which says why ranks timed out in a collective (`failure`); it blames ranks that did not join.
+def _timeout_cause(failure: Hypothesis, logs: Logs) -> Case:
+    """Return a `Case` which says why ranks timed out in a collective (`failure`); it blames ranks that did not join.
 
     If the blamed ranks were in a different operation, the class is a mismatch. If the ranks to blame are unknown and
     ranks were missing from the start, the class is a failed start.
@@ -343,7 +346,7 @@ def _timeout_cause(failure: Hypothesis, logs: Logs) -> Cause:
     is_tie = set(blame.ranks) >= {event.rank for event in waited} and kind is not LogClass.COLLECTIVE_TIMEOUT
     is_tie = is_tie or blame.basis is Basis.MOST_SILENT
     certainty = Certainty.PROBABLE if blame.ranks and not is_tie else Certainty.SUSPECTED
-    return Cause(kind, blame.ranks, failure, certainty, blame, waited=waited)
+    return Case(kind, blame.ranks, failure, certainty, blame, waited=waited)
 
 
 def _with_threads(logs: Logs) -> list[LogEvent]:

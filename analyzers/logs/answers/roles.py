@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Role, Tier
+from analyzers.failures import catalogue
 
 NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGNORECASE)
 _PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
@@ -48,6 +49,8 @@ def role_of(event: LogEvent) -> Role | None:
 
     The result is None if the event is no failure, or only shows that the launcher ended a rank.
     """
+    if known := catalogue.role_of(event):
+        return known
     decide = _DECIDED.get(event.kind)
     return decide(event) if decide else _FIXED.get(event.kind)
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from analyzers.case.facts import EventKind, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Blame, Hypothesis
+from analyzers.case.wording import MESSAGES, NEW_GROUP
 from analyzers.logs.answers.roles import GAVE_UP, WAITING
 from analyzers.logs.loading import Logs
-
-MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 
 
 def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
@@ -73,7 +72,6 @@ _SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 _PASSED_EARLY = {"gather", "reduce"}
 _RECEIVED_EARLY = {"broadcast", "scatter"}
 """Collectives that a rank leaves as soon as it has received its part, perhaps before others begin."""
-NEW_GROUP = "new_group"
 RANKS_AT_MOST = 1 << 14
 
 

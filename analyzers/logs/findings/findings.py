@@ -1,19 +1,19 @@
 """Convert the answer about logs (the cause of the job's end, and the other failures) to findings and the verdict."""
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from analyzers.case.facts import EventKind, LogClass
-from analyzers.case.hypothesis import Answer, Cause, Certainty, Hypothesis
+from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
+from analyzers.case.wording import place, quoted, shortened, who
+from analyzers.failures.catalogue import known
+from analyzers.failures.entry import next_steps, sentence, write
 from analyzers.logs.answers.failures import count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
-from analyzers.logs.findings.memory_steps import for_one_rank
-from analyzers.logs.findings.next_steps import next_step
-from analyzers.logs.findings.titles import title
-from analyzers.logs.findings.wording import place, quoted, shortened, who
 from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import quantity, rank_names, source_line, times
+from analyzers.words import full_sentence, quantity, rank_names, source_line, times
 
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 _HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
@@ -28,39 +28,40 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
 
     If there is no cause, skipped steps and handled errors are reported instead.
     """
-    found = [_cause_finding(answer.cause, answer, logs)] if answer.cause else []
-    found += [consequence(failure, answer.cause) for failure in answer.others[:_CONSEQUENCES_AT_MOST]]
-    found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.cause else []
+    found = [_cause_finding(answer.case, answer, logs)] if answer.case else []
+    found += [consequence(failure, answer.case) for failure in answer.others[:_CONSEQUENCES_AT_MOST]]
+    found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += _unread_finding(logs)
     return found + [unreadable(file) for file in logs.files if file.problem]
 
 
-def _cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
+def _cause_finding(case: Case, answer: Answer, logs: Logs) -> Finding:
     """Return the finding that reports the cause of the job's end."""
+    entry, case = known(case)
     return Finding(
-        id=finding_id(cause),
-        severity=Severity.WARNING if _is_mild(cause) else Severity.ERROR,
-        title=title(cause),
-        why=explain(cause, answer, logs),
-        next=f"{for_one_rank(cause, _known_ranks(logs))}{next_step(cause)}",
-        ranks=cause.ranks,
-        step=cause.lead.step,
-        evidence=evidence(cause, logs),
-        confidence=_CONFIDENCES[cause.certainty],
+        id=finding_id(case),
+        severity=Severity.WARNING if _is_mild(case) else Severity.ERROR,
+        title=sentence(entry, case),
+        why=explain(write(entry.why, case), case, answer, logs),
+        next=_numbered(next_steps(entry, case)),
+        ranks=case.ranks,
+        step=case.lead.step,
+        evidence=evidence(case, logs),
+        confidence=_CONFIDENCES[case.certainty],
     )
 
 
-def _known_ranks(logs: Logs) -> int:
-    """Return the number of ranks of the job, or else of those whose logs or messages are known."""
-    return logs.world_size or len(logs.ranks)
+def _numbered(steps: Sequence[str]) -> str:
+    """Return the steps as one text; several are numbered."""
+    return steps[0] if len(steps) == 1 else " ".join(f"({n}) {full_sentence(step)}" for n, step in enumerate(steps, 1))
 
 
-def _is_mild(cause: Cause) -> bool:
+def _is_mild(case: Case) -> bool:
     """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
-    return cause.kind in ENDED_OUTSIDE or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
+    return case.kind in ENDED_OUTSIDE or (case.kind is LogClass.UNKNOWN and case.lead.kind is EventKind.EXCEPTION)
 
 
-def consequence(failure: Hypothesis, cause: Cause | None) -> Finding:
+def consequence(failure: Hypothesis, case: Case | None) -> Finding:
     """Return a finding on a failure other than the cause, which says that it is a consequence of the cause."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
@@ -71,7 +72,7 @@ def consequence(failure: Hypothesis, cause: Cause | None) -> Finding:
         severity=Severity.INFO,
         title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
         why=f"This error follows from the first failure of the job, which explains it. It was printed {times(count)}.",
-        next=f"nothing to do here: fix the first failure{_first_failure(cause)}",
+        next=f"nothing to do here: fix the first failure{_first_failure(case)}",
         ranks=failure.ranks,
         step=lead.step,
         evidence=[evidence_of(lead)],
@@ -79,22 +80,22 @@ def consequence(failure: Hypothesis, cause: Cause | None) -> Finding:
     )
 
 
-def _first_failure(cause: Cause | None) -> str:
+def _first_failure(case: Case | None) -> str:
     """Return a reference to the finding on the cause, with its source line, such as ` (logs.oom, train.py:41)`.
 
     The text is empty without a cause.
     """
-    if cause is None:
+    if case is None:
         return ""
-    file, _, line = cause.lead.source.rpartition(":")
+    file, _, line = case.lead.source.rpartition(":")
     where = f", {source_line(file, int(line))}" if file else ""
-    return f" ({finding_id(cause)}{where})"
+    return f" ({finding_id(case)}{where})"
 
 
-def finding_id(cause: Cause) -> str:
+def finding_id(case: Case) -> str:
     """Return the id of the finding on a cause, such as `logs.oom`; for a failed start the id ends with the reason."""
-    detail = f".{cause.reason}" if cause.kind is LogClass.STARTUP and cause.reason else ""
-    return f"logs.{cause.kind}{detail}"
+    detail = f".{case.reason}" if case.kind is LogClass.STARTUP and case.reason else ""
+    return f"logs.{case.kind}{detail}"
 
 
 def _overflow_finding(logs: Logs) -> list[Finding]:
@@ -183,16 +184,16 @@ def unreadable(file: LogFile) -> Finding:
 
 def make_verdict(answer: Answer, logs: Logs) -> Verdict:
     """Return the verdict: the cause in one sentence, or, without a failure, whether the training completed."""
-    cause = answer.cause
-    if cause is None:
+    case = answer.case
+    if case is None:
         return _without_failure(logs, missing(answer, logs))
-    is_unknown = cause.kind is LogClass.UNKNOWN
+    is_unknown = case.kind is LogClass.UNKNOWN
     return Verdict(
-        status=Status.UNKNOWN if is_unknown else Status.WARNING if _is_mild(cause) else Status.ERROR,
-        kind=cause.kind,
-        ranks=cause.ranks,
-        sentence=title(cause),
-        confidence=_UNKNOWN_CONFIDENCE if is_unknown else _CONFIDENCES[cause.certainty],
+        status=Status.UNKNOWN if is_unknown else Status.WARNING if _is_mild(case) else Status.ERROR,
+        kind=case.kind,
+        ranks=case.ranks,
+        sentence=sentence(*known(case)),
+        confidence=_UNKNOWN_CONFIDENCE if is_unknown else _CONFIDENCES[case.certainty],
         missing=missing(answer, logs),
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from analyzers.failures import catalogue
 from analyzers.logs.reading.line_patterns import collectives, data, devices, memory, processes, startup
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.unread import WORDS as UNREAD_WORDS
@@ -85,7 +86,9 @@ NOISE = re.compile(
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
 )
 """Matches lines that healthy jobs print too, and that therefore report nothing."""
-WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in _PATTERNS), *_STRUCTURE]))
+WORDS = tuple(
+    word.encode() for word in dict.fromkeys([*(p.word for p in _PATTERNS), *_STRUCTURE, *catalogue.LINE_WORDS])
+)
 TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
 FILTER = WordFilter(WORDS, UNREAD_WORDS)
 
@@ -100,4 +103,5 @@ def recognise(text: str) -> Found | None:
             found = candidate.build(match)
             if found:
                 return found
-    return None
+    kind = catalogue.kind_of_line(text)
+    return Found(kind) if kind else None

@@ -78,10 +78,11 @@ def last_line(text: str) -> Position:
     return Position(chunk, chunk.rfind(b"\n") + 1, 1)
 
 
-VERSION = code_version(Path(__file__).parents[1])
+_HOUSE = Path(__file__).parents[2]
+VERSION = code_version(_HOUSE / "logs") ^ code_version(_HOUSE / "case") ^ code_version(_HOUSE / "failures")
 KINDS = list(EventKind)
 _NUMBERS = ("rank", "time_ns", "line", "step", "seq", "count")
-TEXTS = ("message", "group", "source", "function", "excerpt")
+TEXTS = ("message", "group", "source", "function", "excerpt", "details")
 ABSENT = -1
 
 
@@ -109,6 +110,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     lines = [seen.line for scanner in scanners for _, seen in scanner.roster.in_order()]
     said = [list(seen.said) for scanner in scanners for _, seen in scanner.roster.in_order()]
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
+    meta["calls"] = [event.calls for event in events]
     meta["said"] = said
     meta["nccl"] = [msgspec.to_builtins(scanner.nccl.found()) for scanner in scanners]
     meta["step_lines"] = [seen.step_line for scanner in scanners for _, seen in scanner.roster.in_order()]

@@ -48,26 +48,33 @@ from analyzers.logs.reading.tracebacks import (
 )
 from analyzers.logs.reading.unread import UnreadLines
 
-_LINES_OF_MESSAGE = 3
-"""The number of lines after the one that names the exception that can still belong to its message."""
+_LINES_OF_MESSAGE, _LINES_OF_HINT = 24, 3
+"""The numbers of lines after the one that names the exception that can belong to its message, and hold its hint."""
+_BLANK_AT_MOST = 1
+_NEW_RECORD = re.compile(
+    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:"
+    r"|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|(?:[Ss]tep|[Ii]ter(?:ation)?|[Ee]poch)\W{0,4}\d)"
+)
+"""Matches the first line of the next record of a log, which belongs to no message before it."""
 
 
-def hint_after(at: Position, key: str, *, labelled: bool) -> str | None:
-    """Return the hint at the end of an exception's message; None if it has none.
+def message_after(at: Position, key: str, *, labelled: bool) -> list[str]:
+    """Return the further lines of an exception's message, whose first line is at `at`.
 
-    `at` is the position of the line that names the exception, and `key` the prefix of the lines of its process.
-    `labelled` says whether srun put a label before each line.
+    `key` is the prefix of the lines of its process, and `labelled` says whether srun put a label before each line.
     """
+    lines: list[str] = []
+    blank = 0
     for line in lines_after(at, _LINES_OF_MESSAGE):
         prefix, body = split_prefix(line, labelled)
         # Lines of other processes may come between.
         if prefix.key != key:
             continue
-        if START.search(body):
-            return None
-        if hint := hint_in(body):
-            return hint
-    return None
+        blank = 0 if body.strip() else blank + 1
+        if blank > _BLANK_AT_MOST or START.search(body) or FRAME.search(body) or _NEW_RECORD.search(body):
+            break
+        lines.append(body)
+    return lines
 
 
 # Read, in the lines before an event, its training step and its device.
@@ -376,7 +383,7 @@ _GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
 END_BYTES = 1 << 22
 """The number of bytes at the end of a log that are parsed even after LINES_AT_MOST lines that may report errors."""
-_MESSAGE_LENGTH = 1000
+_MESSAGE_LENGTH, _DETAILS_AT_MOST, _CALLS_AT_MOST = 1000, 2000, 60
 _AROUND_BYTES, _TRACEBACK_BYTES = (300, 900), (1600, 300)
 """The numbers of bytes before and after the line of an event that are kept as its excerpt.
 
@@ -549,7 +556,9 @@ class Scanner:
         found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
         facts = with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key)
-        hint = raised.hint or hint_after(at, prefix.key, labelled=self.labelled)
+        further = message_after(at, prefix.key, labelled=self.labelled)
+        hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
+        raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
         found = found._replace(facts=msgspec.structs.replace(facts, hint=hint))
         if raised.of_rank is not None:
             self.add_relayed(found, raised, at, replace(prefix, rank=raised.of_rank))
@@ -610,6 +619,10 @@ class Scanner:
                 source=source,
                 function=frame[2] if frame else "",
                 chain=[link.text[:_MESSAGE_LENGTH] for link in raised.chain] if raised else [],
+                details=raised.details if raised else "",
+                calls=[f"{file}:{line}:{name}" for file, line, name in raised.frames[-_CALLS_AT_MOST:]]
+                if raised
+                else [],
                 facts=facts,
                 # Of an exception what comes before its own line is the traceback.
                 excerpt=excerpt_of(at.chunk, at.start, *(_TRACEBACK_BYTES if raised else _AROUND_BYTES)),

@@ -60,6 +60,8 @@ class Raised:
     """
     hint: str | None = None
     """The advice at the end of the exception's text, if it is known before the lines after it are read."""
+    details: str = ""
+    """The further lines of the exception's text."""
 
     @property
     def text(self) -> str:

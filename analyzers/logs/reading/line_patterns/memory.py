@@ -6,7 +6,8 @@ The patterns match the messages of all PyTorch versions since 0.4.
 import re
 
 from analyzers.case.facts import EventKind, Facts, Reason
-from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain, size_in_bytes
+from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
+from analyzers.words import size_in_bytes
 
 SIZE = r"(\d{1,18}(?:\.\d{1,9})?) (bytes|KiB|MiB|GiB|TiB)"
 MOST_BYTES = 1 << 50

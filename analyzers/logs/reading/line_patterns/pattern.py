@@ -68,11 +68,3 @@ def number(text: str | None) -> int | None:
 def numbers(text: str) -> list[int]:
     """Return the numbers in a text such as `4, 5, 7`."""
     return [int(digits) for digits in re.findall(r"\d{1,9}", text)]
-
-
-UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1 << 10}
-
-
-def size_in_bytes(amount: str | None, unit: str | None) -> int | None:
-    """Return a printed size such as 18.84 GiB in bytes, as exact as its digits; None without an amount or a unit."""
-    return round(float(amount) * UNITS[unit]) if amount and unit else None

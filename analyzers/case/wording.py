@@ -1,9 +1,12 @@
 """Write the phrases that occur in several sentences about logs."""
 
 from analyzers.case.facts import LogEvent
-from analyzers.case.hypothesis import Cause
+from analyzers.case.hypothesis import Case
 from analyzers.words import process_group, rank_names, source_line
 
+MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
+"""The functions of torch.distributed that send to or receive from one rank."""
+NEW_GROUP = "new_group"
 _MESSAGE_LENGTH = 240
 _TIME_PREFIX_LENGTH = 120
 
@@ -59,6 +62,6 @@ def operation_name(event: LogEvent) -> str:
     return name + number + (f" of {process_group(event.group)}" if event.group else "")
 
 
-def first_with(cause: Cause, name: str) -> LogEvent:
+def first_with(case: Case, name: str) -> LogEvent:
     """Return the first event of a cause whose `facts` have the field `name`, or else its most informative event."""
-    return next((e for e in cause.failure.events if getattr(e.facts, name)), cause.lead)
+    return next((e for e in case.failure.events if getattr(e.facts, name)), case.lead)

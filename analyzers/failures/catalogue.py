@@ -1,0 +1,54 @@
+"""Collect the entries of the catalogue, and find those that a text or a case shows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from analyzers.case.facts import EventKind, LogEvent
+from analyzers.case.hypothesis import Case, Role
+from analyzers.failures import collectives, data, exceptions, hardware, memory, numerics, processes, software, startup
+from analyzers.failures.entry import Failure, text_of
+
+CATALOGUE: tuple[Failure, ...] = (
+    *software.ENTRIES, *memory.ENTRIES, *startup.ENTRIES, *collectives.ENTRIES, *hardware.ENTRIES, *data.ENTRIES, *numerics.ENTRIES,
+    *processes.ENTRIES, *exceptions.ENTRIES,
+)  # fmt: skip
+"""All entries; where two show by the same text, the one that comes first is the more specific."""
+BY_ID = {entry.id: entry for entry in CATALOGUE}
+_TEXTUAL = [entry for entry in CATALOGUE if entry.signs]
+_LINES = [entry for entry in _TEXTUAL if entry.event is not None]
+LINE_WORDS = tuple(dict.fromkeys(word for entry in _LINES for word in entry.words))
+"""The words of which each line has one that is read as an event only because an entry knows it."""
+
+
+@lru_cache(maxsize=4096)
+def shown_by(text: str) -> tuple[Failure, ...]:
+    """Return the entries of which a text shows a sign, the most specific first."""
+    return tuple(entry for entry in _TEXTUAL if next(entry.matches(text), None))
+
+
+def kind_of_line(text: str) -> EventKind | None:
+    """Return the kind of event that a line outside a traceback reports by the catalogue; None if it is not known."""
+    return next((entry.event for entry in _LINES if next(entry.matches(text), None)), None)
+
+
+def role_of(event: LogEvent) -> Role | None:
+    """Return the class and tier that the catalogue gives to an event; None if no entry with a text knows it."""
+    known = shown_by(text_of(event))
+    return Role(known[0].kind, known[0].tier) if known else None
+
+
+def known(case: Case) -> tuple[Failure, Case]:
+    """Return the entry that a case shows, and the case with what its text gives for the names in the entry's texts."""
+    for event in _lead_first(case):
+        for entry in shown_by(text_of(event)):
+            if entry.when is None or entry.when(case):
+                match = next(entry.matches(text_of(event)))
+                given = {name: value or "" for name, value in match.groupdict().items()}
+                return entry, replace(case, given=given)
+    return next(entry for entry in CATALOGUE if not entry.signs and entry.when and entry.when(case)), case
+
+
+def _lead_first(case: Case) -> Sequence[LogEvent]:
+    """Return the events of the winning hypothesis, the one that shows the cause best first."""
+    return [case.lead, *(event for event in case.failure.events if event is not case.lead)]

@@ -1,0 +1,367 @@
+"""Failures of collectives: ranks that do not join, differ, or leave too early."""
+
+from collections.abc import Callable
+
+from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.hypothesis import Basis, Case, Tier
+from analyzers.case.wording import MESSAGES, NEW_GROUP, at_line, at_step, first_with, operation_name, place, quoted, who
+from analyzers.failures.entry import Failure
+from analyzers.words import (
+    agree,
+    duration,
+    rank_names,
+)
+
+
+def mismatch(case: Case) -> str:
+    """Return the title for ranks that issued different operations, with the operation of each rank."""
+    lead = first_with(case, "operation")
+    if case.blame and case.blame.basis in _BY_BASIS:
+        return _BY_BASIS[case.blame.basis](case)
+    if any(event.facts.operation == NEW_GROUP for event in case.waited):
+        return _different_groups(case)
+    if case.reason is Reason.SIZES:
+        return _different_sizes(case)
+    if case.reason is Reason.MODELS:
+        return f"{who(lead.facts.ranks)} have models with different parameters"
+    return f"{' while '.join(_fingerprint_sides(case))}{at_step(lead)}"
+
+
+def _fingerprint_sides(case: Case) -> list[str]:
+    """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] (app/a.py:4, in main)`.
+
+    The ranks to blame come first. Each rank's own error has its operation and line; if this error is missing in the
+    logs, the operation comes from the errors of other ranks.
+    """
+    calls = {e.facts.ranks[0]: (e.facts.operation, at_line(e)) for e in fingerprints(case)}
+    for event in fingerprints(case):
+        calls.setdefault(event.facts.ranks[1], (event.facts.other_operation, ""))
+    by_call: dict[tuple[str | None, str], list[int]] = {}
+    for rank in sorted(calls, key=lambda rank: (rank not in case.ranks, rank)):
+        by_call.setdefault(calls[rank], []).append(rank)
+    return [f"{rank_names(ranks)} called {operation}{where}" for (operation, where), ranks in by_call.items()]
+
+
+def fingerprints(case: Case) -> list[LogEvent]:
+    """Return the events in which PyTorch's debug mode compares the operation of one rank with that of another rank."""
+    return [e for e in case.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
+
+
+def _different_sizes(case: Case) -> str:
+    """Return the title for tensors of different sizes, with the lines at which the other ranks lost the connection."""
+    lead = first_with(case, "operation")
+    known = {event.rank for event in case.waited}
+    are_others = len(case.ranks) == 1 or (case.ranks and known - {*case.ranks})
+    whom = f"{'one of ' if are_others and len(case.ranks) > 1 else ''}{who(case.ranks, 'ranks')}"
+    whom += " and the others" if are_others else ""
+    where = f"; {waiting_places(case)}" if case.waited else ""
+    if case.count:
+        where = f"; it printed `{case.count.text}`, the others `{case.count.others}`{where}"
+    return f"{whom} passed different sizes to one collective: {_sizes_of(case)}{place(lead)}{at_step(lead)}{where}"
+
+
+def _sizes_of(case: Case) -> str:
+    """Return a clause on the number of bytes that arrived and the number that gloo expected."""
+    facts = case.lead.facts
+    if facts.input_elements is None:
+        return "a message does not fit its buffer"
+    return f"{facts.input_elements} bytes arrived where {facts.output_elements} were expected"
+
+
+def _different_timeouts(case: Case) -> str:
+    """Return the title for ranks that wait in different operations, naming each operation with its ranks."""
+    by_operation: dict[str, list[int]] = {}
+    for event in case.failure.events:
+        if event.rank is not None and event.facts.operation:
+            by_operation.setdefault(operation_name(event), []).append(event.rank)
+    sides = ", ".join(f"{rank_names(ranks)} in {name}" for name, ranks in by_operation.items())
+    return f"ranks wait for each other in different operations: {sides}"
+
+
+def _different_lines(case: Case) -> str:
+    """Return the title for ranks that waited at different lines, with the line of each rank."""
+    if len(case.ranks) == len(case.waited):
+        return f"{who(case.ranks)} took different branches, or one left a loop earlier: {waiting_places(case)}"
+    return f"{who(case.ranks)} took a different branch than the others, or left a loop earlier: {waiting_places(case)}"
+
+
+def _caught_and_went_on(case: Case) -> str:
+    """Return the title for ranks that caught an error and skipped collectives, with where the other ranks wait."""
+    error = case.caught[0]
+    left_out = f"{who(case.ranks)} caught an error{place(error)}{at_step(error)}, left out the collectives of that step"
+    return f"{left_out} and ended before the others ({waiting_places(case)}): {quoted(error)}"
+
+
+def left_alone(case: Case) -> str:
+    """Return the title for ranks that waited in a collective when all other ranks had ended with exit code 0."""
+    operation = first_with(case, "operation").facts.operation or "a collective"
+    return (
+        f"{who(case.ranks)} issued {operation}{at_line(case.lead)} when all other ranks had ended, or were about to:"
+        f" torchrun reports no other failure"
+    )
+
+
+def _in_threads(case: Case) -> str:
+    """Return the title for collectives of one process group that are issued by both a thread and the main thread.
+
+    It says where each thread waits.
+    """
+    return (
+        "a thread and the main thread issue collectives of one process group, whose order may differ between ranks:"
+        f" {waiting_places(case)}"
+    )
+
+
+def _different_groups(case: Case) -> str:
+    """Return the title for ranks that created different process groups, or created them in a different order.
+
+    It says where each rank waits.
+    """
+    return f"{who(case.ranks)} did not make the same process groups as the others: {waiting_places(case)}"
+
+
+def waiting_places(case: Case) -> str:
+    """Return the lines at which ranks waited for each other, as `rank 0 waits in barrier (a.py:9, in main), ...`."""
+    by_line: dict[str, list[int]] = {}
+    for event in case.waited:
+        if event.rank is not None:
+            by_line.setdefault(f"{event.facts.operation or 'a collective'}{at_line(event)}", []).append(event.rank)
+    return ", ".join(
+        f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {where}" for where, ranks in by_line.items()
+    )
+
+
+_BY_BASIS: dict[Basis, Callable[[Case], str]] = {
+    Basis.OTHER_OPERATION: _different_timeouts,
+    Basis.OTHER_LINE: _different_lines,
+    Basis.CAUGHT: _caught_and_went_on,
+    Basis.LEFT_ALONE: left_alone,
+    Basis.THREADS: _in_threads,
+}
+
+
+def unmatched_p2p(case: Case) -> str:
+    """Return the title for sends and receives that do not match.
+
+    The title names the rank that did not issue one (if known), and where each rank waits.
+    """
+    sides, waiting = waiting_places(case), {e.rank for e in case.waited if e.facts.operation in MESSAGES}
+    if not case.ranks:
+        return f"sends and receives do not match: {sides}"
+    if waiting.issuperset(case.ranks):
+        return f"{rank_names(case.ranks)} wait for each other in sends and receives: {sides}"
+    return f"{rank_names(case.ranks)} never issued the matching send or recv: {sides}"
+
+
+def unused_parameters(case: Case) -> str:
+    """Return the title for parameters that got no gradient."""
+    lead = first_with(case, "name")
+    name = lead.facts.name or ""
+    place_of = next((place(e) for e in case.failure.events if e.source), "")
+    numbers = ", ".join(name.split()) if name[:1].isdigit() else ""
+    which = f" {numbers} (counted from 0 among those that require a gradient)" if numbers else ""
+    named = f": {name}" if name and not numbers else ""
+    return f"parameters{which} got no gradient on {who(case.ranks)}{place_of}{at_step(lead)}{named}"
+
+
+def collective_timeout(case: Case) -> str:
+    """Return the title for a collective that timed out: which ranks were missing, and which ranks waited."""
+    after = _duration_of(case)
+    if case.lead.kind is EventKind.HEARTBEAT:
+        ranks = who(case.failure.ranks)
+        return f"NCCL's watchdog on {ranks} was stuck{after}: a call of CUDA or NCCL does not return"
+    name = operation_name(first_with(case, "operation"))
+    waiting = who(case.blame.waiting if case.blame else [], "the other ranks")
+    where, ranks = at_line(case.lead), who(case.ranks)
+    without_culprit = {
+        Basis.NAMED: f"{waiting} timed out in {name}{where}, which the other rank never joined",
+        Basis.FIRST_OPERATION: f"the first collective, {name}, did not finish{after.replace(' after ', ' within ')}:"
+        f" {waiting} may be unable to communicate",
+        Basis.ALL_WAIT: f"{waiting} all timed out in {name}{where}{after}: the operation does not complete",
+        Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
+        Basis.LATE: f"{waiting} timed out in {name}{where}{after}; then all other ranks lost the connection",
+        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; the logs of the other ranks, which would"
+        " show the rank that did not join, are missing",
+    }
+    alone = {
+        Basis.ALONE: f"{ranks} alone issued {name}{where}, after the end of the training; it timed out{after}",
+        Basis.EXTRA_OPERATION: f"{ranks} issued {name}{where}, which no other rank joined{after}",
+    }
+    basis = case.blame.basis if case.blame else Basis.ONE_SIDE
+    if basis is Basis.STACKS:
+        return stuck(case)
+    usual = f"{ranks} never joined {name}{where}{at_step(case.lead)}; {waiting} timed out{after}"
+    return (alone if case.ranks else without_culprit).get(basis, usual)
+
+
+def stuck(case: Case) -> str:
+    """Return the title for ranks whose stacks are outside of the collective in which the others wait."""
+    inside = next(event for event in case.failure.events if event.facts.operation)
+    whom = who(case.blame.waiting if case.blame else [])
+    return (
+        f"{who(case.ranks)} {agree(case.ranks, 'was', 'were')}{place(case.lead)}{at_step(case.lead)}, while {whom}"
+        f" waited in {inside.facts.operation}{at_line(inside)}; a timer of faulthandler printed the"
+        f" stacks{_duration_of(case)}"
+    )
+
+
+MS = 1000.0
+
+
+def _duration_of(case: Case) -> str:
+    """Return how long the ranks waited, as ` after 10.0 min`, or as ` for 60 s` if the watchdog was stuck.
+
+    The text is empty if the duration was not logged.
+    """
+    event = first_with(case, "waited_ms")
+    waited = event.facts.waited_ms or first_with(case, "timeout_ms").facts.timeout_ms
+    if not waited:
+        return ""
+    # The heartbeat monitor gives the duration of a stuck watchdog in whole seconds.
+    return f" for {waited // 1000} s" if event.kind is EventKind.HEARTBEAT else f" after {duration(waited / MS)}"
+
+
+def early_exit(case: Case) -> str:
+    """Return the title for a rank that left without an error, and where the others waited for it."""
+    others = who(case.failure.ranks, "the other ranks")
+    is_certain = case.blame is not None and case.blame.basis is Basis.NOT_LISTED
+    # Its exit code may be that of the launcher's SIGTERM, if the process was still there when the others failed.
+    left = f"left {agree(case.ranks, 'its', 'their')} training loop without an error"
+    how = "ended with exit code 0" if is_certain else left
+    operation = first_with(case, "operation").facts.operation
+    where = f" in {operation}{at_line(case.lead)}" if operation else place(case.lead)
+    return f"{who(case.ranks)} {how}; {others} lost the connection{where}"
+
+
+_DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
+
+
+_TIMEOUTS = {
+    Basis.FIRST_OPERATION: "run once with NCCL_DEBUG=INFO and read which transport and interface NCCL chose; then try"
+    " NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1, one at a time, and set NCCL_SOCKET_IFNAME if the interface is wrong",
+    Basis.ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or metrics",
+    Basis.EXTRA_OPERATION: "look for a collective that only this rank reaches: in `if rank == 0:`, in a branch",
+    Basis.ALL_WAIT: "check devices and network of these ranks. Start the next run with `workbench launch`, which"
+    f" records what each rank waits for, or set {_DUMPS} (for NCCL)",
+}
+
+
+def _for_mismatch(case: Case) -> str:
+    """Return how to find the branch of the program in which ranks differ."""
+    called = {(e.source, (e.facts.operation or "").partition(" [")[0]) for e in case.failure.events}
+    if case.reason is Reason.FINGERPRINTS and len(called) == 1 and case.lead.source:
+        return (
+            "all ranks are in the same line, and what they pass differs: find out why, for example a last batch that is"
+            " smaller, or sequences that are not padded to one length"
+        )
+    if case.reason is Reason.FINGERPRINTS:
+        return (
+            f"compare the code that leads {who(case.ranks, 'each rank')} to its call with that of the others: a"
+            " branch, a loop that ends earlier, or a batch of a different shape; every rank must issue the same"
+            " operations with the same shapes"
+        )
+    if case.blame and case.blame.basis is Basis.LEFT_ALONE:
+        return _TIMEOUTS[Basis.ALONE]
+    if case.blame and case.blame.basis is Basis.THREADS:
+        return (
+            "give the thread a process group of its own (`dist.new_group()`), or issue its collectives in the main"
+            " thread"
+        )
+    if case.blame and case.blame.basis is Basis.OTHER_LINE:
+        lines = " with ".join(dict.fromkeys(place(event).removeprefix(" in ") for event in case.waited))
+        return (
+            f"compare {lines}: look for a branch that only some ranks take, or a loop that ends earlier on one of them"
+        )
+    return (
+        "run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank and both shapes before the collective"
+        " starts"
+    )
+
+
+def _for_timeout(case: Case) -> str:
+    """Return where to look for the rank that did not join."""
+    if case.lead.kind is EventKind.HEARTBEAT:
+        return f"look at the host's stacks (`py-spy dump --native --pid PID`), the driver's log for Xid, and {_DUMPS}"
+    if case.blame and case.blame.basis in _TIMEOUTS:
+        return _TIMEOUTS[case.blame.basis]
+    if case.ranks:
+        return (
+            f"read the log of {rank_names(case.ranks)} up to its last line. To see its stack next time, start the job"
+            " with `workbench launch`, or run `py-spy dump --pid PID` while it hangs"
+        )
+    return (
+        "look in the logs of the other ranks for one that failed before, printed no timeout, or timed out in a"
+        " different operation: that rank did not join. Start the next run with `workbench launch`, which records"
+        f" what each rank waits for, or set {_DUMPS} (for NCCL) and give the dumps to `workbench hang`"
+    )
+
+
+ENTRIES = (
+    Failure(
+        id="collectives.different_calls",
+        kind=LogClass.MISMATCH,
+        what="The ranks of a process group issued different operations, shapes, sizes or groups.",
+        when=lambda case: case.kind is LogClass.MISMATCH,
+        headline=mismatch,
+        sentence=mismatch,
+        why="all ranks of a process group must call the same collective with the same shapes",
+        next=(_for_mismatch,),
+    ),
+    Failure(
+        id="collectives.unmatched_p2p",
+        kind=LogClass.UNMATCHED_P2P,
+        what="A send has no recv, or a recv no send.",
+        when=lambda case: case.kind is LogClass.UNMATCHED_P2P,
+        headline=unmatched_p2p,
+        sentence=unmatched_p2p,
+        why="",
+        next=("give each send a recv on its peer with the same tag, and issue both in the same order on both ranks",),
+    ),
+    Failure(
+        id="collectives.unused_parameters",
+        kind=LogClass.UNUSED_PARAMETERS,
+        what="DistributedDataParallel waits for the gradient of a parameter that took no part in the loss.",
+        when=lambda case: case.kind is LogClass.UNUSED_PARAMETERS,
+        headline=unused_parameters,
+        sentence=unused_parameters,
+        why="DDP waits in each step for a gradient of every parameter, and a parameter that takes no part in the loss"
+        " gets none",
+        next=(
+            (
+                "make every parameter take part in the loss on each rank, also where forward() branches, or pass"
+                " `find_unused_parameters=True` to DistributedDataParallel; TORCH_DISTRIBUTED_DEBUG=DETAIL prints the"
+                " names"
+            ),
+        ),
+    ),
+    Failure(
+        id="collectives.timeout",
+        kind=LogClass.COLLECTIVE_TIMEOUT,
+        what="Ranks waited in a collective until its timeout, because another rank did not join it.",
+        when=lambda case: case.kind is LogClass.COLLECTIVE_TIMEOUT,
+        headline=collective_timeout,
+        sentence=collective_timeout,
+        why="",
+        next=(_for_timeout,),
+        explains=("processes.*", "network.*", "collectives.early_exit"),
+        tier=Tier.TIMEOUT,
+    ),
+    Failure(
+        id="collectives.early_exit",
+        kind=LogClass.EARLY_EXIT,
+        what="A rank left its training loop before the others, which then lost their connection to it.",
+        when=lambda case: case.kind is LogClass.EARLY_EXIT,
+        headline=early_exit,
+        sentence=early_exit,
+        why="",
+        next=(
+            lambda case: (
+                f"find out why {who(case.ranks, 'the failed rank')} left the training before the others: uneven"
+                " data (`drop_last`, DistributedSampler), an early `return`, `sys.exit()`, or an `except` that goes on"
+                " after an error and so leaves out collectives. To see which collectives were left out, run the job"
+                " again under `workbench launch -- COMMAND`"
+            ),
+        ),
+        tier=Tier.LOST_CONNECTION,
+    ),
+)

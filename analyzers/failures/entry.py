@@ -1,0 +1,184 @@
+"""Define an entry of the catalogue: how a failure shows, what it explains, what is said of it, and what to do."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from analyzers.case.facts import EventKind, LogClass, LogEvent
+from analyzers.case.hypothesis import Case, Tier
+from analyzers.case.wording import at_step, place, quoted, who
+
+Text = str | Callable[[Case], str]
+"""A text of an entry, or a function that writes it.
+
+In a text, `{who}` stands for the ranks, `{place}` and `{step}` for the user's line and the last step, with a blank
+before each (all empty if unknown), `{quote}` for the first line of the message, and any other name for what the named
+group of the sign has matched.
+"""
+LONGEST_HEADLINE = 90
+_TEXT_AT_MOST = 6000
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A text by which a failure shows.
+
+    `word` is in each such text, in the same case, and has no digits: it is looked up first, also in lines whose digits
+    were removed. `expression` is searched in the message of an exception with its further lines, or in a single line.
+    """
+
+    word: str
+    expression: re.Pattern[str]
+
+
+def sign(word: str, expression: str = "") -> Sign:
+    """Return the sign of texts that have `word` and match `expression` (empty: any text with the word).
+
+    The dot of an expression matches no line end.
+    """
+    return Sign(word, re.compile(expression or re.escape(word), re.MULTILINE))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to try next; `when` says for which cases it is meant (None: for all)."""
+
+    text: Text
+    when: Callable[[Case], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text that shows a failure as people met it.
+
+    `source` is where it was published, such as `pytorch/pytorch#1234`; it is empty for a text that was written for the
+    catalogue. `says` are words that the answer has for this text.
+    """
+
+    text: str
+    source: str = ""
+    says: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One failure that the workbench knows, with all that is known of it.
+
+    `id` is its name, `domain.name`; `kind` is the class that a verdict gets from it. `what` says in a sentence or two
+    what it is. It shows by one of the `signs` in a text, and where `when` is given only in cases for which that is
+    true; without signs, `when` alone decides.
+
+    `headline` has at most 90 characters, `why` is the mechanism. `next` is what to try, the best first, as far as its
+    conditions hold. `check` says how to be sure of the cause, `rules_out` what would speak against it, and `knowledge`
+    where all this comes from. `explains` names other failures that follow from this one although they may be printed
+    first: ids, or whole domains as in `network.*`. `tier` rates how near to the root such failures are. `event` is the
+    kind of event that a line outside a traceback becomes; None means that only exceptions show it.
+    """
+
+    id: str
+    kind: LogClass
+    what: str
+    headline: Text
+    why: Text
+    next: tuple[Advice | Text, ...]
+    signs: tuple[Sign, ...] = ()
+    when: Callable[[Case], bool] | None = None
+    sentence: Text | None = None
+    check: str = ""
+    rules_out: str = ""
+    explains: tuple[str, ...] = ()
+    tier: Tier = Tier.OWN_FAILURE
+    event: EventKind | None = None
+    examples: tuple[Example, ...] = ()
+    near_misses: tuple[str, ...] = ()
+    knowledge: str = ""
+
+    @property
+    def domain(self) -> str:
+        """The first part of the id: the chapter of the catalogue."""
+        return self.id.partition(".")[0]
+
+    def matches(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield the match of each sign that the text shows."""
+        for one in self.signs:
+            if one.word in text and (match := one.expression.search(text)):
+                yield match
+
+    def does_explain(self, other: "Failure") -> bool:
+        """Return whether the other failure, where both are in one run, follows from this one."""
+        return other.id in self.explains or f"{other.domain}.*" in self.explains
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words of the signs."""
+        return tuple(dict.fromkeys(one.word for one in self.signs))
+
+
+def text_of(event: LogEvent) -> str:
+    """Return the whole message of an event, as far as it is kept."""
+    text = f"{event.message}\n{event.details}" if event.details else event.message
+    return text[:_TEXT_AT_MOST]
+
+
+class _Names(dict[str, str]):
+    """The names that a text may use; a group that took no part in the match is empty."""
+
+
+def write(text: Text, case: Case) -> str:
+    """Return a text of an entry for a case, with the names in it filled in."""
+    if not isinstance(text, str):
+        return text(case)
+    lead = case.lead
+    names = {
+        "who": who(case.ranks),
+        "place": place(lead),
+        "step": at_step(lead),
+        "quote": quoted(lead),
+    }
+    return text.format_map({**case.given, **names}) if "{" in text else text
+
+
+def next_steps(entry: Failure, case: Case) -> list[str]:
+    """Return what to try next in a case of this failure, the best first."""
+    given = (step if isinstance(step, Advice) else Advice(step) for step in entry.next)
+    return [written for step in given if (not step.when or step.when(case)) and (written := write(step.text, case))]
+
+
+def headline(entry: Failure, case: Case) -> str:
+    """Return the headline of a case of this failure: at most 90 characters."""
+    return shortened_headline(write(entry.headline, case))
+
+
+def shortened_headline(text: str) -> str:
+    """Return a text of at most 90 characters: whole clauses of it if there are some, else its beginning."""
+    text = " ".join(text.split())
+    if len(text) <= LONGEST_HEADLINE:
+        return text
+    ends = [match.start() for match in re.finditer(r"; |: | \(|, (?:and|which|as|because) ", text)]
+    fitting = [end for end in ends if LONGEST_HEADLINE // 3 <= end <= LONGEST_HEADLINE]
+    if fitting:
+        return text[: fitting[-1]]
+    return text[: LONGEST_HEADLINE - 1].rpartition(" ")[0].rstrip(",;:") + "…"
+
+
+def sentence(entry: Failure, case: Case) -> str:
+    """Return the whole sentence on a case of this failure: the headline, where, when, and what was printed."""
+    if entry.sentence is not None:
+        return write(entry.sentence, case)
+    head, lead = write(entry.headline, case), case.lead
+    where = "" if place(lead) and place(lead) in head else place(lead)
+    when = "" if at_step(lead) and at_step(lead) in head else at_step(lead)
+    quote = quoted(lead)
+    return f"{head}{where}{when}" + (f": {quote}" if quote and quote not in head else "")
+
+
+def first_matching(entries: Sequence[Failure], case: Case, event: LogEvent) -> tuple[Failure, dict[str, str]] | None:
+    """Return the first entry of which the event's text shows a sign, with what the sign gives; None without one."""
+    text = text_of(event)
+    for entry in entries:
+        if match := next(entry.matches(text), None):
+            given = {name: value or "" for name, value in match.groupdict().items()}
+            if entry.when is None or entry.when(case):
+                return entry, given
+    return None

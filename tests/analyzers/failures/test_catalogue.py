@@ -1,0 +1,66 @@
+"""Try each entry of the catalogue on its own examples, as a log that holds nothing else."""
+
+import re
+
+import pytest
+
+from analyzers.case.facts import LogClass
+from analyzers.columns import UnsavedColumns
+from analyzers.failures.catalogue import BY_ID, CATALOGUE, known
+from analyzers.failures.entry import LONGEST_HEADLINE, headline, next_steps, sentence, write
+from analyzers.logs.answers.cause import find_answer
+from analyzers.logs.loading import Logs, add
+from analyzers.logs.reading import reader
+from analyzers.run import Artefact, Kind
+
+EXAMPLES = [(entry, example) for entry in CATALOGUE for example in entry.examples]
+MISSES = [(entry, text) for entry in CATALOGUE for text in entry.near_misses]
+
+
+def case_of(text, tmp_path):
+    """Return the case that a log with this text shows; None if it shows no failure."""
+    log = tmp_path / "job.log"
+    log.write_text(text.strip("\n") + "\n")
+    logs = Logs()
+    add(logs, [Artefact(log, Kind.LOG, bytes=log.stat().st_size)], UnsavedColumns(*reader.read([log])), {})
+    return find_answer(logs).case
+
+
+@pytest.mark.parametrize(("entry", "example"), EXAMPLES, ids=[f"{e.id}-{n}" for n, (e, _) in enumerate(EXAMPLES)])
+def test_an_example_shows_its_failure(entry, example, tmp_path):
+    case = case_of(example.text, tmp_path)
+    assert case is not None, "no failure is seen"
+    found, case = known(case)
+    assert found.id == entry.id
+    head, steps = headline(entry, case), next_steps(entry, case)
+    assert 20 <= len(head) <= LONGEST_HEADLINE
+    assert steps
+    said = [head, sentence(entry, case), write(entry.why, case), *steps]
+    assert not any(re.search(r"[{}]\w*[}]|\bNone\b|  |\n", text) for text in said), said
+    assert all(any(word in text for text in said) for word in example.says), said
+
+
+@pytest.mark.parametrize(("entry", "text"), MISSES, ids=[f"{e.id}-{n}" for n, (e, _) in enumerate(MISSES)])
+def test_a_near_miss_is_not_this_failure(entry, text, tmp_path):
+    case = case_of(text, tmp_path)
+    assert case is None or known(case)[0].id != entry.id
+
+
+def test_each_entry_has_a_name_of_its_own_and_what_a_page_needs():
+    assert len(BY_ID) == len(CATALOGUE)
+    for entry in CATALOGUE:
+        assert re.fullmatch(r"[a-z]+\.[a-z0-9_]+", entry.id), entry.id
+        assert entry.kind in set(LogClass)
+        assert entry.what.endswith("."), entry.id
+        assert entry.next, entry.id
+        assert all(
+            other.removesuffix(".*") in {e.domain for e in CATALOGUE} or other in BY_ID for other in entry.explains
+        )
+
+
+def test_an_entry_that_is_found_by_its_text_has_an_example_and_a_source():
+    for entry in CATALOGUE:
+        if entry.signs:
+            assert entry.examples, entry.id
+            assert entry.knowledge, entry.id
+            assert all(not re.search(r"\d", one.word) for one in entry.signs), entry.id
