@@ -16,7 +16,7 @@ ROWS = "".join(f"step {n} loss 2.{n} grad_norm 0.{n}\n" for n in range(1, 9))
         "[E socket.cpp:1] the frobnicator gave up",
         "2026-01-02 03:04:05 ERROR storage.mount: bucket went away",
         "nslookup: can't resolve 'job-master-0': Name does not resolve",
-        "some.so: undefined symbol: _ZN3c104impl3cow11cow_deleterEPv",
+        "some.so: undefined symbol: cblas_sgemm_pack",
     ],
 )
 def test_a_line_that_looks_like_an_error_is_quoted(tmp_path, line):
