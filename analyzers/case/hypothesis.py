@@ -1,5 +1,6 @@
 """Define what may explain the end of a job: a hypothesis with its events, the ranks to blame, and the answer."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -186,6 +187,16 @@ class Case:
         """The specific reason of the cause, for classes that have several; None if no event has one."""
         reasons = (event.facts.reason for event in self.failure.events)
         return next((reason for reason in reasons if reason), None)
+
+    def printed(self, expression: str) -> bool:
+        """Return whether the lines around the failure, or one of the clues in the log, match an expression."""
+        own = (text for event in self.failure.events for text in (event.excerpt, event.message, event.details))
+        clues = (event.message for event in self.events if event.kind is EventKind.CLUE)
+        return any(re.search(expression, text) for text in (*own, *clues))
+
+    def called(self, expression: str) -> bool:
+        """Return whether a frame of the failure's exception, as `file:line:function`, matches an expression."""
+        return any(re.search(expression, call) for event in self.failure.events for call in event.calls)
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,35 @@ from functools import lru_cache
 
 from analyzers.case.facts import EventKind, LogEvent
 from analyzers.case.hypothesis import Case, Role
-from analyzers.failures import collectives, data, exceptions, hardware, memory, numerics, processes, software, startup
+from analyzers.failures import (
+    autograd,
+    checkpoints,
+    collectives,
+    configuration,
+    data,
+    exceptions,
+    hardware,
+    host,
+    memory,
+    network,
+    numerics,
+    processes,
+    software,
+    startup,
+)
 from analyzers.failures.entry import Failure, text_of
 
 CATALOGUE: tuple[Failure, ...] = (
-    *software.ENTRIES, *memory.ENTRIES, *startup.ENTRIES, *collectives.ENTRIES, *hardware.ENTRIES, *data.ENTRIES, *numerics.ENTRIES,
+    *software.ENTRIES, *memory.ENTRIES, *host.ENTRIES, *hardware.ENTRIES, *network.ENTRIES, *checkpoints.ENTRIES,
+    *data.ENTRIES, *autograd.ENTRIES, *configuration.ENTRIES, *startup.ENTRIES, *collectives.ENTRIES, *numerics.ENTRIES,
     *processes.ENTRIES, *exceptions.ENTRIES,
 )  # fmt: skip
 """All entries; where two show by the same text, the one that comes first is the more specific."""
 BY_ID = {entry.id: entry for entry in CATALOGUE}
 _TEXTUAL = [entry for entry in CATALOGUE if entry.signs]
 _LINES = [entry for entry in _TEXTUAL if entry.event is not None]
-LINE_WORDS = tuple(dict.fromkeys(word for entry in _LINES for word in entry.words))
+_CLUES = [one for entry in CATALOGUE for one in entry.clues]
+LINE_WORDS = tuple(dict.fromkeys(word for entry in CATALOGUE for word in entry.words))
 """The words of which each line has one that is read as an event only because an entry knows it."""
 
 
@@ -32,9 +49,14 @@ def kind_of_line(text: str) -> EventKind | None:
     return next((entry.event for entry in _LINES if next(entry.matches(text), None)), None)
 
 
+def is_clue(text: str) -> bool:
+    """Return whether a line is a clue of an entry: no failure, and yet what tells one failure from another."""
+    return any(one.word in text and one.expression.search(text) for one in _CLUES)
+
+
 def role_of(event: LogEvent) -> Role | None:
     """Return the class and tier that the catalogue gives to an event; None if no entry with a text knows it."""
-    known = shown_by(text_of(event))
+    known = () if event.kind is EventKind.CLUE else shown_by(text_of(event))
     return Role(known[0].kind, known[0].tier) if known else None
 
 

@@ -67,7 +67,8 @@ class Failure:
 
     `id` is its name, `domain.name`; `kind` is the class that a verdict gets from it. `what` says in a sentence or two
     what it is. It shows by one of the `signs` in a text, and where `when` is given only in cases for which that is
-    true; without signs, `when` alone decides.
+    true; without signs, `when` alone decides. `clues` are lines that are no failure, such as warnings, and that `when`
+    may ask for by `case.printed(...)` wherever they stand in the log.
 
     `headline` has at most 90 characters, `why` is the mechanism. `next` is what to try, the best first, as far as its
     conditions hold. `check` says how to be sure of the cause, `rules_out` what would speak against it, and `knowledge`
@@ -83,6 +84,7 @@ class Failure:
     why: Text
     next: tuple[Advice | Text, ...]
     signs: tuple[Sign, ...] = ()
+    clues: tuple[Sign, ...] = ()
     when: Callable[[Case], bool] | None = None
     sentence: Text | None = None
     check: str = ""
@@ -111,8 +113,9 @@ class Failure:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The words of the signs."""
-        return tuple(dict.fromkeys(one.word for one in self.signs))
+        """The words that a line must have to be read because of this entry."""
+        lines = self.signs if self.event else ()
+        return tuple(dict.fromkeys(one.word for one in (*lines, *self.clues)))
 
 
 def text_of(event: LogEvent) -> str:

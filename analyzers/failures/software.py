@@ -3,7 +3,7 @@
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.failures.entry import Example, Failure, sign
 
-ENTRIES = (
+ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.extension_of_other_torch",
         kind=LogClass.CRASHED,

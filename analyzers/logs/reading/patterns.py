@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from analyzers.case.facts import EventKind
 from analyzers.failures import catalogue
 from analyzers.logs.reading.line_patterns import collectives, data, devices, memory, processes, startup
 from analyzers.logs.reading.line_patterns.pattern import Found
@@ -95,13 +96,15 @@ FILTER = WordFilter(WORDS, UNREAD_WORDS)
 
 def recognise(text: str) -> Found | None:
     """Return the event that a line reports; None if no pattern matches, or if healthy jobs print the line, too."""
-    if NOISE.search(text):
-        return None
     text = text[:_LONGEST_TEXT]
+    if NOISE.search(text):
+        return Found(EventKind.CLUE) if catalogue.is_clue(text) else None
     for candidate in _PATTERNS:
         if candidate.word in text and (match := candidate.expression.search(text)):
             found = candidate.build(match)
             if found:
                 return found
     kind = catalogue.kind_of_line(text)
-    return Found(kind) if kind else None
+    if kind:
+        return Found(kind)
+    return Found(EventKind.CLUE) if catalogue.is_clue(text) else None
