@@ -1523,6 +1523,9 @@ ENTRIES: tuple[Failure, ...] = (
         check='TORCHDYNAMO_VERBOSE=1; backend="aot_eager" tells an error of Inductor from one before it',
         examples=(
             Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/train.py", line 88, in <module>\n'
+                "    loss = model(batch)\n"
                 "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
                 source="unslothai/unsloth#1175",
                 says=("TORCHDYNAMO_DISABLE",),
