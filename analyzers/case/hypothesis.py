@@ -201,7 +201,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """The cause of a job's end, and all other failures (`others`); `case` is None if the logs show no failure."""
+    """The cause of a job's end, and all other failures; `case` is None if the logs show no failure.
+
+    The cause explains those in `explained`; nothing shows that those in `independent` follow from it.
+    """
 
     case: Case | None
-    others: list[Hypothesis]
+    explained: list[Hypothesis] = field(default_factory=list)
+    independent: list[Hypothesis] = field(default_factory=list)
+
+    @property
+    def others(self) -> list[Hypothesis]:
+        """All failures but the cause."""
+        return [*self.explained, *self.independent]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent
-from analyzers.case.hypothesis import Case, Tier
+from analyzers.case.hypothesis import Case, Hypothesis, Tier
 from analyzers.case.wording import at_step, place, quoted, who
 
 Text = str | Callable[[Case], str]
@@ -17,6 +17,23 @@ before each (all empty if unknown), `{quote}` for the first line of the message,
 group of the sign has matched.
 """
 LONGEST_HEADLINE = 90
+_DOMAINS = {
+    LogClass.OOM: ("memory",),
+    LogClass.HOST_OOM: ("host", "memory"),
+    LogClass.CRASHED: ("exceptions",),
+    LogClass.SIGNAL: ("processes",),
+    LogClass.EXIT_CODE: ("processes",),
+    LogClass.TERMINATED: ("processes",),
+    LogClass.DATALOADER_WORKER: ("data",),
+    LogClass.HARDWARE: ("hardware",),
+    LogClass.NETWORK: ("network",),
+    LogClass.MISMATCH: ("collectives",),
+    LogClass.COLLECTIVE_TIMEOUT: ("collectives",),
+    LogClass.EARLY_EXIT: ("collectives",),
+    LogClass.NONFINITE_LOSS: ("numerics",),
+    LogClass.STARTUP: ("startup",),
+}
+"""{class of a failure that no text tells apart: the chapters that know it}."""
 _TEXT_AT_MOST = 6000
 
 
@@ -107,9 +124,16 @@ class Failure:
             if one.word in text and (match := one.expression.search(text)):
                 yield match
 
-    def does_explain(self, other: "Failure") -> bool:
-        """Return whether the other failure, where both are in one run, follows from this one."""
-        return other.id in self.explains or f"{other.domain}.*" in self.explains
+    def does_explain(self, other: "Failure | None", hypothesis: Hypothesis) -> bool:
+        """Return whether another hypothesis, whose text the entry `other` knows, follows from this failure.
+
+        Without such an entry the class of the hypothesis is compared with the last part of the names in `explains`.
+        """
+        if other is not None:
+            return other.id in self.explains or f"{other.domain}.*" in self.explains
+        return any(name.partition(".")[2] == hypothesis.role.kind for name in self.explains) or any(
+            f"{domain}.*" in self.explains for domain in _DOMAINS.get(hypothesis.role.kind, ())
+        )
 
     @cached_property
     def words(self) -> tuple[str, ...]:

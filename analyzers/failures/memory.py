@@ -1,11 +1,13 @@
-"""Memory that ran out, on a device or on the host."""
+"""Memory that ran out, on a device or on the host: what a message's sizes and frames say decides the advice."""
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from analyzers.case.facts import LogClass, Reason
 from analyzers.case.hypothesis import Case
 from analyzers.case.wording import at_step, first_with, place, quoted, who
-from analyzers.failures.entry import Failure
+from analyzers.failures.entry import Advice, Failure, Text
 from analyzers.words import (
     EXPANDABLE_SEGMENTS,
     EXPANDABLE_SEGMENTS_ON_AMD,
@@ -48,81 +50,186 @@ def host_oom(case: Case) -> str:
     return f"host memory ran out{where}: the OOM killer ended {whom}{held}{at_step(lead)}"
 
 
-FRAME = re.compile(r'File ".{1,300}", line \d+, in (\S+)(?:\n[^\n]{0,40}? {2,}(\S[^\n]*))?')
+_FRAME = re.compile(r'File ".{1,300}", line \d+, in (\S+)(?:\n[^\n]{0,40}? {2,}(\S[^\n]*))?')
 """Matches a frame of a traceback: its function, and its source line if there is one."""
-
-
-LOSS = re.compile(r"^(cross_entropy|nll_loss|log_softmax)$")
-
-
+_LOSS = re.compile(r"^(cross_entropy|nll_loss|log_softmax)$")
 _LOGITS = re.compile(r"(?i)\blogits\b|lm_head|output_layer|cross_entropy|log_softmax")
-
-
 _LOSS_IN_PIECES = (
     "compute the loss in pieces of the sequence, or by a kernel that fuses it with the output layer (such as Liger's"
-    " fused_linear_cross_entropy{setting}): then the logits of all tokens are never in memory at once. Otherwise "
+    " fused_linear_cross_entropy{setting}): then the logits of all tokens are never in memory at once"
 )
-
-
 _IN_TRANSFORMERS = "; in transformers TrainingArguments(use_liger_kernel=True)"
-
-
 _LARGE_SHARE, _UNUSED_SHARE = 0.05, 0.1
 """A request of the first share of the device is large by itself; reserved memory of which the second share is not in
 use is fragmented, or else nearly full."""
-
-
-EVALUATION = re.compile(r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation)(_|$)")
-
-
+_EVALUATION = re.compile(r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation)(_|$)")
 _SAVING = re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))")
-
-
-_LOADING = re.compile(r"torch/serialization\.py\", line \d+, in ")
-
-
-_SITUATIONS = (
-    (
-        re.compile(r"^_multi_tensor_\w+$|_foreach_"),
-        (
-            "construct the optimizer with fused=True, or with foreach=False: its multi-tensor step makes copies of all"
-            " parameters at once. If that is not enough, shard the optimizer state over more ranks"
-        ),
-    ),
-    (
-        re.compile(r"^_init_group$"),
-        (
-            "make room for the optimizer's state, which the first step allocates after its forward and backward pass:"
-            " shard it over more ranks (FSDP), use an optimizer with less state, or a smaller model"
-        ),
-    ),
-    (
-        _SAVING,
-        (
-            "do not gather or copy the state on the device: save shards with torch.distributed.checkpoint, or gather"
-            " with cpu_offload=True"
-        ),
-    ),
-    (
-        EVALUATION,
-        "check that the evaluation runs under torch.no_grad() or torch.inference_mode(), and make its batch smaller",
-    ),
-)
-"""(pattern of a function in the traceback, advice): what the program was doing that a step of training does not."""
-
-
+_LOADING = re.compile(r"torch/serialization\.py|(?i:^|[._])load_(?:state_dict|checkpoint|optimizer)|_load_state_dict")
+_FOREACH = re.compile(r"^_multi_tensor_\w+$|_foreach_")
+_ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
+_PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
+_PRIVATE_SHARE = 0.25
+"""The share of the allocated memory from which on private pools explain a failure."""
+_MIB = 1 << 20
+_CONTEXT_BYTES = 1536 * _MIB
+"""The most that the context of CUDA and the buffers of its libraries take in a process beside PyTorch's memory."""
+_FOREIGN_SHARE, _EMPTY_SHARE = 0.15, 0.2
+"""Memory of others counts from the first share of the device; a process that holds less than the second has hardly
+begun to fill it."""
+_LIMIT = "`torch.cuda.memory.set_per_process_memory_fraction(0.95)`"
+_HIP = "HIP out of memory"
 _FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
 
 
-def for_memory(case: Case) -> str:
-    """Return advice on using less device memory."""
-    if particular := _particular_memory_advice(case):
-        return particular
-    setting = _IN_TRANSFORMERS if "/transformers/" in case.lead.excerpt else ""
-    first = _LOSS_IN_PIECES.format(setting=setting) if _is_for_loss(case) else ""
-    return (
-        f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
-        " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
+class Request(NamedTuple):
+    """The sizes in a message on a failed request, in bytes; None where the message does not have them.
+
+    `reserved` is what PyTorch holds in this process, `unused` the part of it that no tensor has. `process` is the whole
+    process, `listed` are other processes that the message names.
+    """
+
+    asked: int | None
+    total: int | None
+    free: int | None
+    reserved: int | None
+    unused: int | None
+    process: int | None
+    listed: int
+
+    @property
+    def needed(self) -> int | None:
+        """What the allocator asks the driver for: 20 MiB for requests of 1 to 10 MiB, else whole blocks of 2 MiB.
+
+        Source: the constants of c10/cuda/CUDACachingAllocator.
+        """
+        if self.asked is None:
+            return None
+        if self.asked < 10 * _MIB:
+            return 20 * _MIB if self.asked > _MIB else 2 * _MIB
+        return -(-self.asked // (2 * _MIB)) * 2 * _MIB
+
+    @property
+    def own(self) -> int | None:
+        """What this process holds: as the message says, unless that contradicts what PyTorch holds."""
+        if self.process is not None and self.process >= (self.reserved or 0):
+            return self.process
+        return None if self.reserved is None else self.reserved + _CONTEXT_BYTES
+
+    @property
+    def foreign(self) -> int:
+        """What others hold: the processes that the message names, or else the rest of the device."""
+        if self.listed or None in (self.total, self.free, self.own):
+            return self.listed
+        return max(0, (self.total or 0) - (self.free or 0) - (self.own or 0))
+
+    @property
+    def lacking(self) -> int:
+        """How much more than the free memory was asked for."""
+        return max(0, (self.asked or 0) - (self.free or 0))
+
+
+def request_of(case: Case) -> Request:
+    """Return the sizes in the message of a case."""
+    facts = first_with(case, "requested_bytes").facts
+    has_both = facts.allocated_bytes is not None and facts.unallocated_bytes is not None
+    reserved = (facts.allocated_bytes or 0) + (facts.unallocated_bytes or 0) if has_both else None
+    return Request(
+        facts.requested_bytes,
+        facts.total_bytes,
+        facts.free_bytes,
+        reserved,
+        facts.unallocated_bytes,
+        facts.process_bytes,
+        sum(facts.other_processes),
+    )
+
+
+def _functions(case: Case) -> list[tuple[str, str]]:
+    """Return (function, source line if it is known) of the frames of a failed request, the outermost first."""
+    sources = dict(_FRAME.findall(case.lead.excerpt))
+    names = [call.rpartition(":")[2] for call in case.lead.calls] or list(sources)
+    return [(name, sources.get(name, "")) for name in names]
+
+
+def _is_in(case: Case, pattern: "re.Pattern[str]") -> bool:
+    """Return whether a function of the traceback matches a pattern."""
+    return any(pattern.search(function) for function, _ in _functions(case))
+
+
+def _is_of_tensors(case: Case) -> bool:
+    """Return whether PyTorch's own allocator failed, not a library, NCCL or a call of CUDA."""
+    outside = (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.NCCL_BUFFERS)
+    return case.kind is LogClass.OOM and case.reason not in outside
+
+
+def _is_larger_than_the_device(case: Case) -> bool:
+    """Return whether a single tensor of this size does not fit, although the process has hardly begun to fill the GPU."""
+    asked = request_of(case)
+    if not _is_of_tensors(case) or not asked.asked or not asked.total:
+        return False
+    is_alone = (asked.reserved or 0) <= _EMPTY_SHARE * asked.total and asked.foreign <= _EMPTY_SHARE * asked.total
+    return asked.asked > asked.total or (asked.asked > asked.total / 2 and is_alone)
+
+
+def _why_larger(case: Case) -> str:
+    """Return how one tensor compares with the device."""
+    asked = request_of(case)
+    against = "more than the whole GPU has" if (asked.asked or 0) > (asked.total or 0) else "most of the GPU"
+    held = f", while this process held {size(asked.reserved)}" if asked.reserved is not None else ""
+    return f"one tensor of {size(asked.asked)} was asked for: {against} ({size(asked.total)}){held}"
+
+
+def _has_foreign_memory(case: Case) -> bool:
+    """Return whether other processes hold so much of the device that the request had fitted without them."""
+    asked = request_of(case)
+    if not _is_of_tensors(case) or not asked.foreign:
+        return False
+    is_much = asked.listed > 0 or asked.foreign >= _FOREIGN_SHARE * (asked.total or 0)
+    return is_much and asked.foreign >= asked.lacking
+
+
+def _foreign_next(case: Case) -> str:
+    """Return what to do about memory that other processes hold."""
+    asked, names = request_of(case), case.lead.message
+    pids = re.findall(r"Process (\d+) has", names)
+    which = f" (process {', '.join(pids[:3])})" if pids else ""
+    return f"end the other processes on the device{which}, which have {size(asked.foreign)} (`nvidia-smi`), or take another GPU"
+
+
+def _loads_on_its_device(case: Case) -> bool:
+    """Return whether the failure came while a checkpoint was loaded."""
+    return _is_of_tensors(case) and (case.called(_LOADING.pattern) or bool(_LOADING.search(case.lead.excerpt)))
+
+
+def _was_refused_in_spite_of_room(case: Case) -> bool:
+    """Return whether more was free than the allocator had to ask for."""
+    asked = request_of(case)
+    if not _is_of_tensors(case) or asked.needed is None or asked.free is None or _ALLOWED.search(case.lead.message):
+        return False
+    return asked.free > asked.needed
+
+
+def _is_limited(case: Case) -> bool:
+    return _is_of_tensors(case) and _ALLOWED.search(case.lead.message) is not None
+
+
+def _is_in_private_pools(case: Case) -> bool:
+    """Return whether much of the allocated memory is in private pools, as PyTorch's message says."""
+    allocated = first_with(case, "allocated_bytes").facts.allocated_bytes
+    pools = _PRIVATE_POOLS.search(case.lead.message)
+    held = size_in_bytes(pools[1], pools[2]) if pools else None
+    return bool(_is_of_tensors(case) and held and allocated and held >= _PRIVATE_SHARE * allocated)
+
+
+def _is_fragmented(case: Case) -> bool:
+    """Return whether the allocator held enough unused memory for the request, in pieces that were too small."""
+    asked = request_of(case)
+    unused = asked.unused or 0
+    return bool(
+        _is_of_tensors(case)
+        and asked.asked
+        and unused > asked.asked
+        and unused >= _UNUSED_SHARE * (asked.reserved or 0)
     )
 
 
@@ -131,117 +238,130 @@ def _is_for_loss(case: Case) -> bool:
 
     Without sizes, a loss function at the end of the traceback is enough.
     """
-    facts, calls = first_with(case, "requested_bytes").facts, FRAME.findall(case.lead.excerpt)
+    facts, calls = first_with(case, "requested_bytes").facts, _functions(case)
     is_large = (facts.requested_bytes or 0) >= _LARGE_SHARE * (facts.total_bytes or 0)
-    if any(LOSS.search(function) for function, _ in calls):
+    if not _is_of_tensors(case):
+        return False
+    if any(_LOSS.search(function) for function, _ in calls):
         return is_large or facts.requested_bytes is None
     return bool(calls and facts.total_bytes) and is_large and bool(_LOGITS.search(calls[-1][1]))
 
 
-def _situation_advice(case: Case) -> str:
-    """Return advice on what the program was doing beside forward and backward passes; empty if it was doing nothing."""
-    if _LOADING.search(case.lead.excerpt):
-        return f"load the checkpoint into host memory with {LOAD_ON_HOST}"
-    for function, source in reversed(FRAME.findall(case.lead.excerpt)):
-        for pattern, advice in _SITUATIONS:
-            if pattern.search(function) or (pattern is _SITUATIONS[0][0] and pattern.search(source)):
-                return advice
-    return ""
+def _makes_optimizer_state(case: Case) -> bool:
+    """Return whether the failure came in the step of an optimizer, where it makes its state."""
+    if not _is_of_tensors(case):
+        return False
+    made = case.printed(r"exp_avg|momentum_buffer|state\[['\"]")
+    in_step = case.called(r"optim\w*/[^:]*:\d+:step$|low_level_optim\S*:step$|_init_group$|optimizer_step$")
+    return in_step or made or case.printed(r"\b(?:self\.)?optim(?:izer)?\.step\(")
 
 
-def for_one_rank(case: Case) -> str:
-    """Return what to look at first where one of several ranks ran out of memory; empty if that is not what happened.
+def _copies_parameters(case: Case) -> bool:
+    """Return whether a multi-tensor step of an optimizer failed, which makes copies of all parameters."""
+    called = any(_FOREACH.search(function) or _FOREACH.search(source) for function, source in _functions(case))
+    return _is_of_tensors(case) and called
 
-    That of a rank shows that all lower ones exist.
-    """
-    if (
-        case.kind is not LogClass.OOM
-        or len(case.ranks) != 1
-        or max(case.world_size or len(case.logs), case.ranks[0] + 1) < 2
-    ):
-        return ""
-    if _particular_memory_advice(case) or _is_for_loss(case):
-        return ""
-    return (
-        f"first compare rank {case.ranks[0]} with the other ranks: the samples and lengths of its batch, and what only"
-        " it does (evaluation, a checkpoint, logging, more layers of a pipeline). If they are nearly as full: "
+
+def _gathers_state(case: Case) -> bool:
+    """Return whether the failure came while the state was gathered or copied to be saved."""
+    return _is_of_tensors(case) and (_is_in(case, _SAVING) or case.printed(r"Failed to clone\(\) tensor with name"))
+
+
+def _evaluates(case: Case) -> bool:
+    return _is_of_tensors(case) and _is_in(case, _EVALUATION)
+
+
+def _numbers(case: Case) -> str:
+    """Return the sizes that the message has, as a clause."""
+    asked = request_of(case)
+    held = asked.reserved is not None and asked.unused is not None
+    parts = (
+        (asked.asked, f"{size(asked.asked)} was asked for"),
+        (asked.free, f"{size(asked.free)} was free of {size(asked.total)}"),
+        (
+            asked.reserved if held else None,
+            f"PyTorch held {size(asked.reserved)} in this process, {size(asked.unused)} of it unused",
+        ),
     )
+    return ", ".join(text for value, text in parts if value is not None)
 
 
-def _particular_memory_advice(case: Case) -> str:
-    """Return the advice on a failed allocation whose reason the logs show; empty if they do not show it."""
-    facts = first_with(case, "requested_bytes").facts
-    if case.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
-        return _outside_advice(case)
-    if case.reason is Reason.NCCL_BUFFERS:
-        return f"leave memory to NCCL: a smaller batch, {LIMIT}, or smaller buffers (NCCL_BUFFSIZE=1048576)"
-    others, requested = sum(facts.other_processes), facts.requested_bytes or 0
-    if others and others + (facts.free_bytes or 0) >= requested:
-        return f"end the other processes on the device, which have {size(others)} (`nvidia-smi`)"
-    return _allocator_advice(case) or _situation_advice(case)
+def _with_numbers(mechanism: str) -> Callable[[Case], str]:
+    """Return a function that writes the mechanism of a failure after the sizes in its message."""
+    return lambda case: f"{numbers}; {mechanism}" if (numbers := _numbers(case)) else mechanism
 
 
-def _allocator_advice(case: Case) -> str:
-    """Return advice on what PyTorch's message says of its allocator: a limit, private pools, fragmented memory."""
-    facts = first_with(case, "requested_bytes").facts
-    requested = facts.requested_bytes or 0
-    if limited := _ALLOWED.search(case.lead.message):
-        return (
-            f"raise or remove the limit of this process: it may use {limited[1]} of the device (its memory fraction, as"
-            " set by `torch.cuda.memory.set_per_process_memory_fraction` or per_process_memory_fraction)"
-        )
-    if _is_in_private_pools(case):
-        return (
-            "capture all CUDA graphs into one memory pool (torch.cuda.graph(..., pool=...)), or fewer of them: each has"
-            " a private pool, whose memory no other request can use"
-        )
-    unused, reserved = facts.unallocated_bytes or 0, (facts.unallocated_bytes or 0) + (facts.allocated_bytes or 0)
-    if unused > requested > 0 and unused >= _UNUSED_SHARE * reserved:
-        return (
-            f"set {EXPANDABLE_SEGMENTS_ON_AMD if HIP in case.lead.message else EXPANDABLE_SEGMENTS}: the allocator had"
-            f" {size(unused)} reserved and unused, more than the {size(requested)} requested, but in pieces that were"
-            " too small"
-        )
-    return ""
+def _lacks(case: Case) -> str:
+    """Return how much has to become free, as a clause for an advice; empty if it is not known."""
+    asked = request_of(case)
+    return f": at least {size(asked.lacking)} must become free" if asked.asked and asked.free is not None else ""
 
 
-_ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
+def _has_one_rank_of_several(case: Case) -> bool:
+    """Return whether one of several ranks ran out of memory: the number of a rank shows that all lower ones exist."""
+    known = case.world_size or len(case.logs)
+    return len(case.ranks) == 1 and max(known, case.ranks[0] + 1) >= 2
 
 
-_PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
-
-
-_PRIVATE_SHARE = 0.25
-"""The share of the allocated memory from which on private pools explain a failure."""
-
-
-def _is_in_private_pools(case: Case) -> bool:
-    """Return whether much of the allocated memory is in private pools, as PyTorch's message says."""
-    allocated = first_with(case, "allocated_bytes").facts.allocated_bytes
-    pools = _PRIVATE_POOLS.search(case.lead.message)
-    held = size_in_bytes(pools[1], pools[2]) if pools else None
-    return bool(held and allocated and held >= _PRIVATE_SHARE * allocated)
-
-
-LIMIT = "`torch.cuda.memory.set_per_process_memory_fraction(0.95)`"
-
-
-HIP = "HIP out of memory"
-
-
-def _outside_advice(case: Case) -> str:
+def _outside_next(case: Case) -> str:
     """Return advice on a failed request of the driver or of a library, which get what the allocator leaves over."""
     find = "" if case.ranks else _FIND_RANK
     look = f"{find}check with `nvidia-smi` on its node whether another process holds the GPU."
     if case.reason is Reason.LIBRARY_MEMORY:
         return (
             f"{look} If none does, PyTorch's own tensors and cache fill it: leave memory to the library with a smaller"
-            f" batch, or with {LIMIT}"
+            f" batch, or with {_LIMIT}"
         )
     return (
         f"{look} If none does, but memory is in use or the error comes back there, the GPU may be faulty: exclude that"
         " node"
     )
+
+
+def _entry(
+    name: str,
+    what: str,
+    headline: Text,
+    why: Text,
+    steps: tuple[Advice | Text, ...],
+    when: Callable[[Case], bool],
+    *,
+    rules_out: str = "",
+    check: str = "",
+) -> Failure:
+    """Return the entry of a failed request for device memory."""
+    return Failure(
+        id=f"memory.{name}",
+        kind=LogClass.OOM,
+        what=what,
+        headline=headline,
+        sentence=oom,
+        why=why,
+        next=steps,
+        when=when,
+        rules_out=rules_out,
+        check=check,
+    )
+
+
+_USE_LESS = (
+    "use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills the memory,"
+    " record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
+)
+_SNAPSHOT = "record a memory snapshot (`torch.cuda.memory._record_memory_history()`) and give it to `workbench memory`"
+
+
+def _allowed(case: Case) -> str:
+    """Return the limit of the process that the message names."""
+    match = _ALLOWED.search(case.lead.message)
+    return match[1] if match else "a part"
+
+
+def _asked(case: Case) -> str:
+    """Return a clause with what was asked for and what was free; empty without sizes."""
+    asked = request_of(case)
+    free = f", {size(asked.free)} free" if asked.free is not None else ""
+    return f": {size(asked.asked)} asked for{free}" if asked.asked else ""
 
 
 _ABSURD_BYTES = 64 << 30
@@ -264,16 +384,6 @@ def _for_host_memory(case: Case) -> str:
     )
 
 
-def _why_device(case: Case) -> str:
-    """Return what a failed request for device memory means."""
-    if case.reason is Reason.DRIVER_MEMORY:
-        return (
-            "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most"
-            " often of the first one that uses the GPU"
-        )
-    return "" if case.reason is Reason.LIBRARY_MEMORY else "a request for GPU memory was larger than what was free"
-
-
 def _why_host(case: Case) -> str:
     """Return what a lack of host memory means."""
     if case.reason is Reason.HOST_ALLOCATOR:
@@ -282,15 +392,235 @@ def _why_host(case: Case) -> str:
 
 
 ENTRIES = (
-    Failure(
-        id="memory.device",
-        kind=LogClass.OOM,
-        what="A request for memory of a GPU failed.",
-        when=lambda case: case.kind is LogClass.OOM,
-        headline=oom,
-        sentence=oom,
-        why=_why_device,
-        next=(lambda case: f"{for_one_rank(case)}{for_memory(case)}",),
+    _entry(
+        "nccl_buffers",
+        "NCCL found no device memory for its buffers.",
+        "No memory of the GPU is left for NCCL's buffers",
+        "NCCL takes its buffers when a process group first communicates, from what PyTorch's allocator has left",
+        (f"leave memory to NCCL: a smaller batch, {_LIMIT}, or smaller buffers (NCCL_BUFFSIZE=1048576)",),
+        lambda case: case.kind is LogClass.OOM and case.reason is Reason.NCCL_BUFFERS,
+    ),
+    _entry(
+        "driver",
+        "A call of CUDA, not PyTorch's allocator, found no device memory.",
+        "A call of CUDA found no device memory, often the first one that uses the GPU",
+        "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most"
+        " often of the first one that uses the GPU",
+        (_outside_next,),
+        lambda case: case.kind is LogClass.OOM and case.reason is Reason.DRIVER_MEMORY,
+    ),
+    _entry(
+        "library",
+        "A library of CUDA found no device memory for its workspace.",
+        "A library of CUDA found no device memory for its workspace",
+        "",
+        (_outside_next,),
+        lambda case: case.kind is LogClass.OOM and case.reason is Reason.LIBRARY_MEMORY,
+    ),
+    _entry(
+        "request_larger_than_device",
+        "One tensor was asked for that a GPU cannot hold, or only an empty one.",
+        lambda case: (
+            f"One tensor of {size(request_of(case).asked)} was asked for; the GPU has {size(request_of(case).total)} in all"
+        ),
+        _why_larger,
+        (
+            "find the tensor at this line whose shape is wrong or grows with the data: a broadcast, a gather of all"
+            " ranks, logits of all tokens, an evaluation with a batch or a number of samples of its own. Freeing memory"
+            " does not help: print the shapes just before this line",
+        ),
+        _is_larger_than_the_device,
+        rules_out="the process or others already hold most of the GPU",
+    ),
+    _entry(
+        "loading_beside_others",
+        "Tensors of a checkpoint are loaded onto a GPU that others have filled.",
+        lambda case: f"A checkpoint is loaded onto a GPU of which others hold {size(request_of(case).foreign)}",
+        _with_numbers("torch.load puts tensors back on the GPU from which they were saved, for all ranks the same one"),
+        (
+            f"if several ranks load: load into host memory with {LOAD_ON_HOST}, or with map_location of the rank's own"
+            " device; otherwise all ranks fill GPU 0",
+            _foreign_next,
+        ),
+        lambda case: _loads_on_its_device(case) and _has_foreign_memory(case),
+        check="`nvidia-smi` while it loads: is GPU 0 filled by processes of this job?",
+    ),
+    _entry(
+        "other_processes",
+        "Other processes hold the memory of the GPU.",
+        lambda case: (
+            f"Other processes hold {size(request_of(case).foreign)} of the GPU's {size(request_of(case).total)}"
+        ),
+        _with_numbers("the rest belongs to other processes, which may be of another user or outside of the container"),
+        (_foreign_next, "a process of an earlier run may have stayed: nvidia-smi in a container does not show it"),
+        _has_foreign_memory,
+        rules_out="this process holds nearly all that is not free",
+    ),
+    _entry(
+        "limited_fraction",
+        "PyTorch's own limit for this process was reached.",
+        "The process reached its own limit of memory, not that of the GPU",
+        "a fraction was set for this process, and PyTorch refuses what lies above it",
+        (
+            lambda case: (
+                f"raise or remove the limit of this process: it may use {_allowed(case)} of the device (its memory"
+                " fraction, as set by `torch.cuda.memory.set_per_process_memory_fraction` or"
+                " per_process_memory_fraction)"
+            ),
+        ),
+        _is_limited,
+    ),
+    _entry(
+        "refused_in_spite_of_room",
+        "The driver refused a request although enough memory was free.",
+        lambda case: f"{size(request_of(case).asked)} was refused although {size(request_of(case).free)} was free",
+        _with_numbers(
+            "so the GPU is not full: another process took the memory for a moment, the driver or a virtual GPU"
+            " has a limit of its own, or the runtime is at fault"
+        ),
+        (
+            "run it again, and watch `nvidia-smi -l 1`: if another process comes and goes, it takes the memory",
+            "otherwise look for a limit (MIG or vGPU profile, `ulimit -v`, WSL) and try another version of the driver"
+            " or of ROCm; using less memory is not the cure",
+        ),
+        _was_refused_in_spite_of_room,
+        rules_out="less is free than the allocator asks for: 20 MiB for requests of 1 to 10 MiB",
+    ),
+    _entry(
+        "private_pools",
+        "Private pools of CUDA graphs hold the memory.",
+        "Private pools of CUDA graphs hold much of the memory",
+        _with_numbers("what is in the pool of a graph cannot be used by anything else"),
+        (
+            "capture all CUDA graphs into one memory pool (torch.cuda.graph(..., pool=...)), or fewer of them: each has"
+            " a private pool, whose memory no other request can use",
+        ),
+        _is_in_private_pools,
+    ),
+    _entry(
+        "fragmented",
+        "Enough reserved memory was unused, but in pieces that were too small.",
+        lambda case: (
+            f"Memory is fragmented: {size(request_of(case).unused)} reserved and unused, {size(request_of(case).asked)} asked for"
+        ),
+        _with_numbers("reserved memory is of use only in pieces that are large enough"),
+        (
+            lambda case: (
+                f"set {EXPANDABLE_SEGMENTS_ON_AMD if _HIP in case.lead.message else EXPANDABLE_SEGMENTS}: the allocator"
+                f" had {size(request_of(case).unused)} reserved and unused, more than the"
+                f" {size(request_of(case).asked)} requested, but in pieces that were too small"
+            ),
+        ),
+        _is_fragmented,
+    ),
+    _entry(
+        "loading",
+        "A checkpoint is loaded onto a device that has no room for a second copy.",
+        "The checkpoint is loaded onto the GPU beside the model, and both do not fit",
+        _with_numbers(
+            "torch.load makes all tensors of the file before they are copied into the model and the optimizer"
+        ),
+        (
+            f"load the checkpoint into host memory with {LOAD_ON_HOST}",
+            "delete the loaded dictionary after load_state_dict (`del checkpoint`): it is a second copy of the weights"
+            " and the optimizer's state",
+        ),
+        _loads_on_its_device,
+    ),
+    _entry(
+        "foreach_copies",
+        "The multi-tensor step of the optimizer makes copies of all parameters.",
+        "The optimizer's multi-tensor step copies all parameters at once",
+        _with_numbers("with foreach=True the step works on lists of all parameters, and on temporary copies of them"),
+        (
+            "construct the optimizer with fused=True, or with foreach=False: its multi-tensor step makes copies of all"
+            " parameters at once. If that is not enough, shard the optimizer state over more ranks",
+        ),
+        _copies_parameters,
+    ),
+    _entry(
+        "gathered_state",
+        "The state is gathered or copied on the device to be saved.",
+        "The full state was gathered on the GPU for a checkpoint, and did not fit",
+        _with_numbers(
+            "to gather or clone the full weights on one device takes their whole size beside the sharded ones;"
+            " what was saved may be unusable"
+        ),
+        (
+            "do not gather or copy the state on the device: save shards with torch.distributed.checkpoint, or gather"
+            " with cpu_offload=True",
+            Advice(
+                "with FSDP: StateDictType.FULL_STATE_DICT and FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
+                lambda case: case.printed(r"(?i)fsdp|fully_?sharded"),
+            ),
+        ),
+        _gathers_state,
+    ),
+    _entry(
+        "optimizer_state",
+        "The first step of the optimizer makes its state, and finds no room for it.",
+        "The optimizer's step found no room for its state",
+        _with_numbers(
+            "an optimizer such as Adam makes two values for each parameter in its first step, after forward and"
+            " backward have fitted"
+        ),
+        (
+            "make room for the optimizer's state, which the first step allocates after its forward and backward pass:"
+            " shard it over more ranks (FSDP, ZeRO), use an optimizer with less state (8-bit Adam, Adafactor), offload"
+            " it to the host, or take a smaller model",
+        ),
+        _makes_optimizer_state,
+        rules_out="several steps were trained before",
+    ),
+    _entry(
+        "evaluation",
+        "An evaluation ran out of memory, not a training step.",
+        "The evaluation ran out of memory, not a training step",
+        _with_numbers(
+            "without no_grad an evaluation keeps the activations of all its batches' layers, and its batches"
+            " may be larger than those of the training"
+        ),
+        ("check that the evaluation runs under torch.no_grad() or torch.inference_mode(), and make its batch smaller",),
+        _evaluates,
+    ),
+    _entry(
+        "logits",
+        "The logits of all tokens, or what a loss makes of them, do not fit.",
+        lambda case: (
+            f"The logits or their loss do not fit: {size(request_of(case).asked)} more for tokens x vocabulary"
+            if request_of(case).asked
+            else "The logits or their loss do not fit: tokens x vocabulary"
+        ),
+        _with_numbers("logits take tokens x vocabulary x bytes, often several times over in the loss"),
+        (
+            lambda case: _LOSS_IN_PIECES.format(
+                setting=_IN_TRANSFORMERS if "/transformers/" in case.lead.excerpt else ""
+            ),
+            f"otherwise {_USE_LESS}",
+        ),
+        _is_for_loss,
+    ),
+    _entry(
+        "one_rank",
+        "One of several ranks ran out of memory.",
+        lambda case: f"{who(case.ranks)} ran out of device memory{_asked(case)}",
+        _with_numbers("the other ranks have the same part of the model and did not fail, as far as the logs show"),
+        (
+            lambda case: (
+                f"first compare rank {case.ranks[0]} with the other ranks: the samples and lengths of its batch, and what"
+                " only it does (evaluation, a checkpoint, logging, more layers of a pipeline)"
+            ),
+            lambda case: f"if they are nearly as full: {_USE_LESS}{_lacks(case)}",
+        ),
+        lambda case: case.kind is LogClass.OOM and _has_one_rank_of_several(case),
+    ),
+    _entry(
+        "device",
+        "A request for memory of a GPU failed.",
+        lambda case: f"{who(case.ranks)} ran out of device memory{_asked(case)}",
+        _numbers,
+        (lambda case: f"{_USE_LESS}{_lacks(case)}",),
+        lambda case: case.kind is LogClass.OOM,
     ),
     Failure(
         id="memory.host",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Certainty, DifferingCount, Hypothesis, Role, Tier
+from analyzers.failures.arbitration import arbitrate
 from analyzers.logs.answers.failures import ENDS, TABLE, find_failures, handled_errors
 from analyzers.logs.answers.waits import (
     blame_for_lost_connection,
@@ -196,15 +197,16 @@ _OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UN
 
 def find_answer(logs: Logs) -> Answer:
     """Return why a job ended according to its logs: the cause, and the failures that are consequences of the cause."""
-    failures = find_failures(logs)
-    failures = [f for f in failures if not _is_harmless(f, logs)]
+    failures = [f for f in find_failures(logs) if not _is_harmless(f, logs)]
     if not failures:
-        return Answer(None, [])
+        return Answer(None)
+    chosen = arbitrate(failures)
     if all(_may_have_survived(f, logs) for f in failures):
-        case = Case(LogClass.UNKNOWN, [], failures[0], Certainty.SUSPECTED)
+        case = Case(LogClass.UNKNOWN, [], chosen.winner, Certainty.SUSPECTED)
     else:
-        case = cause_of(failures[0], failures, logs)
-    return Answer(replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size), failures[1:])
+        case = cause_of(chosen.winner, failures, logs)
+    case = replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size)
+    return Answer(case, chosen.explained, chosen.independent)
 
 
 def _may_have_survived(failure: Hypothesis, logs: Logs) -> bool:

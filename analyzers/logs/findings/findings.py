@@ -29,7 +29,8 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     If there is no cause, skipped steps and handled errors are reported instead.
     """
     found = [_cause_finding(answer.case, answer, logs)] if answer.case else []
-    found += [consequence(failure, answer.case) for failure in answer.others[:_CONSEQUENCES_AT_MOST]]
+    found += [consequence(failure, answer.case) for failure in answer.explained[:_CONSEQUENCES_AT_MOST]]
+    found += [_also_found(failure) for failure in answer.independent[:_CONSEQUENCES_AT_MOST]]
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += _unread_finding(logs)
     return found + [unreadable(file) for file in logs.files if file.problem]
@@ -77,6 +78,24 @@ def consequence(failure: Hypothesis, case: Case | None) -> Finding:
         step=lead.step,
         evidence=[evidence_of(lead)],
         confidence=0.6,
+    )
+
+
+def _also_found(failure: Hypothesis) -> Finding:
+    """Return a finding on a failure other than the cause that nothing shows to be a consequence of it."""
+    lead = failure.lead
+    count = sum(event.count for event in failure.events)
+    return Finding(
+        id="logs.also_found",
+        severity=Severity.INFO,
+        title=f"{who(failure.ranks, _REPORTERS.get(failure.role.kind, 'a process of the job'))} also reported:"
+        f" {quoted(lead)}",
+        why=f"Nothing in the logs shows that this follows from the first failure. It was printed {times(count)}.",
+        next="look at this, too, if it comes back when the first failure is mended",
+        ranks=failure.ranks,
+        step=lead.step,
+        evidence=[evidence_of(lead)],
+        confidence=0.5,
     )
 
 

@@ -553,12 +553,12 @@ class Scanner:
         # What a rank raises after it gave up waiting is a consequence, whatever it is.
         if name in SKIPPED or (first is not None and is_wait(self.events[first].kind, self.events[first].facts)):
             return
-        found = meaning_of(raised)
-        before = self.before.pop(prefix.key, "")
-        facts = with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key)
         further = message_after(at, prefix.key, labelled=self.labelled)
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
         raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
+        found = meaning_of(raised)
+        before = self.before.pop(prefix.key, "")
+        facts = with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key)
         found = found._replace(facts=msgspec.structs.replace(facts, hint=hint))
         if raised.of_rank is not None:
             self.add_relayed(found, raised, at, replace(prefix, rank=raised.of_rank))

@@ -427,6 +427,9 @@ def _found_of(raised: Raised) -> Found | None:
     The result is None if no pattern recognises the text.
     """
     found = recognise(raised.text)
+    if found and found.kind is EventKind.OUT_OF_MEMORY and raised.details:
+        # The sizes may stand in the further lines.
+        found = recognise(f"{raised.text}\n{raised.details}") or found
     is_worker = found is not None and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised)
     return _LOST_WORKER if is_worker else found
 

@@ -19,6 +19,7 @@ PARTS = {
     "unallocated_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
     "process_bytes": re.compile(rf"this process has {SIZE} memory in use"),
 }
+_RESERVED = re.compile(rf"{SIZE} (?:reserved in total|cached)")
 _OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
 DEVICE = re.compile(r"GPU (\d{1,4})[; ]")
 
@@ -28,6 +29,10 @@ def _cuda_out_of_memory(match: "re.Match[str]") -> Found:
     text = match.string
     sizes = {name: _bytes_at(expression, text) for name, expression in PARTS.items()}
     device = DEVICE.search(text)
+    # Before version 2.0 the message had the sum.
+    reserved, allocated = _bytes_at(_RESERVED, text), sizes["allocated_bytes"]
+    if reserved is not None and allocated is not None and sizes["unallocated_bytes"] is None:
+        sizes["unallocated_bytes"] = max(0, reserved - allocated)
     facts = Facts(
         reason=Reason.ALLOCATOR,
         total_bytes=sizes["total_bytes"],
