@@ -64,6 +64,16 @@ class Input(msgspec.Struct, frozen=True):
     bytes: int
 
 
+LONGEST_HEADLINE = 90
+
+
+class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of failure (`kind`, `class` in JSON) that is not the answer, and why not."""
+
+    kind: str = msgspec.field(name="class")
+    because: str
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of an analysis in one sentence, with its class and the ranks that it is about.
 
@@ -71,6 +81,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     about no rank in particular. `confidence` is from 0 to 1, and `missing` names the evidence that would have made the
     answer more certain. If the given `sentence` begins with a small letter, it is changed to a capital letter, except
     in a name such as `torch.compile`.
+
+    `headline` is the answer in at most 90 characters, `finding` the id of the one finding that is the answer, `next`
+    its next step, and `failure` its entry in the catalogue (`workbench explain ID`); each is empty if there is none.
+    `tested` lists what a healthy run was tested for, `ruled_out` what else was considered, and what speaks against it.
     """
 
     status: Status
@@ -79,9 +93,28 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     confidence: float
     missing: list[str] = []
+    headline: str = ""
+    finding: str = ""
+    failure: str = ""
+    next: str = ""
+    tested: list[str] = []
+    ruled_out: list[RuledOut] = []
 
     def __post_init__(self) -> None:
         force_setattr(self, "sentence", capitalised(self.sentence))
+        force_setattr(self, "headline", capitalised(shortened_headline(self.headline or self.sentence)))
+
+
+def shortened_headline(text: str) -> str:
+    """Return a text of at most 90 characters: whole clauses of it if there are some, else its beginning."""
+    text = " ".join(text.split())
+    if len(text) <= LONGEST_HEADLINE:
+        return text
+    ends = [match.start() for match in re.finditer(r"; |: | \(|, (?:and|which|as|because) ", text)]
+    fitting = [end for end in ends if LONGEST_HEADLINE // 3 <= end <= LONGEST_HEADLINE]
+    if fitting:
+        return text[: fitting[-1]]
+    return text[: LONGEST_HEADLINE - 1].rpartition(" ")[0].rstrip(",;:") + "…"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +172,20 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     verdict: Verdict
     findings: list[Finding]
     data: Data_co
+
+    def __post_init__(self) -> None:
+        verdict, answer = self.verdict, self._answer()
+        if answer and not verdict.finding:
+            chosen = {"finding": answer.id, "next": verdict.next or answer.next}
+            force_setattr(self, "verdict", msgspec.structs.replace(verdict, **chosen))
+
+    def _answer(self) -> Finding | None:
+        """Return the finding that a verdict on a problem is based on: of its class if there is one, else the first."""
+        if self.verdict.status is Status.OK:
+            return None
+        bad = [finding for finding in self.findings if finding.severity is not Severity.INFO]
+        own = [f for f in bad if f.id.rpartition(".")[2] == self.verdict.kind or f.id.endswith(f".{self.verdict.kind}")]
+        return next(iter([*own, *bad]), None)
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return the list `data.<name>` as a table, one row per item."""

@@ -542,6 +542,19 @@ def _documents(incomplete: str) -> list[str]:
     return one_of(*FACES)(incomplete)
 
 
+@app.command(rich_help_panel=ANALYSE)
+def explain(
+    failure: Annotated[
+        str | None, typer.Argument(help="A failure (memory.fragmented), a class (oom) or a chapter (network).")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print a line for each.", show_default=False)] = False,
+) -> None:
+    """Say what a failure is, how it shows, what rules it out and what to do."""
+    from workbench.commands.explain import explain as print_page
+
+    print_page(failure, listed=listed)
+
+
 @app.command(rich_help_panel=HELP)
 def schema(
     name: Annotated[

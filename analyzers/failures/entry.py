@@ -8,6 +8,7 @@ from functools import cached_property
 from analyzers.case.facts import EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Case, Hypothesis, Tier
 from analyzers.case.wording import at_step, place, quoted, who
+from analyzers.report import shortened_headline
 
 Text = str | Callable[[Case], str]
 """A text of an entry, or a function that writes it.
@@ -16,7 +17,6 @@ In a text, `{who}` stands for the ranks, `{place}` and `{step}` for the user's l
 before each (all empty if unknown), `{quote}` for the first line of the message, and any other name for what the named
 group of the sign has matched.
 """
-LONGEST_HEADLINE = 90
 _DOMAINS = {
     LogClass.OOM: ("memory",),
     LogClass.HOST_OOM: ("host", "memory"),
@@ -175,18 +175,6 @@ def next_steps(entry: Failure, case: Case) -> list[str]:
 def headline(entry: Failure, case: Case) -> str:
     """Return the headline of a case of this failure: at most 90 characters."""
     return shortened_headline(write(entry.headline, case))
-
-
-def shortened_headline(text: str) -> str:
-    """Return a text of at most 90 characters: whole clauses of it if there are some, else its beginning."""
-    text = " ".join(text.split())
-    if len(text) <= LONGEST_HEADLINE:
-        return text
-    ends = [match.start() for match in re.finditer(r"; |: | \(|, (?:and|which|as|because) ", text)]
-    fitting = [end for end in ends if LONGEST_HEADLINE // 3 <= end <= LONGEST_HEADLINE]
-    if fitting:
-        return text[: fitting[-1]]
-    return text[: LONGEST_HEADLINE - 1].rpartition(" ")[0].rstrip(",;:") + "…"
 
 
 def sentence(entry: Failure, case: Case) -> str:

@@ -287,6 +287,8 @@ def verdict(
     behind = [f for f in findings if f.id in root.findings]
     # A cause without a finding of its own is a rank that failed.
     status = status_of(behind) if behind else Status.ERROR
+    answer = next((f for name in root.findings for f in behind if f.id == name), None)
+    printed = reports.logs.verdict if reports.logs and answer and answer.id == reports.logs.verdict.finding else None
     return Verdict(
         status=Status.UNKNOWN if root.kind == IncidentClass.UNKNOWN else status,
         kind=root.kind,
@@ -295,6 +297,11 @@ def verdict(
         sentence=verdict_sentence(chain),
         confidence=max((f.confidence for f in behind), default=_CONFIDENCE_WITHOUT_FINDING),
         missing=missing,
+        headline=printed.headline if printed else _text_of(root),
+        finding=answer.id if answer else "",
+        failure=printed.failure if printed else "",
+        next=answer.next if answer else "",
+        ruled_out=printed.ruled_out if printed else [],
     )
 
 

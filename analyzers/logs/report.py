@@ -2,16 +2,20 @@
 
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from analyzers import store
+from analyzers.case.hypothesis import Case
+from analyzers.columns import UnsavedColumns
 from analyzers.errors import InputError
 from analyzers.logs.answers.cause import find_answer
 from analyzers.logs.findings.findings import make_findings, make_verdict
-from analyzers.logs.loading import KINDS_READ, Logs, load
+from analyzers.logs.loading import KINDS_READ, Logs, add, load
 from analyzers.logs.model import LogsData
+from analyzers.logs.reading import reader
 from analyzers.logs.untracked import device_accounts, untracked_findings
 from analyzers.report import Report, tool_version
-from analyzers.run import Run, discover
+from analyzers.run import Artefact, Kind, Run, discover
 
 _SCHEMA = "workbench.logs/1"
 
@@ -50,6 +54,19 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         findings=[*make_findings(answer, loaded), *untracked_findings(data.memory, data.nccl)],
         data=data,
     )
+
+
+def case_of(text: str) -> Case | None:
+    """Return the case that the text of a log shows; None if it shows no failure.
+
+    The text is read in this process: it must be short, and not come from a stranger.
+    """
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "job.log"
+        log.write_text(text.strip("\n") + "\n", encoding="utf-8")
+        logs = Logs()
+        add(logs, [Artefact(log, Kind.LOG, bytes=log.stat().st_size)], UnsavedColumns(*reader.read([log])), {})
+    return find_answer(logs).case
 
 
 def _data_of(logs: Logs) -> LogsData:

@@ -7,12 +7,12 @@ from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
 from analyzers.case.wording import place, quoted, shortened, who
 from analyzers.failures.catalogue import known
-from analyzers.failures.entry import next_steps, sentence, write
+from analyzers.failures.entry import headline, next_steps, sentence, write
 from analyzers.logs.answers.failures import count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
 from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
-from analyzers.report import Evidence, Finding, Severity, Status, Verdict
+from analyzers.report import Evidence, Finding, RuledOut, Severity, Status, Verdict
 from analyzers.words import full_sentence, quantity, rank_names, source_line, times
 
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
@@ -44,7 +44,7 @@ def _cause_finding(case: Case, answer: Answer, logs: Logs) -> Finding:
         severity=Severity.WARNING if _is_mild(case) else Severity.ERROR,
         title=sentence(entry, case),
         why=explain(write(entry.why, case), case, answer, logs),
-        next=_numbered(next_steps(entry, case)),
+        next=_all(next_steps(entry, case)),
         ranks=case.ranks,
         step=case.lead.step,
         evidence=evidence(case, logs),
@@ -52,9 +52,9 @@ def _cause_finding(case: Case, answer: Answer, logs: Logs) -> Finding:
     )
 
 
-def _numbered(steps: Sequence[str]) -> str:
-    """Return the steps as one text; several are numbered."""
-    return steps[0] if len(steps) == 1 else " ".join(f"({n}) {full_sentence(step)}" for n, step in enumerate(steps, 1))
+def _all(steps: Sequence[str]) -> str:
+    """Return the steps as one text."""
+    return " ".join(map(full_sentence, steps))
 
 
 def _is_mild(case: Case) -> bool:
@@ -207,13 +207,22 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
     if case is None:
         return _without_failure(logs, missing(answer, logs))
     is_unknown = case.kind is LogClass.UNKNOWN
+    entry, case = known(case)
     return Verdict(
         status=Status.UNKNOWN if is_unknown else Status.WARNING if _is_mild(case) else Status.ERROR,
         kind=case.kind,
         ranks=case.ranks,
-        sentence=sentence(*known(case)),
+        sentence=sentence(entry, case),
         confidence=_UNKNOWN_CONFIDENCE if is_unknown else _CONFIDENCES[case.certainty],
         missing=missing(answer, logs),
+        headline=headline(entry, case),
+        finding=finding_id(case),
+        failure=entry.id,
+        next=_all(next_steps(entry, case)),
+        ruled_out=[
+            *(RuledOut(kind=o.role.kind, because="it follows from the answer") for o in answer.explained),
+            *(RuledOut(kind=o.role.kind, because="it is less close to the root, or later") for o in answer.independent),
+        ],
     )
 
 

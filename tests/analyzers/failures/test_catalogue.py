@@ -5,30 +5,18 @@ import re
 import pytest
 
 from analyzers.case.facts import LogClass
-from analyzers.columns import UnsavedColumns
 from analyzers.failures.catalogue import BY_ID, CATALOGUE, known
-from analyzers.failures.entry import LONGEST_HEADLINE, headline, next_steps, sentence, write
-from analyzers.logs.answers.cause import find_answer
-from analyzers.logs.loading import Logs, add
-from analyzers.logs.reading import reader
-from analyzers.run import Artefact, Kind
+from analyzers.failures.entry import headline, next_steps, sentence, write
+from analyzers.logs.report import case_of
+from analyzers.report import LONGEST_HEADLINE
 
 EXAMPLES = [(entry, example) for entry in CATALOGUE for example in entry.examples]
 MISSES = [(entry, text) for entry in CATALOGUE for text in entry.near_misses]
 
 
-def case_of(text, tmp_path):
-    """Return the case that a log with this text shows; None if it shows no failure."""
-    log = tmp_path / "job.log"
-    log.write_text(text.strip("\n") + "\n")
-    logs = Logs()
-    add(logs, [Artefact(log, Kind.LOG, bytes=log.stat().st_size)], UnsavedColumns(*reader.read([log])), {})
-    return find_answer(logs).case
-
-
 @pytest.mark.parametrize(("entry", "example"), EXAMPLES, ids=[f"{e.id}-{n}" for n, (e, _) in enumerate(EXAMPLES)])
-def test_an_example_shows_its_failure(entry, example, tmp_path):
-    case = case_of(example.text, tmp_path)
+def test_an_example_shows_its_failure(entry, example):
+    case = case_of(example.text)
     assert case is not None, "no failure is seen"
     found, case = known(case)
     assert found.id == entry.id
@@ -41,8 +29,8 @@ def test_an_example_shows_its_failure(entry, example, tmp_path):
 
 
 @pytest.mark.parametrize(("entry", "text"), MISSES, ids=[f"{e.id}-{n}" for n, (e, _) in enumerate(MISSES)])
-def test_a_near_miss_is_not_this_failure(entry, text, tmp_path):
-    case = case_of(text, tmp_path)
+def test_a_near_miss_is_not_this_failure(entry, text):
+    case = case_of(text)
     assert case is None or known(case)[0].id != entry.id
 
 
