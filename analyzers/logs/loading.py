@@ -10,6 +10,7 @@ import msgspec
 
 from analyzers import run, store
 from analyzers.case.facts import EventKind, Facts, LogEvent, RankLog
+from analyzers.columns import UnsavedColumns
 from analyzers.device_memory.nccl import NcclProcess
 from analyzers.errors import WorkbenchError
 from analyzers.logs.model import LogFile, UnreadLine
@@ -136,7 +137,7 @@ def _attempt_of(path: Path) -> int:
     return int(match["attempt"]) if match else 0
 
 
-def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns, first: Mapping[str, int]) -> None:
+def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns | UnsavedColumns, first: Mapping[str, int]) -> None:
     """Add to `loaded` the events and ranks that one child process has read from the files `artefacts` into `columns`.
 
     `first` maps each torchrun launch to the rank of its first worker.
@@ -166,7 +167,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
 
 
 def _nccl_processes(
-    columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+    columns: store.Columns | UnsavedColumns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> list[NcclProcess]:
     """Return the facts about NCCL's memory in each process, from the log files `artefacts`, read into `columns`.
 
@@ -196,7 +197,7 @@ def _with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
 
 
 def _events_of(
-    columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+    columns: store.Columns | UnsavedColumns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> list[LogEvent]:
     """Return the events that a child process has read from log files into `columns`, each with its path and rank.
 
@@ -239,7 +240,7 @@ def known(value: int) -> int | None:
 
 
 def _add_roster(
-    loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+    loaded: Logs, columns: store.Columns | UnsavedColumns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
     """Add to `loaded` the last step and the last line of each rank that the log files show.
 
