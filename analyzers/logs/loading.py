@@ -21,6 +21,7 @@ from analyzers.report import Input
 
 READER = "analyzers.logs.reading.reader"
 KINDS_READ = (run.Kind.LOG, run.Kind.TEXT, run.Kind.ERROR)
+_Read = store.Columns | UnsavedColumns
 _WORKER = re.compile(r".*/(?P<launch>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local_rank>\d{1,6})/[^/]+")
 FILES_OF_A_CHILD = 256
 
@@ -137,7 +138,7 @@ def _attempt_of(path: Path) -> int:
     return int(match["attempt"]) if match else 0
 
 
-def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns | UnsavedColumns, first: Mapping[str, int]) -> None:
+def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: _Read, first: Mapping[str, int]) -> None:
     """Add to `loaded` the events and ranks that one child process has read from the files `artefacts` into `columns`.
 
     `first` maps each torchrun launch to the rank of its first worker.
@@ -167,7 +168,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns 
 
 
 def _nccl_processes(
-    columns: store.Columns | UnsavedColumns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+    columns: _Read, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> list[NcclProcess]:
     """Return the facts about NCCL's memory in each process, from the log files `artefacts`, read into `columns`.
 
@@ -196,9 +197,7 @@ def _with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
     ]
 
 
-def _events_of(
-    columns: store.Columns | UnsavedColumns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
-) -> list[LogEvent]:
+def _events_of(columns: _Read, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:
     """Return the events that a child process has read from log files into `columns`, each with its path and rank.
 
     `artefacts` are these files. `ranks` has the rank of each file, or None if its path shows none.
@@ -240,7 +239,10 @@ def known(value: int) -> int | None:
 
 
 def _add_roster(
-    loaded: Logs, columns: store.Columns | UnsavedColumns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+    loaded: Logs,
+    columns: _Read,
+    artefacts: Sequence[run.Artefact],
+    ranks: Sequence[int | None],
 ) -> None:
     """Add to `loaded` the last step and the last line of each rank that the log files show.
 
