@@ -1,5 +1,1417 @@
 """Errors of autograd, of precision, and of wrappers such as DDP and FSDP, that their message explains."""
 
-from analyzers.failures.entry import Failure
+import re
 
-ENTRIES: tuple[Failure, ...] = ()
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Case
+from analyzers.case.wording import place
+from analyzers.failures.entry import Advice, Example, Failure, sign
+
+_DTYPES = {
+    "float": "float32",
+    "c10::half": "float16",
+    "half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "double": "float64",
+    "long": "int64",
+    "long int": "int64",
+    "int": "int32",
+    "byte": "uint8",
+    "char": "int8",
+    "bool": "bool",
+    "torch.float32": "float32",
+    "torch.float16": "float16",
+    "torch.bfloat16": "bfloat16",
+    "c10::float8_e4m3fn": "float8_e4m3fn",
+}
+"""{name of a dtype in a message, in small letters: its name in Python}."""
+
+
+def _dtype(case: Case, name: str) -> str:
+    """Return the dtype that a message names, as Python writes it."""
+    given = case.given.get(name, "").strip()
+    return _DTYPES.get(given.lower(), given)
+
+
+def _has(case: Case, expression: str) -> bool:
+    """Return whether the failure's own text matches an expression."""
+    return re.search(expression, f"{case.lead.message}\n{case.lead.details}") is not None
+
+
+def _mixed_dtypes(case: Case) -> str:
+    """Return the headline for operands of different dtypes."""
+    first, second = _dtype(case, "first"), _dtype(case, "second")
+    return f"One operation got two dtypes, {first} and {second}{place(case.lead)}"
+
+
+def _devices(case: Case) -> str:
+    """Return the headline for tensors on different devices."""
+    first, second = case.given["first"], case.given["second"]
+    return f"One operation got tensors on two devices, {first} and {second}{place(case.lead)}"
+
+
+def _matmul(case: Case) -> str:
+    """Return the headline for a matrix product of shapes that do not fit."""
+    rows, inner, other, columns = (case.given[name] for name in ("a", "b", "c", "d"))
+    return f"Matrices do not fit: {rows} x {inner} times {other} x {columns}, {inner} against {other}{place(case.lead)}"
+
+
+def _channels(case: Case) -> str:
+    """Return the headline for an image whose channels do not fit a convolution."""
+    return f"A convolution expects {case.given['expected']} channels and got {case.given['got']}{place(case.lead)}"
+
+
+def _in_evaluation(case: Case) -> bool:
+    """Return whether the failure was raised by evaluation, prediction or generation."""
+    return case.called(r"eval|predict|generat|validat")
+
+
+def _for_two_devices(case: Case) -> str:
+    """Return where to look for the tensor on the other device."""
+    kinds = {case.given["first"].partition(":")[0], case.given["second"].partition(":")[0]}
+    if kinds == {"cuda"}:
+        return (
+            "let each process see one GPU: CUDA_VISIBLE_DEVICES=0 before Python starts for a single GPU, or torchrun with"
+            " torch.cuda.set_device(LOCAL_RANK) before the model is built; a fixed .cuda() or cuda:0 in the code puts"
+            " tensors elsewhere"
+        )
+    return (
+        "move what is created in forward, or comes from the data, to the device of the other operand: x.to(weight.device);"
+        " tensors that belong to the model are moved with it only if they are parameters or register_buffer"
+    )
+
+
+_AUTOCAST = (
+    "run forward and loss under one dtype: with torch.autocast('cuda', dtype=torch.bfloat16) around them (also around"
+    " evaluation and generation), or the same .to(dtype) for model and inputs"
+)
+
+
+ENTRIES: tuple[Failure, ...] = (
+    Failure(
+        id="autograd.unscale_fp16",
+        kind=LogClass.CRASHED,
+        what="A GradScaler is to unscale gradients that are fp16 themselves.",
+        signs=(sign("Attempting to unscale FP", r"Attempting to unscale FP16 gradients"),),
+        headline="The trainable parameters are float16, and the GradScaler needs them in float32",
+        why="fp16 mixed precision keeps the weights in float32 and lets autocast do the rest; here the model, or its"
+        " LoRA weights, were loaded or cast to float16, so their gradients are float16 too",
+        next=(
+            "keep what is trained in float32: load the model without torch_dtype=float16, or afterwards `for p in"
+            " model.parameters(): if p.requires_grad: p.data = p.data.float()` (diffusers: cast_training_params(models,"
+            " dtype=torch.float32))",
+            "or train in bf16 (bf16=True in place of fp16=True), which needs no GradScaler, on Ampere or newer",
+        ),
+        check="print({p.dtype for p in model.parameters() if p.requires_grad}) before the first step",
+        rules_out="overflow or NaN: the gradients were not looked at yet",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ValueError: Attempting to unscale FP16 gradients.", source="yk7333/d3po#6", says=("float32", "bf16")
+            ),
+        ),
+        knowledge="torch.amp.GradScaler.unscale_; huggingface/diffusers#10752",
+    ),
+    Failure(
+        id="autograd.checkpoint_without_grad",
+        kind=LogClass.CRASHED,
+        what="Gradient checkpointing cut the frozen model off the graph, so that the loss has no gradient.",
+        signs=(
+            sign("does not require grad", r"element 0 of tensors does not require grad and does not have a grad_fn"),
+        ),
+        clues=(sign("None of the inputs have requires_grad"),),
+        when=lambda case: case.printed(r"None of the inputs have requires_grad|checkpoint\.py"),
+        headline="The loss has no gradient: checkpointing was fed inputs that need none",
+        why="reentrant checkpointing only records gradients if an input of the segment requires them; with a frozen"
+        " embedding none does, and the trainable (LoRA) weights inside are never connected to the loss",
+        next=(
+            "call model.enable_input_require_grads() before training (peft: prepare_model_for_kbit_training does it)",
+            "or checkpoint without reentry: gradient_checkpointing_kwargs={{'use_reentrant': False}}, or"
+            " checkpoint(..., use_reentrant=False)",
+        ),
+        check="the warning `None of the inputs have requires_grad=True` stands above",
+        rules_out="without gradient checkpointing the same error comes",
+        examples=(
+            Example(
+                "/usr/local/lib/python3.10/site-packages/torch/utils/checkpoint.py:31: UserWarning: None of the inputs"
+                " have requires_grad=True. Gradients will be None\n"
+                "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+                source="LlamaChinese/Llama-Chinese#242",
+                says=("enable_input_require_grads", "use_reentrant"),
+            ),
+        ),
+        knowledge="torch.utils.checkpoint's documentation; huggingface/peft's troubleshooting",
+    ),
+    Failure(
+        id="autograd.no_grad_fn",
+        kind=LogClass.CRASHED,
+        what="backward was called on a loss that is connected to no trainable parameter.",
+        signs=(
+            sign("does not require grad", r"element \d+ of (?:tensors|variables) does not require grad"),
+            sign(
+                "does not require grad", r"One of the differentiated Tensors (?:does not require grad|appears to not)"
+            ),
+        ),
+        headline="The loss is connected to no trainable parameter, so backward has nothing to do",
+        why="all parameters on the way to the loss are frozen, or the graph was cut by no_grad, inference_mode, detach,"
+        " .item(), .data or a new torch.tensor(loss)",
+        next=(
+            "check that something is trainable: sum(p.numel() for p in model.parameters() if p.requires_grad) is not 0"
+            " (LoRA: target_modules must match; a loaded adapter needs is_trainable=True)",
+            "check the way from there to the loss: no torch.no_grad() or detach() around it, and print(output.requires_grad,"
+            " output.grad_fn) after each part",
+            "with gradient checkpointing over a frozen model: model.enable_input_require_grads(), or use_reentrant=False",
+        ),
+        check="print(loss.requires_grad, loss.grad_fn) right before backward",
+        examples=(
+            Example(
+                "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+                says=("is_trainable", "enable_input_require_grads"),
+            ),
+        ),
+        knowledge="PyTorch's notes on autograd mechanics",
+    ),
+    Failure(
+        id="autograd.in_place",
+        kind=LogClass.CRASHED,
+        what="A tensor that backward needs was changed in place after the forward pass had saved it.",
+        signs=(
+            sign(
+                "modified by an inplace operation",
+                r"modified by an inplace operation(?:: \[(?P<type>[\w.]+) (?P<shape>\[[\d, ]*\])\]"
+                r"(?:, which is output \d+ of (?P<op>\w+))?)?",
+            ),
+        ),
+        headline=lambda case: (
+            f"A tensor that backward needs was changed in place: {case.given['shape']}"
+            + (f", output of {re.sub('Backward[0-9]*$', '', case.given['op'])}" if case.given["op"] else "")
+            if case.given["shape"]
+            else "A tensor that backward needs was changed in place"
+        ),
+        why="autograd saves some results for backward and compares their version; +=, *=, masked assignment, functions"
+        " that end in _ or have inplace=True, and optimizer.step() before backward change it",
+        next=(
+            "write the operation out of place (a = a + b in place of a += b), or change a .clone(); look for a tensor of"
+            " that shape",
+            "torch.autograd.set_detect_anomaly(True) for one run prints the forward line whose result was changed",
+            Advice(
+                "if two losses share a network, do all backward calls before the first optimizer.step(); in DDP a second"
+                " forward before backward also changes buffers: broadcast_buffers=False",
+                when=lambda case: not case.given["op"] or "AsStrided" in case.given["op"],
+            ),
+        ),
+        check="set_detect_anomaly(True) names the line",
+        examples=(
+            Example(
+                "Variable._execution_engine.run_backward(  # Calls into the C++ engine to run the backward pass\n"
+                "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace"
+                " operation: [torch.cuda.FloatTensor [8, 32, 120]], which is output 0 of TanhBackward0, is at version 1;"
+                " expected version 0 instead. Hint: enable anomaly detection to find the operation that failed to"
+                " compute its gradient, with torch.autograd.set_detect_anomaly(True).",
+                source="yunik1004/SAiD#8",
+                says=("[8, 32, 120]", "Tanh", "a = a + b", "set_detect_anomaly"),
+            ),
+        ),
+        knowledge="PyTorch's notes on autograd: in-place correctness checks",
+    ),
+    Failure(
+        id="autograd.leaf_in_place",
+        kind=LogClass.CRASHED,
+        what="A parameter itself is changed in place while autograd records.",
+        signs=(sign("leaf Variable that requires grad"),),
+        headline="A parameter is changed in place while gradients are recorded{place}",
+        why="a leaf of the graph has no history to record the change in",
+        next=(
+            "change parameters under torch.no_grad() (initialisation, EMA, clipping of weights)",
+            "if it is an input whose gradient is wanted, work on a clone: x = x.clone()",
+        ),
+        check="the innermost frame of your code is the line",
+        examples=(
+            Example(
+                "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place operation.",
+                source="ultralytics/yolov5#1552",
+                says=("no_grad",),
+            ),
+        ),
+        knowledge="PyTorch's notes on autograd mechanics",
+    ),
+    Failure(
+        id="autograd.backward_twice",
+        kind=LogClass.CRASHED,
+        what="backward runs through a part of the graph that an earlier backward has freed.",
+        signs=(sign("Trying to backward through the graph a second time"),),
+        headline="backward ran twice through the same graph: something from an earlier step is still in it",
+        why="the first backward frees what the graph had saved; the second reaches it through a tensor that was computed"
+        " before the loop, or kept from the step before (hidden state, running loss, memory bank)",
+        next=(
+            "detach what is carried over: state = state.detach(), total += loss.item(), buffer.append(x.detach())",
+            "compute inside the loop what depends on parameters, such as a projection or an embedding table",
+            "only if two losses really share one forward pass: add them and call backward once, or retain_graph=True in"
+            " the first",
+        ),
+        check="does it fail in the second step and not in the first? Then something is carried over",
+        rules_out="the first step fails: then two backward calls share one forward pass",
+        examples=(
+            Example(
+                "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors after"
+                " they have already been freed). Saved intermediate values of the graph are freed when you call"
+                " .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a"
+                " second time or if you need to access saved tensors after calling backward.",
+                source="lucidrains/denoising-diffusion-pytorch#109",
+                says=("detach", "inside the loop"),
+            ),
+        ),
+        knowledge="torch.Tensor.backward; lucidrains/denoising-diffusion-pytorch#109",
+    ),
+    Failure(
+        id="autograd.not_scalar",
+        kind=LogClass.CRASHED,
+        what="backward was called on a loss with several elements.",
+        signs=(sign("grad can be implicitly created only for scalar outputs"),),
+        headline="backward was called on a loss that is not a single number{place}",
+        why="a loss with reduction='none', or DataParallel, which returns one loss for each GPU",
+        next=("reduce it first: loss = loss.mean() (DataParallel and reduction='none' alike)",),
+        check="print(loss.shape) before backward",
+        examples=(
+            Example(
+                "RuntimeError: grad can be implicitly created only for scalar outputs",
+                says=("loss.mean()",),
+            ),
+        ),
+        knowledge="torch.Tensor.backward",
+    ),
+    Failure(
+        id="autograd.recompute_differs",
+        kind=LogClass.CRASHED,
+        what="Activation checkpointing computed something else in backward than in the forward pass.",
+        signs=(
+            sign("torch.utils.checkpoint", r"Recomputed values for the following tensors have different metadata"),
+            sign("torch.utils.checkpoint", r"A different number of tensors was saved during the original forward"),
+        ),
+        headline=lambda case: (
+            "Checkpointing recomputed a layer after its parameters had been sharded again (shape [0])"
+            if _has(case, r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)")
+            else "Checkpointing recomputed other tensors in backward than the forward pass had saved"
+        ),
+        why=lambda case: (
+            "ZeRO-3 or FSDP had released the parameters that the recomputation reads"
+            if _has(case, r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)")
+            else "the segment is run again in backward and must do the same: what differs is autocast, a cache (use_cache),"
+            " random routing of experts, or a module that changed its state in between"
+        ),
+        next=(
+            Advice(
+                "use reentrant checkpointing with ZeRO-3: gradient_checkpointing_kwargs={{'use_reentrant': True}}; with"
+                " FSDP apply checkpointing to the wrapped layers, inside of the FSDP unit",
+                when=lambda case: _has(case, r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)"),
+            ),
+            "set model.config.use_cache = False, and run forward and backward under the same autocast",
+            "for mixture of experts, leave the router out of the checkpointed segment; or gradient_checkpointing_kwargs="
+            "{{'use_reentrant': True}}, which does not compare (only if the difference is harmless)",
+        ),
+        check="with torch.utils.checkpoint.set_checkpoint_debug_enabled(True): the two lists of operators are printed",
+        examples=(
+            Example(
+                "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following"
+                " tensors have different metadata than during the forward pass.\n"
+                "tensor at position 5:\n"
+                "saved metadata: {'shape': torch.Size([1, 1, 2048]), 'dtype': torch.bfloat16, 'device':"
+                " device(type='cuda', index=0)}\n"
+                "recomputed metadata: {'shape': torch.Size([0]), 'dtype': torch.bfloat16, 'device': device(type='cuda',"
+                " index=0)}",
+                source="Joluck/RWKV-PEFT#58",
+                says=("shape [0]", "use_reentrant"),
+            ),
+            Example(
+                "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following"
+                " tensors have different metadata than during the forward pass.\n"
+                "tensor at position 16:\n"
+                "saved metadata: {'shape': torch.Size([1, 12, 171, 128]), 'dtype': torch.bfloat16, 'device':"
+                " device(type='cuda', index=0)}\n"
+                "recomputed metadata: {'shape': torch.Size([1, 12, 342, 128]), 'dtype': torch.bfloat16}",
+                source="pytorch/pytorch#155171",
+                says=("use_cache",),
+            ),
+        ),
+        knowledge="torch/utils/checkpoint.py; pytorch/torchtitan#1117",
+    ),
+    Failure(
+        id="autograd.ready_twice",
+        kind=LogClass.CRASHED,
+        what="Two backward passes reached a parameter within one step of DistributedDataParallel.",
+        signs=(sign("Expected to mark a variable ready only once"),),
+        headline="DDP: a parameter got its gradient twice in one step",
+        why="DDP expects one gradient for each parameter and step; reentrant checkpointing of a part that is used twice,"
+        " or a parameter that is used outside of the wrapped forward(), delivers two",
+        next=(
+            "with gradient checkpointing: gradient_checkpointing_kwargs={{'use_reentrant': False}} (checkpoint(...,"
+            " use_reentrant=False))",
+            "else use the parameters only within the wrapped forward(), or pass static_graph=True to"
+            " DistributedDataParallel if all steps have the same graph",
+            "or ZeRO-2 or FSDP in place of DDP",
+        ),
+        check="without gradient checkpointing the error is gone",
+        rules_out="find_unused_parameters=True cures it: this is the opposite error",
+        examples=(
+            Example(
+                "[rank3]: RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the"
+                " following reasons: 1) Use of a module parameter outside the `forward` function. Please make sure model"
+                " parameters are not shared across multiple concurrent forward-backward passes. or try to use"
+                " _set_static_graph() as a workaround if this module graph does not change during training loop.2)"
+                " Reused parameters in multiple reentrant backward passes.",
+                source="modelscope/ms-swift#3171",
+                says=("use_reentrant", "static_graph"),
+            ),
+        ),
+        knowledge="DistributedDataParallel's documentation; torch/csrc/distributed/c10d/reducer.cpp",
+    ),
+    Failure(
+        id="autograd.reduced_twice",
+        kind=LogClass.CRASHED,
+        what="ZeRO got two gradients for one parameter in a step.",
+        signs=(sign("has already been reduced", r"[Tt]he parameter (?P<parameter>\S+) has already been reduced"),),
+        headline="ZeRO: parameter {parameter} got its gradient twice in one step",
+        why="the hooks of ZeRO expect one gradient for each parameter and backward; reentrant checkpointing, a module that"
+        " is used in two passes, or backward called twice gives two",
+        next=(
+            "gradient_checkpointing_kwargs={{'use_reentrant': False}}",
+            "add the losses and call engine.backward once for each forward; a layer that is used twice must be in one"
+            " graph",
+            "or ZeRO stage 0 or 1, which reduces after backward",
+        ),
+        check="without gradient checkpointing the error is gone",
+        examples=(
+            Example(
+                "AssertionError: The parameter 323 has already been reduced. Gradient computed twice for this partition."
+                " Multiple gradient reduction is currently not supported",
+                source="modelscope/ms-swift#3128",
+                says=("parameter 323", "use_reentrant"),
+            ),
+        ),
+        knowledge="DeepSpeed's runtime/zero/stage_1_and_2.py",
+    ),
+    Failure(
+        id="autograd.graph_changed",
+        kind=LogClass.CRASHED,
+        what="DistributedDataParallel was told that the graph is static, and it is not.",
+        signs=(sign("training graph has changed", r"Your training graph has changed in this iteration"),),
+        headline="DDP runs with static_graph=True, and the graph changed between steps",
+        why="static_graph records in the first step which parameters take part, and expects the same in each step",
+        next=(
+            "leave out static_graph=True (or _set_static_graph()), and use find_unused_parameters=True if some parameters"
+            " take no part in some steps",
+            "with gradient checkpointing use use_reentrant=False, which does not need a static graph",
+        ),
+        check="without static_graph the error is gone",
+        examples=(
+            Example(
+                "RuntimeError: Your training graph has changed in this iteration, e.g., one parameter is unused in first"
+                " iteration, but then got used in the second iteration. this is not compatible with static_graph set to"
+                " True.",
+                says=("find_unused_parameters",),
+            ),
+        ),
+        knowledge="DistributedDataParallel's documentation",
+    ),
+    Failure(
+        id="autograd.mixed_dtensor",
+        kind=LogClass.CRASHED,
+        what="An operation got a DTensor and a plain tensor.",
+        signs=(sign("mixed torch.Tensor and DTensor", r"(?:(?P<op>[\w.]+): )?got mixed torch\.Tensor and DTensor"),),
+        headline=lambda case: (
+            f"{case.given['op'] or 'An operation'} got a DTensor (sharded) and a plain tensor{place(case.lead)}"
+        ),
+        why=lambda case: (
+            "the optimizer keeps a state or a factor as a plain tensor, while the parameters are DTensors"
+            if case.called(r"optim\w*\.py|:step$") or _has(case, "_foreach")
+            else "parameters of FSDP2 and tensor parallelism are DTensors; here one operand was created outside of them,"
+            " or the layer was resharded before it is recomputed"
+        ),
+        next=(
+            Advice(
+                "update the optimizer, or choose one that makes its state by torch.zeros_like(parameter); without"
+                " momentum or with foreach=False the failing operation may not be used",
+                when=lambda case: case.called(r"optim\w*\.py|:step$") or _has(case, "_foreach"),
+            ),
+            Advice(
+                "in backward with activation checkpointing: reshard_after_forward=False, one forward for each backward,"
+                " or no checkpointing on these layers; a newer PyTorch fixes the nested case (pytorch/pytorch#171779)",
+                when=lambda case: case.called(r"checkpoint\.py"),
+            ),
+            "call the wrapped module itself, not its parts (hooks of FSDP2 gather the parameters), and make plain tensors"
+            " DTensors: distribute_tensor(x, mesh, [Replicate()]), or parameter.full_tensor()",
+        ),
+        check="print(type(operand)) for both in the line of the innermost frame",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: aten._foreach_add_.List: got mixed torch.Tensor and DTensor, need to convert all"
+                " torch.Tensor to DTensor before calling distributed operators!",
+                source="facebookresearch/optimizers#79",
+                says=("aten._foreach_add_.List", "optimizer"),
+            ),
+        ),
+        knowledge="torch.distributed.tensor's dispatcher; pytorch/pytorch#153354",
+    ),
+    Failure(
+        id="autograd.sharded_parameter",
+        kind=LogClass.CRASHED,
+        what="A parameter that ZeRO-3 or FSDP keeps sharded is used outside of its wrapped module.",
+        signs=(
+            sign("must be", r"'weight' must be 2-D"),
+            sign("must match", r"size of tensor a \(0\) must match"),
+            sign("must be a matrix", r"mat2 must be a matrix, got 1-D tensor"),
+        ),
+        headline="A weight is sharded (empty or flat) where it is used: ZeRO-3 or FSDP had not gathered it",
+        why="they gather a parameter only during the forward of the module that they wrapped; a model that was not"
+        " prepared (reference, teacher, text encoder), or a part that is called directly, sees the shard",
+        next=(
+            "call the wrapped model itself, not model.module or a layer of it; for generation use the unwrapping context"
+            " (trl: unwrap_model_for_generation; FSDP: summon_full_params)",
+            "prepare each model that runs: accelerator.prepare(ref_model), or deepspeed.initialize for the reference; or"
+            " load frozen helpers outside of zero3 init (accelerate's zero3_init_context_manager(enable=False))",
+            "ZeRO-3: with deepspeed.zero.GatheredParameters([weight]): around direct uses; start with deepspeed,"
+            " torchrun or accelerate launch, also on one GPU",
+            "or ZeRO-2, which keeps the parameters whole, if they fit",
+        ),
+        check="print(model.get_input_embeddings().weight.shape): torch.Size([0]) under ZeRO-3",
+        rules_out="neither ZeRO-3 nor FSDP is used",
+        examples=(
+            Example(
+                "    return torch.embedding(weight, input, padding_idx, scale_grad_by_freq, sparse)\n"
+                "RuntimeError: 'weight' must be 2-D",
+                source="huggingface/transformers#22705",
+                says=("ZeRO-3", "GatheredParameters"),
+            ),
+        ),
+        knowledge="DeepSpeed's documentation of ZeRO-3; arcee-ai/DistillKit#3",
+    ),
+    Failure(
+        id="autograd.fsdp_mixed_dtypes",
+        kind=LogClass.CRASHED,
+        what="One FSDP unit has parameters of different dtypes.",
+        signs=(
+            sign(
+                "Must flatten tensors with",
+                r"Must flatten tensors with (?:the same|uniform) dtype but got (?P<first>[\w.]+) and (?P<second>[\w.]+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"One FSDP unit has parameters of two dtypes: {_dtype(case, 'first')} and {_dtype(case, 'second')}"
+        ),
+        why="FSDP1 puts all parameters of a unit into one flat tensor, which has one dtype; LoRA weights, norms or a"
+        " quantised base are often in another",
+        next=(
+            "bring all to one dtype before wrapping: model.to(torch.bfloat16) (LLaMA-Factory: pure_bf16; trl: load with"
+            " the dtype of bf16=True)",
+            "QLoRA: bnb_4bit_quant_storage must be the dtype of the rest (torch.bfloat16)",
+            "or FSDP2 (fsdp_version: 2), which does not flatten",
+        ),
+        check="print({p.dtype for p in model.parameters()}) before wrapping",
+        rules_out="fsdp_use_orig_params cures it: it does not",
+        examples=(
+            Example(
+                "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
+                source="hiyouga/LlamaFactory#7993",
+                says=("bfloat16", "quant_storage"),
+            ),
+        ),
+        knowledge="torch/distributed/fsdp/_flat_param.py; hiyouga/LlamaFactory#7993",
+    ),
+    Failure(
+        id="autograd.fsdp_mixed_requires_grad",
+        kind=LogClass.CRASHED,
+        what="One FSDP unit has frozen and trainable parameters.",
+        signs=(sign("uniform", r"(?:uniform|same) `?requires_grad`? when `?use_orig_params=False"),),
+        headline="One FSDP unit has frozen and trainable parameters, with use_orig_params=False",
+        why="they lie in one flat tensor, which is either trained or not",
+        next=(
+            "use_orig_params=True (accelerate: fsdp_use_orig_params: true)",
+            "or wrap frozen and trainable modules in units of their own (peft: fsdp_auto_wrap_policy(model))",
+        ),
+        check="print the names of the trainable parameters of the unit that fails",
+        examples=(
+            Example(
+                "ValueError: Must flatten tensors with uniform requires_grad when use_orig_params=False",
+                says=("use_orig_params=True",),
+            ),
+        ),
+        knowledge="torch/distributed/fsdp/_flat_param.py",
+    ),
+    Failure(
+        id="autograd.weights_on_cpu",
+        kind=LogClass.CRASHED,
+        what="The input is on the GPU and the weights are not, or the reverse.",
+        signs=(
+            sign(
+                "should be the same",
+                r"Input type \((?P<input>torch\.(?:cuda\.)?\w+)\) and weight type \((?P<weight>torch\.(?:cuda\.)?\w+)\)"
+                r" should be the same",
+            ),
+        ),
+        headline=lambda case: (
+            (
+                (
+                    "The model is on the CPU and its input on the GPU"
+                    if "cuda" in case.given["input"]
+                    else "The input is on the CPU and the model on the GPU"
+                )
+                if ("cuda" in case.given["input"]) != ("cuda" in case.given["weight"])
+                else f"Input is {case.given['input']}, weights are {case.given['weight']}"
+            )
+            + place(case.lead)
+        ),
+        why="an operation needs its operands on one device and, without autocast, in one dtype",
+        next=(
+            "model.to(device) before the optimizer is made, and batch.to(device) for each batch; modules in a plain list"
+            " or dict are not moved with the model: use nn.ModuleList, nn.ModuleDict, register_buffer",
+            Advice(_AUTOCAST, when=lambda case: ("cuda" in case.given["input"]) == ("cuda" in case.given["weight"])),
+        ),
+        check="print(next(model.parameters()).device, x.device)",
+        examples=(
+            Example(
+                "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+                source="yuanyuanli85/Fast_Human_Pose_Estimation_Pytorch#7",
+                says=("model is on the CPU", "nn.ModuleList"),
+            ),
+        ),
+        knowledge="torch.nn.Module.to",
+    ),
+    Failure(
+        id="autograd.mixed_dtypes",
+        kind=LogClass.CRASHED,
+        what="One operation got operands of different dtypes.",
+        signs=(
+            sign("expected scalar type", r"expected scalar type (?P<first>\w+) but found (?P<second>\w+)"),
+            sign(
+                "to have the same dtype",
+                r"expected \w+ and \w+ to have the same dtype, but got: (?P<first>[\w:]+) != (?P<second>[\w:]+)",
+            ),
+            sign("must have the same dtype", r"must have the same dtype, but got (?P<first>\w+) and (?P<second>\w+)"),
+            sign(
+                "should be the same",
+                r"Input type \((?P<first>[\w:]+)\) and bias type \((?P<second>[\w:]+)\) should be the same",
+            ),
+            sign(
+                "destination dtypes match",
+                r"Index put requires the source and destination dtypes match, got (?P<first>\w+) for the destination"
+                r" and (?P<second>\w+) for the source",
+            ),
+            sign("expected dtype", r"expected dtype (?P<first>\w+) for `?\w+`? but got dtype (?P<second>\w+)"),
+        ),
+        headline=_mixed_dtypes,
+        why=lambda case: (
+            "the labels or indices have the wrong integer type"
+            if "int" in _dtype(case, "first") or "int" in _dtype(case, "second")
+            else "model and inputs (or a part, such as LoRA weights, a head or a norm) were cast differently, and no"
+            " autocast brings them together here"
+        ),
+        next=(
+            Advice(
+                "evaluation or generation runs outside of autocast: put torch.autocast around it too (Trainer:"
+                " bf16_full_eval or fp16_full_eval), or use one dtype for the whole model",
+                when=_in_evaluation,
+            ),
+            Advice(
+                "cast them: labels.long() for class indices, labels.float() for BCE and regression",
+                when=lambda case: "int" in _dtype(case, "first") or "int" in _dtype(case, "second"),
+            ),
+            Advice(
+                _AUTOCAST,
+                when=lambda case: "int" not in _dtype(case, "first") and "int" not in _dtype(case, "second"),
+            ),
+            Advice(
+                "or load everything in one dtype: torch_dtype=torch.bfloat16 together with bf16=True; a LoRA over a 4-bit"
+                " model: bnb_4bit_compute_dtype the same",
+                when=lambda case: "int" not in _dtype(case, "first") and "int" not in _dtype(case, "second"),
+            ),
+        ),
+        check="print({n: p.dtype for n, p in model.named_parameters()}) and the dtype of the input in that line",
+        examples=(
+            Example(
+                "RuntimeError: expected scalar type Half but found Float",
+                source="hiyouga/ChatGLM-Efficient-Tuning#261",
+                says=("float16 and float32", "autocast", "evaluation"),
+            ),
+            Example(
+                "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16",
+                source="hiyouga/LlamaFactory#3991",
+                says=("float32 and bfloat16", "bnb_4bit_compute_dtype"),
+            ),
+            Example(
+                "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16",
+                source="hpcaitech/ColossalAI#6169",
+                says=("float32 and bfloat16",),
+            ),
+            Example("RuntimeError: expected scalar type Long but found Int", says=("labels.long()",)),
+        ),
+        knowledge="PyTorch's page on automatic mixed precision; hiyouga/LlamaFactory#3991",
+    ),
+    Failure(
+        id="autograd.two_devices",
+        kind=LogClass.CRASHED,
+        what="One operation got tensors on different devices.",
+        signs=(
+            sign(
+                "found at least two devices",
+                r"found at least two devices, (?P<first>[\w:]+\w) and (?P<second>[\w:]+\w)",
+            ),
+            sign(
+                "to be on the same device",
+                r"[Ee]xpected all tensors to be on the same device, but got \w+ is on (?P<first>[\w:]+), different from"
+                r" other tensors on (?P<second>[\w:]+)",
+            ),
+        ),
+        headline=_devices,
+        why="a part of the model or a tensor that was made on the way stands elsewhere",
+        next=(
+            _for_two_devices,
+            Advice(
+                "if the model is split on purpose (device_map='auto'), its inputs must go to the first device"
+                " (model.device), and each loss or mask that your code makes to the device of the logits",
+                when=lambda case: case.given["first"].partition(":")[0] == case.given["second"].partition(":")[0],
+            ),
+        ),
+        check="print(x.device, weight.device) in the innermost line of the traceback",
+        rules_out="a fault of a GPU or of NCCL",
+        examples=(
+            Example(
+                "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:1 and"
+                " cuda:0!",
+                source="magic-research/bubogpt#11",
+                says=("CUDA_VISIBLE_DEVICES", "cuda:1 and cuda:0"),
+            ),
+            Example(
+                "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and"
+                " cpu! (when checking argument for argument index in method wrapper_CUDA__index_select)",
+                says=("register_buffer",),
+            ),
+        ),
+        knowledge="accelerate's documentation of device_map; torch.nn.Module.register_buffer",
+    ),
+    Failure(
+        id="autograd.empty_scaler",
+        kind=LogClass.CRASHED,
+        what="A GradScaler is stepped although no parameter of the optimizer has a gradient.",
+        signs=(
+            sign("No inf checks were recorded", r"No inf checks were recorded (?:for this optimizer|prior to update)"),
+        ),
+        headline="No parameter of the optimizer got a gradient, so the GradScaler has nothing to check",
+        why="scaler.step finds every .grad empty: the loss is connected to none of the optimizer's parameters, or the"
+        " optimizer holds parameters from before the model was moved or wrapped",
+        next=(
+            "make the optimizer after model.to(device), FSDP or DDP and after freezing: its parameters must be the"
+            " model's",
+            "check that the loss has a way to them: a torch.tensor(loss) or .item() in the loss cuts it; skip the step"
+            " if a batch has no loss",
+            "call scaler.scale(loss).backward() before scaler.step; with accelerate do not call the scaler at all",
+        ),
+        check="print(sum(p.grad is not None for g in optimizer.param_groups for p in g['params'])) after backward",
+        examples=(
+            Example(
+                "AssertionError: No inf checks were recorded for this optimizer.",
+                source="huggingface/accelerate#328",
+                says=("model.to(device)", "accelerate"),
+            ),
+        ),
+        knowledge="torch/amp/grad_scaler.py; huggingface/accelerate#328, open-mmlab/mmsegmentation#3230",
+    ),
+    Failure(
+        id="autograd.unscaled_twice",
+        kind=LogClass.CRASHED,
+        what="unscale_ or step of a GradScaler was called twice before update.",
+        signs=(
+            sign("has already been called", r"(?P<call>unscale_\(\)|step\(\)) has already been called"),
+            sign("is being called after step", r"(?P<call>unscale_\(\)) is being called after step\(\)"),
+        ),
+        headline="GradScaler: {call} was called twice for one optimizer between two updates",
+        why="the gradients may be unscaled only once in a step; clipping by a library (accelerate, Lightning) unscales"
+        " them too, and with gradient accumulation it is often called in each micro-batch",
+        next=(
+            "clip and step only when the gradients are complete (accelerate: inside `if accelerator.sync_gradients:`), and"
+            " call scaler.update() after each scaler.step()",
+            "with several optimizers call unscale_ and step once for each, and update once at the end",
+        ),
+        check="look for a second clip_grad_norm_ or unscale_ in the loop",
+        examples=(
+            Example(
+                "RuntimeError: unscale_() has already been called on this optimizer since the last update().",
+                source="huggingface/transformers#23935",
+                says=("sync_gradients",),
+            ),
+        ),
+        knowledge="PyTorch's examples of automatic mixed precision",
+    ),
+    Failure(
+        id="autograd.matmul_shapes",
+        kind=LogClass.CRASHED,
+        what="A linear layer or a matrix product got operands whose inner sizes differ.",
+        signs=(
+            sign(
+                "shapes cannot be multiplied",
+                r"mat1 and mat2 shapes cannot be multiplied \((?P<a>\d+)x(?P<b>\d+) and (?P<c>\d+)x(?P<d>\d+)\)",
+            ),
+        ),
+        headline=_matmul,
+        why=lambda case: (
+            f"the layer was built for {case.given['c']} features and its input has {case.given['b']} in the last"
+            " dimension"
+        ),
+        next=(
+            lambda case: (
+                f"set in_features of the layer in the traceback's line to {case.given['b']}, or see why the input has not"
+                f" {case.given['c']} features: the size of the image or the backbone (after flatten), the hidden size of"
+                " another encoder, or a missing transpose"
+            ),
+            "for weights of a checkpoint, use the encoder and the configuration that they were trained with",
+            Advice(
+                "a 4-bit weight was used as it is stored (n x 1): a module outside of the quantised layers multiplies by"
+                " it directly; exclude it from quantisation or call the layer",
+                when=lambda case: "1" in (case.given["c"], case.given["d"]),
+            ),
+        ),
+        check="print(x.shape) before the layer",
+        rules_out="memory or the GPU",
+        examples=(
+            Example(
+                "RuntimeError: mat1 and mat2 shapes cannot be multiplied (77x2048 and 768x320)",
+                says=("2048 against 768", "in_features"),
+            ),
+        ),
+        knowledge="torch.nn.Linear",
+    ),
+    Failure(
+        id="autograd.channels",
+        kind=LogClass.CRASHED,
+        what="A convolution got an input with another number of channels than it was built for.",
+        signs=(
+            sign(
+                "Given groups",
+                r"Given groups=\d+, weight of size \[[\d, ]+\], expected input\[(?P<shape>[\d, ]+)\] to have"
+                r" (?P<expected>\d+) channels, but got (?P<got>\d+) channels",
+            ),
+        ),
+        headline=_channels,
+        why=lambda case: (
+            (
+                "grey or transparent images among colour images"
+                if {case.given["expected"], case.given["got"]} <= {"1", "3", "4"}
+                else "the input has another layout or comes from another encoder than the layer was built for"
+            )
+            + f"; the input is [{case.given['shape']}]"
+        ),
+        next=(
+            Advice(
+                "convert each image when it is read: Image.open(path).convert('RGB') (or set in_chans of the model)",
+                when=lambda case: {case.given["expected"], case.given["got"]} <= {"1", "3", "4"},
+            ),
+            Advice(
+                "check the order of dimensions: it must be batch, channels, height, width (x.permute(0, 3, 1, 2))",
+                when=lambda case: (
+                    not {case.given["expected"], case.given["got"]} <= {"1", "3", "4"}
+                    or case.given["shape"].endswith(("3", "4", " 1"))
+                ),
+            ),
+            Advice(
+                "or set the layer's in_channels to what the layer before gives",
+                when=lambda case: not {case.given["expected"], case.given["got"]} <= {"1", "3", "4"},
+            ),
+        ),
+        check="print(x.shape) before the first layer, for the batch that fails",
+        examples=(
+            Example(
+                "RuntimeError: Given groups=1, weight of size [64, 3, 7, 7], expected input[8, 1, 224, 224] to have 3"
+                " channels, but got 1 channels instead",
+                says=("expects 3 channels and got 1", "convert('RGB')"),
+            ),
+        ),
+        knowledge="torch.nn.Conv2d",
+    ),
+    Failure(
+        id="autograd.batch_of_one",
+        kind=LogClass.CRASHED,
+        what="BatchNorm in training got a single value for each channel.",
+        signs=(
+            sign(
+                "Expected more than",
+                r"Expected more than 1 value per channel when training, got input size (?P<shape>\S[^\n]{3,60}])",
+            ),
+        ),
+        headline="BatchNorm got a batch of one sample: {shape}",
+        why="in training BatchNorm needs more than one value for each channel; the last batch of an epoch is often one"
+        " sample, or the batch size for each GPU is 1",
+        next=(
+            "drop_last=True in the training DataLoader, or a batch size of 2 or more for each GPU",
+            "call model.eval() if this is evaluation; or use GroupNorm or SyncBatchNorm",
+        ),
+        check="len(dataset) % batch_size is 1",
+        examples=(
+            Example(
+                "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 256, 1,"
+                " 1])",
+                says=("drop_last=True", "[1, 256, 1, 1]"),
+            ),
+        ),
+        knowledge="torch/nn/functional.py, _verify_batch_size",
+    ),
+    Failure(
+        id="autograd.too_long_for_positions",
+        kind=LogClass.CRASHED,
+        what="A sequence is longer than the model's table of positions.",
+        signs=(
+            sign(
+                "must match the size of tensor b",
+                r"size of tensor a \((?P<got>\d+)\) must match the size of tensor b \((?P<limit>512|514|1024|2048|4096)\)"
+                r" at non-singleton dimension 1",
+            ),
+        ),
+        when=lambda case: case.printed(r"Token indices sequence length is longer|bert|position|embeddings"),
+        clues=(sign("Token indices sequence length is longer"),),
+        headline="A sequence of {got} tokens is longer than the model's {limit} positions",
+        why="the table of positions has a fixed size, and the text was not truncated to it",
+        next=(
+            "truncate when tokenizing: tokenizer(text, truncation=True, max_length={limit}) (RoBERTa: 2 less than the"
+            " table), or split long texts into windows",
+            "or use a model for longer texts",
+        ),
+        check="the warning `Token indices sequence length is longer than the specified maximum` stands above",
+        examples=(
+            Example(
+                "Token indices sequence length is longer than the specified maximum sequence length for this model (629 >"
+                " 512). Running this sequence through the model will result in indexing errors\n"
+                "RuntimeError: The size of tensor a (629) must match the size of tensor b (512) at non-singleton"
+                " dimension 1",
+                says=("629", "truncation=True"),
+            ),
+        ),
+        knowledge="the documentation of tokenizers in transformers",
+    ),
+    Failure(
+        id="autograd.sizes_differ",
+        kind=LogClass.CRASHED,
+        what="Two tensors of an element-wise operation have different sizes in one dimension.",
+        signs=(
+            sign(
+                "must match",
+                r"size of tensor a \((?P<a>\d+)\) must match the size of tensor b \((?P<b>\d+)\) at non-singleton"
+                r" dimension (?P<dim>\d+)",
+            ),
+            sign(
+                "must match the existing size",
+                r"expanded size of the tensor \((?P<a>\d+)\) must match the existing size \((?P<b>\d+)\) at non-singleton"
+                r" dimension (?P<dim>\d+)",
+            ),
+            sign(
+                "Sizes of tensors must match except in dimension",
+                r"Sizes of tensors must match except in dimension \d+\. (?:Expected size (?P<a>\d+) but got size"
+                r" (?P<b>\d+)|Got (?P<c>\d+) and (?P<d>\d+) in dimension (?P<dim>\d+))",
+            ),
+        ),
+        headline=lambda case: (
+            f"Tensor sizes differ: {case.given['a'] or case.given['c']} against"
+            f" {case.given['b'] or case.given['d']}"
+            + (f" in dimension {case.given['dim']}" if case.given["dim"] else "")
+            + place(case.lead)
+        ),
+        why="element-wise operations and cat need equal sizes in this dimension (or 1): logits and labels, a mask and the"
+        " scores, skip connections of odd image sizes, or two inputs that were cropped or padded differently",
+        next=(
+            lambda case: (
+                "skip connection or up-sampling: make the image size divisible by the network's stride (pad to a multiple"
+                " of 32)"
+                if abs(int(case.given["a"] or case.given["c"]) - int(case.given["b"] or case.given["d"])) == 1
+                else f"look in the line of the traceback which operand has {case.given['a'] or case.given['c']} and which"
+                f" {case.given['b'] or case.given['d']} there, and pad or cut them to one length where they are made (the"
+                " collate function, the attention mask, the labels)"
+            ),
+            "if only some batches fail, print the shapes of each batch: one sample differs from the rest",
+        ),
+        check="print both shapes before that line",
+        rules_out="memory or the GPU",
+        examples=(
+            Example(
+                "RuntimeError: The size of tensor a (64) must match the size of tensor b (65) at non-singleton dimension"
+                " 3",
+                says=("64 against 65", "multiple of 32"),
+            ),
+            Example(
+                "RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 20 but got size 19 for"
+                " tensor number 1 in the list.",
+                says=("20 against 19", "stride"),
+            ),
+        ),
+        knowledge="PyTorch's notes on broadcasting",
+    ),
+    Failure(
+        id="autograd.batch_of_target",
+        kind=LogClass.CRASHED,
+        what="A loss got predictions and targets for different numbers of samples.",
+        signs=(
+            sign(
+                "to match target batch_size",
+                r"Expected input batch_size \((?P<a>\d+)\) to match target batch_size \((?P<b>\d+)\)",
+            ),
+        ),
+        headline="The loss got {a} predictions and {b} targets",
+        why=lambda case: (
+            "the numbers are multiples of each other: a dimension was flattened into the batch on one side only"
+            if int(case.given["a"]) % max(1, int(case.given["b"])) == 0
+            or int(case.given["b"]) % max(1, int(case.given["a"])) == 0
+            else "predictions and targets were cut, shifted or filtered differently"
+        ),
+        next=(
+            "print(logits.shape, labels.shape) before the loss: cross_entropy takes (N, C) and (N), or (N, C, d) and (N,"
+            " d)",
+            "language models: flatten both (logits.view(-1, vocab), labels.view(-1)) and shift both by one token",
+            "images: the view(-1, features) before the classifier must have the right number of features",
+        ),
+        check="print(logits.shape, labels.shape)",
+        examples=(
+            Example(
+                "ValueError: Expected input batch_size (324) to match target batch_size (4).",
+                says=("324 predictions", "flattened"),
+            ),
+        ),
+        knowledge="torch.nn.CrossEntropyLoss",
+    ),
+    Failure(
+        id="autograd.not_contiguous",
+        kind=LogClass.CRASHED,
+        what="view was called on a tensor whose memory is not in the order that it needs.",
+        signs=(sign("view size is not compatible with input tensor"),),
+        headline="view() on a tensor that is not contiguous{place}",
+        why="after transpose, permute or channels_last the elements lie in another order, and view never copies",
+        next=("use .reshape(...) in place of .view(...), or .contiguous().view(...), in that line",),
+        check="print(x.is_contiguous(), x.stride())",
+        examples=(
+            Example(
+                "RuntimeError: view size is not compatible with input tensor's size and stride (at least one dimension"
+                " spans across two contiguous subspaces). Use .reshape(...) instead.",
+                says=("reshape",),
+            ),
+        ),
+        knowledge="torch.Tensor.view",
+    ),
+    Failure(
+        id="autograd.not_implemented_for_dtype",
+        kind=LogClass.CRASHED,
+        what="An operation has no kernel for a dtype on this device.",
+        signs=(sign("not implemented for", r"\"(?P<op>\w+)\" not implemented for '(?P<dtype>\w+)'"),),
+        headline=lambda case: (
+            f"{case.given['op']} does not exist for {_dtype(case, 'dtype')}"
+            + (" on the CPU" if "cpu" in case.given["op"].lower() or case.given["dtype"] == "Half" else "")
+        ),
+        why=lambda case: (
+            "many operations of the CPU have no float16 kernel: the model runs on the CPU in half precision"
+            if case.given["dtype"] == "Half"
+            else "class indices must be int64"
+            if case.given["dtype"] in {"Int", "Byte", "Char", "Short", "Bool"} or "nll" in case.given["op"]
+            else "this operation was written for other dtypes only"
+        ),
+        next=(
+            Advice(
+                "put the model on the GPU, or load it in float32 or bfloat16 for the CPU (torch_dtype=torch.float32,"
+                " --no_half); if a GPU was meant, torch.cuda.is_available() is probably False",
+                when=lambda case: case.given["dtype"] == "Half",
+            ),
+            Advice(
+                "labels = labels.long() (targets of BCE and regression: .float())",
+                when=lambda case: case.given["dtype"] not in {"Half", "BFloat16"},
+            ),
+            Advice(
+                "cast for this operation: x.float(), or update PyTorch, which adds bfloat16 kernels in each version",
+                when=lambda case: case.given["dtype"] == "BFloat16",
+            ),
+        ),
+        check="print(x.dtype, x.device) in the line of the traceback",
+        examples=(
+            Example(
+                "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
+                says=("float16", "on the CPU", "is_available"),
+            ),
+            Example(
+                "RuntimeError: \"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Int'",
+                says=("labels.long()",),
+            ),
+        ),
+        knowledge="the dispatch macros of ATen",
+    ),
+    Failure(
+        id="autograd.embedding_index",
+        kind=LogClass.CRASHED,
+        what="An index is outside of an embedding or another table that is indexed.",
+        signs=(
+            sign("srcIndex", r"Assertion `srcIndex < srcSelectDimSize` failed"),
+            sign("index out of range in self"),
+            sign("index out of bounds", r"Assertion `[^`\n]{0,80}index out of bounds[^`\n]{0,5}` failed"),
+            sign("vectorized_gather_kernel", r"vectorized_gather_kernel[\s\S]{0,200}?Assertion"),
+            sign("idx_dim", r"Assertion `idx_dim >= 0 && idx_dim < index_size"),
+        ),
+        headline=lambda case: (
+            "An index is outside of the table: a token id beyond the embedding, or a position or label"
+            if _has(case, "srcIndex|out of range in self")
+            else "An index is outside of the tensor that it indexes (device-side assertion)"
+        ),
+        why="token ids must be below the rows of the embedding: special tokens were added without resizing, the tokenizer"
+        " belongs to another model, a sequence is longer than the table of positions, or labels of -100 were embedded;"
+        " CUDA reports it later, at another line",
+        next=(
+            "compare max(input_ids) with model.get_input_embeddings().num_embeddings: after adding tokens call"
+            " model.resize_token_embeddings(len(tokenizer)), and use the model's own tokenizer",
+            "compare the sequence length with config.max_position_embeddings, and check that no -100 or negative id is in"
+            " input_ids",
+            "run one batch on the CPU (or CUDA_LAUNCH_BLOCKING=1): the traceback then shows the true line",
+        ),
+        check="print(input_ids.min(), input_ids.max(), model.get_input_embeddings().num_embeddings)",
+        rules_out="a defect of the GPU; memory",
+        explains=("exceptions.*", "autograd.cublas", "network.*", "collectives.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "indexSelectLargeIndex: block: [654,0,0], thread: [32,0,0] Assertion `srcIndex < srcSelectDimSize`"
+                " failed.\n"
+                "RuntimeError: CUDA error: device-side assert triggered\n"
+                "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
+                " be incorrect.",
+                source="AkariAsai/self-rag#91",
+                says=("embedding", "resize_token_embeddings"),
+            ),
+            Example("IndexError: index out of range in self", says=("max_position_embeddings",)),
+            Example(
+                "../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [10,0,0], thread: [101,0,0] Assertion"
+                ' `index >= -sizes[i] && index < sizes[i] && "index out of bounds"` failed.\n'
+                "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmStridedBatchedExFix`",
+                source="EvolvingLMMs-Lab/Otter#218",
+                says=("device-side", "CUDA_LAUNCH_BLOCKING"),
+            ),
+        ),
+        knowledge="ATen's Indexing.cu and IndexKernel.cu",
+    ),
+    Failure(
+        id="autograd.label_out_of_range",
+        kind=LogClass.CRASHED,
+        what="A class label is outside of the number of classes.",
+        signs=(
+            sign("n_classes", r"Assertion `t >= 0 && t < n_classes` failed"),
+            sign("n_classes", r"Assertion `cur_target >= 0 && cur_target < n_classes` failed"),
+            sign("is out of bounds", r"IndexError: Target (?P<label>-?\d+) is out of bounds"),
+            sign("Class values must be", r"Class values must be (?:non-negative|smaller than num_classes)"),
+        ),
+        headline=lambda case: (
+            f"Label {case.given['label']} is outside of the classes that the model predicts"
+            if case.given.get("label")
+            else "A label is outside of 0 to the number of classes - 1 (assertion in the loss)"
+        ),
+        why="cross entropy reads the probability of the labelled class; the labels begin at 1, have one class more than"
+        " the model, or an ignored value (255, -1) that is not ignore_index",
+        next=(
+            "compare torch.unique(labels) with the last layer: labels must be 0 to num_classes - 1; set num_classes, or"
+            " map the labels",
+            "ignored pixels or tokens: ignore_index=255 (or the value in the masks; transformers use -100); masks saved"
+            " as colour images or resized with interpolation have other values",
+            "run one batch on the CPU to see the value and the line",
+        ),
+        check="print(torch.unique(labels), logits.shape) before the loss",
+        rules_out="a defect of the GPU; memory",
+        explains=("exceptions.*", "autograd.cublas", "collectives.*", "network.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "/pytorch/aten/src/ATen/native/cuda/NLLLoss2d.cu:104: nll_loss2d_forward_kernel: block: [3,0,0], thread:"
+                " [33,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+                "RuntimeError: CUDA error: device-side assert triggered",
+                source="SegmentationBLWX/sssegmentation#47",
+                says=("num_classes", "ignore_index"),
+            ),
+            Example("IndexError: Target 5 is out of bounds.", says=("Label 5",)),
+        ),
+        knowledge="ATen's NLLLoss2d.cu; torch.nn.CrossEntropyLoss",
+    ),
+    Failure(
+        id="autograd.probabilities_outside",
+        kind=LogClass.NONFINITE_LOSS,
+        what="A loss or a sampler got values that are no probabilities, most often NaN.",
+        signs=(
+            sign("input_val", r"Assertion `input_val >= zero && input_val <= one` failed"),
+            sign("probability tensor contains", r"probability tensor contains either `?inf`?, `?nan`? or element"),
+            sign("all elements of input should be between"),
+        ),
+        headline=lambda case: (
+            "Sampling got NaN or infinite probabilities: the logits are broken"
+            if _has(case, "probability tensor")
+            else "BCE got values outside of 0 to 1: NaN, or logits without a sigmoid"
+        ),
+        why=lambda case: (
+            "NaN in the logits comes from float16 overflow, from weights that became NaN in training, or from a wrongly"
+            " loaded model"
+            if _has(case, "probability tensor")
+            else "NaN fails this check too, so weights or inputs may be NaN already; else the output has no sigmoid"
+        ),
+        next=(
+            "look for the first NaN: torch.isfinite(x).all() on the inputs, and on the output of each block by a forward"
+            " hook",
+            Advice(
+                "use BCEWithLogitsLoss on the logits, which is also safe under autocast",
+                when=lambda case: not _has(case, "probability tensor"),
+            ),
+            Advice(
+                "load in bfloat16 in place of float16, and check that the weights were finite when they were saved",
+                when=lambda case: _has(case, "probability tensor"),
+            ),
+        ),
+        check="print(torch.isfinite(logits).all())",
+        explains=("exceptions.*",),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+                source="meta-llama/llama#380",
+                says=("bfloat16", "NaN"),
+            ),
+            Example(
+                "../aten/src/ATen/native/cuda/Loss.cu:94: operator(): block: [0,0,0], thread: [0,0,0] Assertion"
+                " `input_val >= zero && input_val <= one` failed.",
+                says=("BCEWithLogitsLoss",),
+            ),
+        ),
+        knowledge="ATen's Loss.cu and Distributions",
+    ),
+    Failure(
+        id="autograd.cublas_no_memory",
+        kind=LogClass.OOM,
+        what="cuBLAS could not get memory for its handle or workspace.",
+        signs=(
+            sign("CUBLAS_STATUS_ALLOC_FAILED"),
+            sign("CUBLAS_STATUS_NOT_INITIALIZED", r"CUBLAS_STATUS_NOT_INITIALIZED when calling `?cublasCreate"),
+        ),
+        headline="cuBLAS could not start: most often the GPU's memory was full",
+        why="its handle and workspace are allocated at the first matrix product outside of PyTorch's cache, so a full GPU"
+        " shows here and not as an out-of-memory error; an earlier assertion or a wrong CUDA library shows the same",
+        next=(
+            "look at `nvidia-smi` at that moment: end other processes on this GPU, or use one with more free memory",
+            "use a smaller batch or sequence, and leave room: torch.cuda.set_per_process_memory_fraction(0.95)",
+            "if memory is free: run once with CUDA_LAUNCH_BLOCKING=1 (an index out of range before it), and with"
+            " LD_LIBRARY_PATH unset (another cuBLAS)",
+        ),
+        check="print(torch.cuda.mem_get_info()) before the line",
+        examples=(
+            Example(
+                "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+                source="QwenLM/Qwen3#873",
+                says=("memory was full", "nvidia-smi"),
+            ),
+        ),
+        knowledge="ATen's CublasHandlePool.cpp; QwenLM/Qwen3#873",
+    ),
+    Failure(
+        id="autograd.cublas",
+        kind=LogClass.CRASHED,
+        what="A matrix product of cuBLAS failed.",
+        signs=(
+            sign(
+                "CUBLAS_STATUS",
+                r"(?P<status>CUBLAS_STATUS_(?:EXECUTION_FAILED|INVALID_VALUE|NOT_SUPPORTED|INTERNAL_ERROR)) when calling"
+                r" `?(?P<call>\w+)",
+            ),
+        ),
+        headline=lambda case: f"cuBLAS failed in {case.given['call']}: {case.given['status']}",
+        why=lambda case: (
+            "this GPU or cuBLAS has no such product: bfloat16 before Ampere, or sizes that the format does not allow"
+            if "NOT_SUPPORTED" in case.given["status"]
+            else "the arguments do not fit, most often because another libcublas than PyTorch's is loaded, or a shape is"
+            " empty or wrong"
+            if "INVALID_VALUE" in case.given["status"]
+            else "a kernel failed: often an index out of range in an earlier kernel, whose assertion stands above, or an"
+            " older cuBLAS on a new GPU"
+        ),
+        next=(
+            Advice(
+                "run once with LD_LIBRARY_PATH unset, so that PyTorch's own cuBLAS is taken (pip list | grep cublas)",
+                when=lambda case: "INVALID_VALUE" in case.given["status"],
+            ),
+            Advice(
+                "use float16 or float32 on a GPU before Ampere; for FP8, sizes must be multiples of 16",
+                when=lambda case: "NOT_SUPPORTED" in case.given["status"],
+            ),
+            "run once on the CPU, or with CUDA_LAUNCH_BLOCKING=1: a wrong index or shape then shows at its own line",
+            "if the same batch succeeds elsewhere, update PyTorch and its nvidia-cublas package",
+        ),
+        check="look above for a line with `Assertion ... failed`: that is then the cause",
+        examples=(
+            Example(
+                "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb, m,"
+                " n, k, &falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F,"
+                " CUBLAS_GEMM_DFALT_TENSOR_OP)`",
+                source="clovaai/bros#14",
+                says=("cublasGemmEx", "CUDA_LAUNCH_BLOCKING"),
+            ),
+        ),
+        knowledge="cuBLAS' documentation of cublasStatus_t",
+    ),
+    Failure(
+        id="autograd.cudnn_start",
+        kind=LogClass.CRASHED,
+        what="cuDNN could not be initialised.",
+        signs=(sign("CUDNN_STATUS_NOT_INITIALIZED"),),
+        headline="cuDNN could not start: it does not fit the GPU or driver, or the GPU's memory is full",
+        why="cuDNN is set up at the first convolution; a build for an older CUDA than the GPU needs, another libcudnn"
+        " that is found first, and a full GPU all end here",
+        next=(
+            "check that this PyTorch is made for the GPU: torch.cuda.get_arch_list() must have its architecture"
+            " (torch.cuda.get_device_capability()); else install a PyTorch built for a newer CUDA",
+            "run once with LD_LIBRARY_PATH unset, so that PyTorch's own cuDNN is taken",
+            "look at `nvidia-smi` for other processes that fill the GPU; a much smaller batch tells whether it is memory",
+        ),
+        check="torch.backends.cudnn.enabled = False for one run: if it works, the GPU and memory are well and cuDNN is"
+        " the cause",
+        rules_out="the line of the traceback: it is only the first that needs cuDNN",
+        examples=(
+            Example(
+                "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+                source="xiaoyufenfei/Efficient-Segmentation-Networks#27",
+                says=("get_arch_list", "LD_LIBRARY_PATH"),
+            ),
+        ),
+        knowledge="cuDNN's documentation of cudnnStatus_t",
+    ),
+    Failure(
+        id="autograd.cudnn_no_algorithm",
+        kind=LogClass.CRASHED,
+        what="cuDNN found no way to run a convolution.",
+        signs=(
+            sign("Unable to find a valid cuDNN algorithm"),
+            sign(
+                "was unable to find an engine", r"(?:FIND|GET) was unable to find an engine to execute this computation"
+            ),
+            sign("CUDNN_STATUS_NOT_SUPPORTED"),
+            sign("CUDNN_STATUS_EXECUTION_FAILED"),
+        ),
+        headline="cuDNN found no algorithm that runs this convolution: memory, dtype, layout or version",
+        why="each algorithm needs a workspace, a dtype and a layout; on a GPU that is almost full all of them are refused",
+        next=(
+            "look at the GPU's free memory: this message often stands for out of memory, and a smaller batch or image then"
+            " helps",
+            "use float16 or float32 in place of bfloat16 on GPUs before Ampere, and x.contiguous() before the layer",
+            "torch.backends.cudnn.benchmark = False; or another cuDNN: run once with LD_LIBRARY_PATH unset, update PyTorch",
+        ),
+        check="torch.backends.cudnn.enabled = False: an out-of-memory error then shows itself",
+        examples=(
+            Example(
+                "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
+                says=("free memory",),
+            ),
+            Example("RuntimeError: GET was unable to find an engine to execute this computation", says=("dtype",)),
+        ),
+        knowledge="ATen's Conv_v8.cpp",
+    ),
+    Failure(
+        id="autograd.cuda_in_fork",
+        kind=LogClass.CRASHED,
+        what="A forked process uses CUDA, which its parent had initialised.",
+        signs=(sign("Cannot re-initialize CUDA in forked subprocess"),),
+        headline="A forked worker uses CUDA, which the parent process had already initialised",
+        why="CUDA cannot be used in a process that was forked after the parent touched the GPU, such as a DataLoader"
+        " worker",
+        next=(
+            "keep CUDA out of the Dataset, its transforms and the collate function: return CPU tensors, and move the"
+            " batch to the GPU in the loop",
+            "or start the workers anew: DataLoader(multiprocessing_context='spawn'); own processes:"
+            " torch.multiprocessing.set_start_method('spawn') under `if __name__ == '__main__':`, before CUDA is used"
+            " (vLLM: VLLM_WORKER_MULTIPROCESSING_METHOD=spawn; datasets.map: with_rank and spawn)",
+            "or num_workers=0",
+        ),
+        check="the traceback of the worker shows the .cuda() or .to(device) call",
+        examples=(
+            Example(
+                "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must"
+                " use the 'spawn' start method",
+                source="shubham-goel/4D-Humans#59",
+                says=("collate", "spawn"),
+            ),
+        ),
+        knowledge="PyTorch's notes on multiprocessing; traveller59/spconv#408",
+    ),
+    Failure(
+        id="autograd.cpu_tensor_in_nccl",
+        kind=LogClass.CRASHED,
+        what="A collective of NCCL got a tensor of the CPU.",
+        signs=(
+            sign("No backend type associated with device type", r"associated with device type (?P<device>\w+)"),
+            sign("Tensors must be CUDA and dense"),
+        ),
+        headline="A collective got a CPU tensor, and this process group has only NCCL (GPU tensors)",
+        why="the group was made with backend nccl; a tensor, an optimizer state or a parameter that stayed on (or was"
+        " offloaded to) the CPU was passed to it",
+        next=(
+            "move the tensor to torch.cuda.current_device() before the collective",
+            "if CPU tensors are meant (offload, loading a checkpoint): init_process_group('cpu:gloo,cuda:nccl')",
+            "FSDP with a model built on the CPU: pass device_id=torch.cuda.current_device() and sync_module_states=True",
+        ),
+        check="print(tensor.device) in the innermost line of your code",
+        examples=(
+            Example(
+                "RuntimeError: No backend type associated with device type cpu",
+                says=("cpu:gloo,cuda:nccl", "current_device"),
+            ),
+        ),
+        knowledge="torch.distributed.init_process_group",
+    ),
+    Failure(
+        id="autograd.ddp_nothing_to_train",
+        kind=LogClass.CRASHED,
+        what="DistributedDataParallel got a module without trainable parameters.",
+        signs=(
+            sign(
+                "DistributedDataParallel is not needed",
+                r"DistributedDataParallel is not needed when a module doesn't have any parameters",
+            ),
+        ),
+        headline="DDP got a module of which no parameter is trainable",
+        why="DDP only averages gradients, and here there will be none: a frozen teacher, or everything was frozen",
+        next=(
+            "do not wrap frozen helpers (teacher, reference, VAE): move them to the device only, without"
+            " accelerator.prepare or DDP",
+            "if this is the model to train: LoRA or unfreezing was not applied before wrapping",
+        ),
+        check="print(sum(p.requires_grad for p in module.parameters()))",
+        examples=(
+            Example(
+                "RuntimeError: DistributedDataParallel is not needed when a module doesn't have any parameters that"
+                " require a gradient.",
+                says=("teacher", "LoRA"),
+            ),
+        ),
+        knowledge="torch/nn/parallel/distributed.py",
+    ),
+    Failure(
+        id="autograd.ddp_unmoved_module",
+        kind=LogClass.CRASHED,
+        what="DistributedDataParallel got a module that is not on the device that device_ids names.",
+        signs=(
+            sign("arguments only work with single-device", r"module parameters (?P<devices>\{[^}\n]{3,200}\})"),
+            sign(
+                "SyncBatchNorm", r"SyncBatchNorm (?:layers only work with GPU modules|expected input tensor to be on)"
+            ),
+        ),
+        headline="The module was not moved to its GPU before it was wrapped",
+        why=lambda case: (
+            "DDP and SyncBatchNorm work where the parameters are, and these are"
+            + (f" on {re.sub('[{}]', '', case.given['devices'])}" if case.given.get("devices") else " on the CPU")
+        ),
+        next=(
+            "model.to(local_rank) before DistributedDataParallel(model, device_ids=[local_rank]); all parts on one device",
+            "a model that is split over GPUs: leave device_ids out",
+        ),
+        check="print({p.device for p in model.parameters()})",
+        examples=(
+            Example(
+                "ValueError: DistributedDataParallel device_ids and output_device arguments only work with"
+                " single-device/multiple-device GPU modules or CPU modules, but got device_ids [0], output_device 0, and"
+                " module parameters {device(type='cpu')}.",
+                says=("model.to(local_rank)", "cpu"),
+            ),
+        ),
+        knowledge="torch/nn/parallel/distributed.py",
+    ),
+)
