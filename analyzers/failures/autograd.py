@@ -775,8 +775,9 @@ ENTRIES: tuple[Failure, ...] = (
         rules_out="memory or the GPU",
         examples=(
             Example(
-                "RuntimeError: mat1 and mat2 shapes cannot be multiplied (77x2048 and 768x320)",
-                says=("2048 against 768", "in_features"),
+                "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1920x2048 and 4096x512)",
+                source="ekosman/AnomalyDetectionCVPR2018-Pytorch#230",
+                says=("2048 against 4096", "in_features"),
             ),
         ),
         knowledge="torch.nn.Linear",
