@@ -147,7 +147,8 @@ class Group(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """The description of the group, or its name if PyTorch gave no description."""
         # "undefined" is PyTorch's description of a group that was made without one.
-        return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
+        desc = " ".join(self.desc.split())
+        return desc if desc not in ("", "undefined") else f"group {self.name}"
 
 
 class Wait(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from analyzers.hangs.classify.blocks import Parting
 from analyzers.hangs.graph.program_order import Programs
 from analyzers.hangs.graph.wait_graph import OpNode, WaitGraph, build_graph
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Job, Op, Reason
@@ -90,7 +91,9 @@ class HostState:
 
     `step` and `phase` come from the heartbeat; outside of any step or phase they are None and empty. `holds_gil`: the
     process answered no request that needs Python's global lock (GIL). `process` is the reason why the process does not
-    run. `thread_error` is an exception that ended one of its threads; the rank may wait for this thread.
+    run. `thread_error` is an exception that ended one of its threads; the rank may wait for this thread. `child` is a
+    process that the rank has started and that is in the user's code: the rank may wait for it, or for a lock that it
+    holds.
     """
 
     step: int | None = None
@@ -98,6 +101,14 @@ class HostState:
     holds_gil: bool = False
     process: ProcessState | None = None
     thread_error: ThreadError | None = None
+    child: "ChildProcess | None" = None
+
+
+class ChildProcess(NamedTuple):
+    """A process that a rank has started: its process id, and its main thread's stack, innermost frame first."""
+
+    pid: int
+    frames: tuple[Frame, ...]
 
 
 class Process(NamedTuple):
@@ -125,7 +136,8 @@ class Cause:
     sizes that differ: for an all_to_all the total numbers of elements sent and received; for a rank that gloo aborted
     the bytes received and expected. Of the process group's `members` (a number), `completed` have completed the
     operation. `end` is how the culprit's process ended, `host` whether and where it still runs. `node` is the culprit's
-    node if it was lost, `process` the process of the first culprit.
+    node if it was lost, `process` the process of the first culprit, and `parting` the `if` or loop at which the
+    culprits parted from the other ranks, if it is known.
     """
 
     culprit: Culprit
@@ -140,6 +152,7 @@ class Cause:
     host: HostState = HostState()
     node: LostNode | None = None
     process: Process = UNKNOWN_PROCESS
+    parting: Parting | None = None
 
     @property
     def kind(self) -> HangClass:

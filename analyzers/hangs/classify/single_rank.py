@@ -8,15 +8,16 @@ from itertools import pairwise
 
 import msgspec
 
-from analyzers.hangs.classify.cause import Cause, HangContext, HostState, make_cause, ranks_in_op
+from analyzers.hangs.classify.cause import Cause, ChildProcess, HangContext, HostState, make_cause, ranks_in_op
 from analyzers.hangs.classify.differing_programs import blame_deviation, blame_divergence
 from analyzers.hangs.graph.divergence import find_divergence
 from analyzers.hangs.graph.wait_graph import OpNode, find_first_missed
-from analyzers.hangs.model import HangClass, Job, Op, Reason, user_frame
+from analyzers.hangs.model import HangClass, Job, Op, Reason, is_library, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.p2p import in_message
 from analyzers.hangs.reading.side_files import DONE_PHASE, NO_GROUP_PHASE, SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
+from analyzers.hangs.reading.thread_stacks import read_children
 from analyzers.node_health import DEAD, SILENT
 
 _RANKS_SAMPLED = 64
@@ -236,8 +237,9 @@ def _has_closed_group(context: HangContext, rank: int) -> bool:
 def _read_host_state(side: SideFiles, rank: int) -> HostState:
     """Return the state of a rank's process, from its heartbeat, its answers to requests and the operating system."""
     answer, thread_error = side.answer(rank), side.last_words.thread_errors.get(rank)
+    child = _find_busy_child(side, rank)
     if answer is None:
-        return HostState(thread_error=thread_error)
+        return HostState(thread_error=thread_error, child=child)
     beat = answer.heartbeat
     in_phase = beat if beat and beat.step and beat.phase not in NO_PHASES else None
     return HostState(
@@ -246,7 +248,16 @@ def _read_host_state(side: SideFiles, rank: int) -> HostState:
         holds_gil=_holds_gil(side, rank),
         process=_read_process_state(answer),
         thread_error=thread_error,
+        child=child,
     )
+
+
+def _find_busy_child(side: SideFiles, rank: int) -> ChildProcess | None:
+    """Return the first child process of a rank that is in the user's code, and so does not just wait for work."""
+    path = side.child_files.get(rank)
+    children = read_children(path) if path else []
+    busy = (child for child in children if not all(map(is_library, child.stack)))
+    return next((ChildProcess(child.pid, tuple(child.stack)) for child in busy), None)
 
 
 def _read_process_state(answer: Answer) -> ProcessState | None:

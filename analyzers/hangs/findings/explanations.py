@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from analyzers.hangs.classify.blocks import Parting
 from analyzers.hangs.classify.cause import Cause, HostState
 from analyzers.hangs.findings.titles import both_sides, called_elsewhere, has_other_operation, message_halves
 from analyzers.hangs.findings.wording import (
     choose_pronoun,
+    format_block,
     format_ending,
     format_exception,
     is_host_memory,
@@ -45,12 +47,21 @@ _PROCESS_STATES = {
 def why(cause: Cause) -> str:
     """Return why the culprit stops the other ranks, with the evidence that is not in the finding's title."""
     text = mechanism(cause)
+    if cause.parting:
+        text = f"{text}. {capitalised(_parting(cause.parting))}"
     evidence = _further_evidence(cause)
     if not evidence:
         return text
     named = cause.kind is HangClass.MISMATCH and cause.reason not in (Reason.TIE, Reason.ABORTED)
     because = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')} named as the cause because {evidence}"
     return f"{text}. {capitalised(because if named else evidence)}"
+
+
+def _parting(parting: Parting) -> str:
+    """Return at which block of the source ranks parted, as a clause."""
+    inside, outside = parting.inside, parting.outside
+    there = f"{rank_names(inside)} {agree(inside, 'is', 'are')} in {format_block(parting.block)}"
+    return f"{there}, {rank_names(outside)} {agree(outside, 'is', 'are')} not"
 
 
 DEBUG_SERVER = "this server runs as long as the process does, so a refused connection means that the process has ended"

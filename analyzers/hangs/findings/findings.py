@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from analyzers.hangs.classify.cause import UNKNOWN_PROCESS, Cause, HangContext, Process
+from analyzers.hangs.classify.parting import find_parting
 from analyzers.hangs.findings.evidence import evidence
 from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
@@ -24,7 +25,8 @@ def make_culprit(cause: Cause) -> Culprit:
 
 def make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding on a cause; its id is `hang.` followed by the cause's class."""
-    cause = replace(cause, process=process_of(context.side, cause.ranks[0]))
+    process, parting = process_of(context.side, cause.ranks[0]), find_parting(context.side, cause)
+    cause = replace(cause, process=process, parting=parting)
     return Finding(
         id=f"hang.{cause.kind}",
         severity=_severity_of(context, cause),

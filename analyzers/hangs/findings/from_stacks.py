@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from analyzers.hangs.classify.cause import Process
+from analyzers.hangs.classify.cause import ChildProcess, Process
 from analyzers.hangs.classify.from_stacks import Activity, Place, StackCause
 from analyzers.hangs.findings.wording import format_function, format_line
 from analyzers.hangs.model import Culprit, Frame, HangClass, user_frame
@@ -37,6 +37,20 @@ WAITS = (
         r"torch/utils/data/dataloader\.py",
         ".*",
         "find the data-loader worker that gives {code} no batch; with num_workers=0 the rank itself shows the line",
+        _CHILDREN,
+    ),
+    _library_wait(
+        r"multiprocessing/pool\.py",
+        ".*",
+        "find out what the workers of the pool do for which {code} waits. Where all of them are idle, one was killed"
+        " with its task, for which multiprocessing.Pool waits for ever; concurrent.futures.ProcessPoolExecutor raises"
+        " BrokenProcessPool then",
+        _CHILDREN,
+    ),
+    _library_wait(
+        r"multiprocessing/synchronize\.py",
+        ".*",
+        "find the process that holds the lock, or should set the event, for which {code} waits",
         _CHILDREN,
     ),
     _library_wait(
@@ -104,10 +118,11 @@ def on_host(process: Process) -> str:
     return "" if process.pid else " on its host"
 
 
-def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> str:
+def for_stuck_code(frames: list[Frame], process: Process, number: int = 1, child: ChildProcess | None = None) -> str:
     """Return what to look at if ranks do not return from their own code; `frames` has the innermost frame first.
 
-    `number` is how many ranks are stuck there; `process` is the process of the first of them.
+    `number` is how many ranks are stuck there; `process` is the process of the first of them, and `child` a process
+    that it has started and that does not return from the user's code either.
     """
     line = user_frame(frames)
     # Native frames, which have no line in a Python file, say less than the Python code that called them.
@@ -116,11 +131,14 @@ def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> st
     known = (wait for call in reversed(calls) for wait in WAITS if matches(wait, call))
     wait = min(known, key=WAITS.index, default=None)
     there, first = (" of the first of these ranks", "of the first of these ranks") if number > 1 else ("", "there")
+    its = f"child process {child.pid} {{}} {format_function(list(child.frames))}" if child else ""
+    if its and wait and wait.options:
+        return f"find out why {its.format('does not return from')}: {code} waits for it, or for a lock that it holds"
     if wait:
         shows = "shows its stacks and those of its processes" if wait.options else "shows all its threads"
         return f"{wait.advice.format(code=code)}; while it hangs, {py_spy(process, wait.options)} {shows}{there}"
     called = f"what {calls[-1].name} ({format_line(calls[-1])}) waits for in {code}" if calls else ""
-    where = called or _in_own_code(line, code)
+    where = called or _in_own_code(line, code) + (f" (its {its.format('is in')})" if its else "")
     return f"find out {where}; while it hangs, {py_spy(process, '--locals')} shows the variables {first}"
 
 

@@ -1,12 +1,14 @@
 """Write the next thing to try: an imperative sentence with the line, command or setting to look at."""
 
+import re
 import signal
 from collections.abc import Callable
 
+from analyzers.hangs.classify.blocks import BlockKind, Parting
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.from_stacks import for_stuck_code, on_host, py_spy
 from analyzers.hangs.findings.titles import called_elsewhere, has_other_operation
-from analyzers.hangs.findings.wording import format_line, is_host_memory, size_rule
+from analyzers.hangs.findings.wording import format_block, format_line, is_host_memory, one_line, size_rule
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState
@@ -20,6 +22,10 @@ _SEE_MEMORY = (
 )
 _DEVICE_RECORDER = "torch.cuda.memory._record_memory_history()"
 _HOST_RECORDER = "`workbench.recorders.MemoryRecorder`: PyTorch records none of a CPU"
+_ADVICE = re.compile(
+    r"\b[Pp]lease (?:do )?((?:use|set|call|pass|specify|install|increase|upgrade)\b.{8,240}?)(?=\.(?:\s|$)|$)"
+)
+"""Matches what the message of an exception itself advises, as far as the end of its sentence."""
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
@@ -39,8 +45,34 @@ def next_step(cause: Cause) -> str:
             "call dist.destroy_process_group() as the last thing on every rank; if a rank is still aborted, end it with"
             " sys.stdout.flush() and os._exit(0)"
         )
+    if cause.parting:
+        return _for_parting(cause, cause.parting)
     step = NEXT[cause.kind]
     return step if isinstance(step, str) else step(cause)
+
+
+_CURES = {
+    BlockKind.HANDLER: "let all ranks do the same after an error: {block} goes on where the other ranks had none",
+    BlockKind.BRANCH: "let {block} decide alike on every rank, for example by an all_reduce of its condition, or move"
+    " the collective out of it",
+    BlockKind.NAMES: "let {block} go through the same names in the same order on every rank",
+    BlockKind.BATCHES: "give every rank as many rounds of {block}: drop_last=True and a DistributedSampler for the"
+    " data, or `with Join([model]):` around the loop",
+    BlockKind.COUNTED: "find the `if`, `continue` or `break` in {block} by which {ranks} left its collective out",
+    BlockKind.LOOP: "let {block} run equally often on every rank",
+}
+"""{kind of the block at which ranks parted: what to do}."""
+
+
+def _for_parting(cause: Cause, parting: Parting) -> str:
+    """Return what to do about the `if` or loop at which the culprits parted from the other ranks."""
+    block = format_block(parting.block)
+    if parting.block.kind is not BlockKind.RANK:
+        return _CURES[parting.block.kind].format(block=block, ranks=rank_names(cause.ranks))
+    side = cause.issued if cause.issued and parting.inside == cause.issued.ranks else cause.expected
+    line = format_line(side.line if side else user_frame(cause.culprit.frames))
+    what = f"the collective at {line}" if line else "the collective"
+    return f"move {what} out of {block}: every rank of the group must call it"
 
 
 def _for_stuck(cause: Cause) -> str:
@@ -64,7 +96,7 @@ def _for_stuck(cause: Cause) -> str:
             f"look at the C function that {line} calls: it does not return and holds the GIL; while it hangs,"
             f" {py_spy(cause.process, '--native')} names it"
         )
-    return for_stuck_code(cause.culprit.frames, cause.process, len(cause.ranks))
+    return for_stuck_code(cause.culprit.frames, cause.process, len(cause.ranks), cause.host.child)
 
 
 def _for_other_groups(cause: Cause) -> str:
@@ -127,6 +159,8 @@ def _for_exception(cause: Cause) -> str:
         return f"{exit_file.hint}{_only_wait(cause)}"
     line = format_line(user_frame(cause.culprit.frames))
     where = f" at {line}" if line else ""
+    if exit_file and (advice := _ADVICE.search(one_line(exit_file.message))):
+        return f"{advice[1]} (so says the {cause.culprit.error}{where}){_only_wait(cause)}"
     if cause.culprit.error == "SystemExit":
         return f"find out why the program calls sys.exit(){where}{_only_wait(cause)}"
     return f"fix the {cause.culprit.error} raised{where}{_only_wait(cause)}"

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from analyzers.hangs.classify.blocks import Block
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.single_rank import NO_PHASES
 from analyzers.hangs.graph.divergence import Location
 from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
-from analyzers.hangs.reading.exits import Ending, RankEnd
+from analyzers.hangs.reading.exits import COLOURS, Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.log_signs import first_error
 from analyzers.words import agree, exit_reason, numbered, process_group, rank_names, source_line
@@ -84,6 +85,12 @@ def size_rule(cause: Cause) -> str:
     return f"the {large} must have {how_often} as many elements as the {small}"
 
 
+def format_block(block: Block) -> str:
+    """Return a block of the user's source by its header and line: `if rank == 0` (train.py:40)."""
+    header = one_line(block.header).rstrip(":").replace("`", "'")
+    return f"`{header}` ({source_line(block.filename, block.line)})"
+
+
 def append_line(text: str, line: Frame | None) -> str:
     """Return a text followed by its source line in parentheses; only the text if no line is known."""
     return f"{text} ({format_line(line)})" if line else text
@@ -105,10 +112,15 @@ def list_waiting(sides: Sequence[RanksInOp]) -> str:
 
 def format_exception(end: ExitFile) -> str:
     """Return an exception and its line: `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
-    own = first_error(end.message) or (f"{end.error}: {end.message}" if end.message.strip() else end.error)
+    own = one_line(first_error(end.message) or (f"{end.error}: {end.message}" if end.message.strip() else end.error))
     text = "out of memory" if end.out_of_memory else own[:_EXCEPTION_LENGTH]
     where = format_function(end.traceback)
     return f"{text} in {where}" if where else text
+
+
+def one_line(text: str) -> str:
+    """Return a text of an artefact as part of a sentence: without colours, and with a blank for each line end."""
+    return " ".join(COLOURS.sub("", text).split())
 
 
 def format_ending(end: RankEnd) -> str:

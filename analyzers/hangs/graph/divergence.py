@@ -342,6 +342,9 @@ def _has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
     later = [s for s in mine if s >= seq and s + 1 in theirs]
     if later:
         return all(key_of(job, mine[s])[:2] == key_of(job, theirs[s + 1])[:2] for s in later)
+    # A rank in a loop of equal operations may as well have gone round once more.
+    if all(n in mine and key_of(job, mine[n]) == key_of(job, mine[seq]) for n in (seq - 1, seq - 2)):
+        return False
     following = _expected_next(job, seq + 1, theirs) if seq in theirs else None
     return following is not None and following[:2] == key_of(job, mine[seq])[:2]
 

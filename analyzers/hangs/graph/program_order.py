@@ -132,6 +132,10 @@ class Programs:
         if kind is HangClass.ORDER_CYCLE and issued.group == planned.group:
             # Within one group the two meet under one number, as operations that differ.
             kind = HangClass.MISMATCH
+        is_in_loop = len(set(mine[max(0, first.mine - 2) :])) == 1 and len(mine) == first.mine + 1 > 2
+        if kind is HangClass.SKIPPED and is_in_loop:
+            # A rank in a loop of equal operations may as well have gone round once more.
+            kind = HangClass.MISMATCH
         return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:

@@ -362,7 +362,8 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
         Round(number, first.asked_ns, {rank: answer for part in parts if part for rank, answer in part.ranks.items()})
         for number, parts in enumerate(same_round, 1)
     ]
-    return msgspec.structs.replace(first, rounds=rounds)
+    blocks = {name: lines for c in reversed(collections) for name, lines in c.blocks.items()}
+    return msgspec.structs.replace(first, rounds=rounds, blocks=blocks)
 
 
 def _by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:

@@ -117,7 +117,8 @@ class Collection(msgspec.Struct):
 
     `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is how many times the job had been restarted; None if
     the recorder did not write it. `stalled_s` is the number of seconds without progress of the job, `timeout_s` the
-    timeout of collectives in seconds.
+    timeout of collectives in seconds. `blocks` has the source code around the lines at which ranks are: {source file:
+    {line: (line, header) of each `if`, loop or handler around it, innermost first}}.
     """
 
     reason: str = ""
@@ -127,6 +128,7 @@ class Collection(msgspec.Struct):
     stalled_s: float | None = None
     timeout_s: float | None = None
     rounds: list[Round] = []
+    blocks: dict[str, dict[str, list[tuple[int, str]]]] = {}
 
 
 class ExitFile(msgspec.Struct):

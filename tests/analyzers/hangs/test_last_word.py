@@ -635,3 +635,24 @@ def test_the_lines_of_both_collectives_are_named_where_the_one_that_gloo_aborted
         " (me/train.py:30)"
     )
     assert report.findings[0].next.startswith("Compare me/train.py:24 with me/train.py:30")
+
+
+UNSAFE = """Weights only load failed. There are two options, \x1b[1mdo those steps only if you trust the source\x1b[0m.
+\t(1) ...
+\tUnsupported global: GLOBAL __main__.Config. Please use `torch.serialization.add_safe_globals([Config])` to allowlist
+this global if you trust this class/function.
+
+Check the documentation of torch.load."""
+
+
+def test_what_an_error_advises_is_the_next_step_and_its_text_is_one_line(folder):
+    side_files(folder, 2)
+    gave_up(folder, 1, SECOND, UNSAFE)
+    report = folder.report()
+    sentences = [report.verdict.sentence, *(t for f in report.findings for t in (f.title, f.why, f.next))]
+    assert not [text for text in sentences if "\n" in text or "\x1b" in text]
+    assert "RuntimeError: Weights only load failed. There are two options, do those steps" in report.verdict.sentence
+    assert report.findings[0].next.startswith(
+        "Use `torch.serialization.add_safe_globals([Config])` to allowlist this global if you trust this class/function"
+        " (so says the RuntimeError at me/train.py:30)"
+    )

@@ -159,3 +159,22 @@ def test_a_tie_is_broken_by_what_the_line_issues_in_other_groups(folder, recorde
         dumps[rank] = recorder.dump([recorder.entry((name, "tp"), seq, size=size, line=7, done=rank > 1)], groups)
     report = folder.write(dumps).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])
+
+
+@pytest.mark.parametrize(("before", "kind"), [(2, "mismatch"), (1, "skipped")])
+def test_one_round_more_of_a_loop_is_no_skipped_operation(folder, recorder, before, kind):
+    """Each step reduces some metrics and ends in a barrier; rank 2 has one metric more than the others."""
+    group = ("0", "default_pg")
+    steps = [*(["all_reduce", "barrier"] * 3), *["all_reduce"] * before]
+
+    def content(last):
+        calls = [*steps, last]
+        entries = [
+            recorder.entry(group, seq, op=op, line=len(op), backend="gloo", done=seq < len(calls))
+            for seq, op in enumerate(calls, 1)
+        ]
+        return recorder.dump(entries, {})
+
+    dumps = {rank: content("all_reduce" if rank == 2 else "barrier") for rank in range(3)}
+    verdict = folder.write(dumps).report().verdict
+    assert (verdict.kind, verdict.ranks) == (kind, [2])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.hang.dump_round import take_round
+from workbench.recorders.hang.enclosing_blocks import enclosing_blocks
 from workbench.recorders.hang.node_health import save_in_background
 from workbench.recorders.hang.rank_process import RankProcess, is_running, read_side_file
 from workbench.recorders.own_files import note, remove_file
@@ -141,16 +142,25 @@ class Collector:
         claim = {"reason": cause.reason, "detail": cause.detail, "asked_ns": asked_ns, "elsewhere": cause.elsewhere}
         write_json(set_folder / ".claimed", claim)
         rounds = [take_round(self.workers, set_folder, 1, send_signals=not cause.job_continues)]
-        write_json(set_folder / "collection.json", _collection_document(cause, asked_ns, rounds, self.plan.attempt))
+        self._write(set_folder, _collection_document(cause, asked_ns, rounds, self.plan.attempt))
         self._health = save_in_background(self.plan.folder, set_folder, self._started_s())
         time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
         rounds.append(take_round(self.workers, set_folder / "round_2", 2))
-        write_json(set_folder / "collection.json", _collection_document(cause, asked_ns, rounds, self.plan.attempt))
+        self._write(set_folder, _collection_document(cause, asked_ns, rounds, self.plan.attempt))
         self._last_dump_ns = asked_ns  # what has moved since the first round may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():
             self._stall_share = _STALLED_AFTER_SLOW
         return set_folder
+
+    def _write(self, set_folder: Path, document: dict[str, object]) -> None:
+        """Write `collection.json` of a set of dumps, with the blocks of source code that its ranks are in."""
+        try:
+            blocks = enclosing_blocks(set_folder, self.dumps)
+        except (OSError, TypeError, ValueError) as error:
+            note(f"no source code: {error}")
+            blocks = {}
+        write_json(set_folder / "collection.json", document | {"blocks": blocks})
 
     def _started_s(self) -> float:
         """Return the Unix time at which the first rank of this node registered; the current time if none has."""
