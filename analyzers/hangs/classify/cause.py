@@ -40,6 +40,11 @@ class HangContext:
         """
         return cls(job, side, build_graph(job, side), Programs(job))
 
+    @property
+    def is_gloo(self) -> bool:
+        """Whether gloo recorded the operations: it runs on the CPU, and flags failed operations as done."""
+        return any(signature.backend == "gloo" for signature in self.job.signatures)
+
     def operations_at(self, node: OpNode) -> list[Op]:
         """Return the current operation of each rank that is in `node`, as each of these ranks recorded it.
 
@@ -137,7 +142,7 @@ class Cause:
     the bytes received and expected. Of the process group's `members` (a number), `completed` have completed the
     operation. `end` is how the culprit's process ended, `host` whether and where it still runs. `node` is the culprit's
     node if it was lost, `process` the process of the first culprit, and `parting` the `if` or loop at which the
-    culprits parted from the other ranks, if it is known.
+    culprits parted from the other ranks, if it is known. `is_gloo`: the job runs on the CPU, so no device is to blame.
     """
 
     culprit: Culprit
@@ -153,6 +158,7 @@ class Cause:
     node: LostNode | None = None
     process: Process = UNKNOWN_PROCESS
     parting: Parting | None = None
+    is_gloo: bool = False
 
     @property
     def kind(self) -> HangClass:

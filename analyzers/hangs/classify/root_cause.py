@@ -148,6 +148,9 @@ def _classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     here = set(arrived)
     completed = [m for m in members if m not in here and has_arrived(context.job.ranks.get(m), node)]
     others = sorted(set(waiting) - set(arrived))
+    if completed and context.is_gloo and not context.side.collection:
+        # Nothing shows how much time lies between the dumps, and gloo has no device that could lag.
+        return None
     if completed:
         cause = make_cause(context, HangClass.LAGGING, Reason.OTHERS_COMPLETED, arrived, node, others)
         return replace(cause, completed=len(completed), members=len(members))

@@ -26,7 +26,7 @@ def make_culprit(cause: Cause) -> Culprit:
 def make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding on a cause; its id is `hang.` followed by the cause's class."""
     process, parting = process_of(context.side, cause.ranks[0]), find_parting(context.side, cause)
-    cause = replace(cause, process=process, parting=parting)
+    cause = replace(cause, process=process, parting=parting, is_gloo=context.is_gloo)
     return Finding(
         id=f"hang.{cause.kind}",
         severity=_severity_of(context, cause),

@@ -216,7 +216,18 @@ def _for_mismatch(cause: Cause) -> str:
 def _for_lagging(cause: Cause) -> str:
     """Return what to do about ranks in an operation that others have completed."""
     ranks = rank_names(cause.ranks)
+    if cause.is_gloo:
+        line = format_line(user_frame(cause.culprit.frames))
+        what = f"what each rank passes to {line}" if line else "what each rank passes to this operation"
+        return f"take dumps a second time, to see whether {ranks} went on; otherwise print {what}, shape and dtype"
     return f"check the device of {ranks} (`nvidia-smi`, `dmesg -T | grep -i xid`): an earlier kernel may hang there"
+
+
+def _for_all_arrived(cause: Cause) -> str:
+    """Return what to do about an operation that all members have joined, but that does not complete."""
+    devices = "the devices of these ranks (`dmesg -T | grep -i xid`) and the network between them"
+    what = "the network between these ranks" if cause.is_gloo else devices
+    return f"check {what}; take dumps a second time to see whether any rank went on"
 
 
 NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
@@ -227,8 +238,7 @@ NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
     HangClass.HOST_STUCK: _for_stuck,
     HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
     HangClass.LAGGING: _for_lagging,
-    HangClass.ALL_ARRIVED: "check the devices of these ranks (`dmesg -T | grep -i xid`) and the network between them;"
-    " take dumps a second time to see whether any rank went on",
+    HangClass.ALL_ARRIVED: _for_all_arrived,
     HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",
     HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give the folders of all nodes to"
     " one `workbench hang` command",

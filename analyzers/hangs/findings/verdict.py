@@ -151,13 +151,17 @@ def _without_cause(context: HangContext) -> Verdict:
     has_no_operation = not any(state.ops for state in job.ranks.values())
     stalled = _has_stalled(context)
     absent = _find_unseen(context)
-    is_unknown = bool(gave_up) or is_blind or has_few_dumps or has_no_operation or stalled or bool(absent)
+    # Where two rounds of dumps were taken, they have shown that the ranks went on.
+    waits = [] if side.collection else [node for node, ranks in context.graph.absent.items() if ranks]
+    is_unknown = bool(gave_up) or is_blind or has_few_dumps or has_no_operation or stalled or bool(absent or waits)
     sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for a different rank"
     if gave_up:
         why = format_exception(side.exits[gave_up[0]])
         sentence = f"{rank_names(gave_up)} gave up waiting ({why}), and the dumps do not show for whom"
     elif stalled:
         sentence = f"the job stopped making progress, but no rank waits for a different rank: {locations(context)}"
+    elif waits and not absent:
+        sentence = "the dumps were taken at different moments: some show operations that others do not show yet"
     elif not job.ranks and side.stack_files:
         sentence = f"{locations(context)}; stacks alone do not show who waits for whom"
     elif absent and not is_blind and not has_no_operation:

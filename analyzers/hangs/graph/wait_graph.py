@@ -49,6 +49,13 @@ class OpNode(NamedTuple):
 Node = int | OpNode
 
 
+_NEEDS_ALL = ("all", "barrier", "reduce_scatter")
+"""The beginnings of the names of collectives that no member completes before all have joined.
+
+In others, such as a broadcast, a member that only sends may be done at once.
+"""
+
+
 @dataclass
 class WaitGraph:
     """The graph of which ranks wait in which operation, and for which absent ranks.
@@ -123,7 +130,8 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
             graph.waits_in[rank] = node
             current_ops[node].append(current)
     # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
-    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | _find_ranks_dumped_early(job)
+    early = _find_ranks_dumped_early(job, side)
+    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | early
     unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)} | job.unread
     for node, ops in current_ops.items():
         absent = find_absent_peers(job, ops[0]) if node.is_p2p else _find_absent_members(job, node, at_fault)
@@ -133,7 +141,8 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
             # With it the operation would have completed, so it had not joined, whatever ended it later.
             proven = absent
         graph.absent[node] = proven
-        if len(proven) < len(absent) or any(job.ranks[op.rank].overwritten for op in ops):
+        is_outdated = all(op.rank in early for op in ops)
+        if len(proven) < len(absent) or is_outdated or any(job.ranks[op.rank].overwritten for op in ops):
             graph.inconclusive.add(node)
     return graph
 
@@ -165,14 +174,16 @@ def _began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bo
     return taken_ns is not None and began_ns > taken_ns
 
 
-def _find_ranks_dumped_early(job: Job) -> set[int]:
+def _find_ranks_dumped_early(job: Job, side: SideFiles) -> set[int]:
     """Return the ranks whose dumps were taken so early that they lack operations which other ranks had completed.
 
-    A dump like this does not prove that its rank is late. The set is empty if only one rank, or at most one rank in
-    eight, is so far behind: such a rank may be at fault itself. It is also empty for gloo, because gloo flags failed
-    operations as done.
+    A dump like this does not prove that its rank is late. With NCCL the set is empty if only one rank, or at most one
+    rank in eight, is so far behind: such a rank may be at fault itself. Gloo flags an operation as done when it has
+    failed, and a rank issues nothing after that. So with gloo another rank must have gone on since, and the set is
+    empty if times of requests or errors of ranks are recorded, which show more.
     """
-    if any(signature.backend == "gloo" for signature in job.signatures):
+    is_gloo = any(signature.backend == "gloo" for signature in job.signatures)
+    if is_gloo and (side.collection or side.exits):
         return set()
     completed: dict[int, int] = defaultdict(lambda: -1)
     for state in job.ranks.values():
@@ -183,7 +194,23 @@ def _find_ranks_dumped_early(job: Job) -> set[int]:
         for rank, state in job.ranks.items()
         if any(-1 < position.enqueued < completed[group] for group, position in state.positions.items())
     }
+    if is_gloo:
+        return {rank for rank in behind if _others_went_on(job, rank)}
     return behind if len(behind) > max(1, len(job.ranks) // 8) else set()
+
+
+def _others_went_on(job: Job, rank: int) -> bool:
+    """Return whether another rank went on after a collective that needs all members and that `rank` has not issued."""
+    for group, position in job.ranks[rank].positions.items():
+        for member in job.groups[group].ranks:
+            state = job.ranks.get(member)
+            # Of the last collective of a rank it is not known whether it has completed or failed.
+            if state is None or min(state.completed(group), state.enqueued(group) - 1) <= position.enqueued:
+                continue
+            later = (op for op in state.collectives(group) if position.enqueued < op.seq < state.enqueued(group))
+            if any(op.done and job.operation(op).startswith(_NEEDS_ALL) for op in later):
+                return True
+    return False
 
 
 def _find_absent_members(job: Job, node: OpNode, ends: Mapping[int, RankEnd]) -> list[int]:

@@ -178,3 +178,42 @@ def test_one_round_more_of_a_loop_is_no_skipped_operation(folder, recorder, befo
     dumps = {rank: content("all_reduce" if rank == 2 else "barrier") for rank in range(3)}
     verdict = folder.write(dumps).report().verdict
     assert (verdict.kind, verdict.ranks) == (kind, [2])
+
+
+def gloo_dumps(folder, recorder, reached, op="all_reduce"):
+    """Write dumps of gloo, as copied from elsewhere; `reached` has how many collectives each rank completed, issued."""
+    for rank, (completed, issued) in enumerate(reached):
+        entries = [
+            recorder.entry(("0", "default_pg"), seq, op=op, backend="gloo", done=seq <= completed)
+            for seq in range(1, issued + 1)
+        ]
+        folder.write({rank: recorder.dump(entries, {})})
+    return folder.report()
+
+
+@pytest.mark.parametrize(
+    ("reached", "status"),
+    [
+        ([(9, 10), (11, 12), (12, 12)], "ok"),
+        ([(9, 10), (40, 41), (45, 46)], "ok"),
+        ([(9, 9), (11, 12), (11, 12)], "ok"),
+        ([(9, 10), (10, 11), (10, 11)], "unknown"),
+        ([(9, 10), (10, 10), (10, 10)], "ok"),
+    ],
+)
+def test_dumps_of_gloo_at_different_moments_show_no_lagging_rank(folder, recorder, reached, status):
+    report = gloo_dumps(folder, recorder, reached)
+    assert (report.verdict.status, report.verdict.ranks, report.findings) == (status, [], [])
+
+
+@pytest.mark.parametrize(
+    ("reached", "op", "ranks"),
+    [
+        ([(9, 9), (9, 10), (9, 10)], "all_reduce", [0]),
+        ([(9, 9), (10, 10), (10, 10)], "all_reduce", []),  # nobody waits; gloo flags what failed as done
+        ([(9, 9), (11, 12), (9, 10)], "broadcast", [0]),  # the root of a broadcast does not wait for the others
+    ],
+)
+def test_a_rank_that_is_late_in_dumps_of_gloo_is_named(folder, recorder, reached, op, ranks):
+    report = gloo_dumps(folder, recorder, reached, op)
+    assert report.verdict.ranks == ranks

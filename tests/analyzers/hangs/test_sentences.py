@@ -196,3 +196,15 @@ def test_the_recorder_that_sees_the_memory_is_named(message, recorder):
     cause = replace(cause, culprit=culprit)
     assert recorder in next_step(cause)
     assert ("host memory" in why(cause)) == ("CPU" in message)
+
+
+@pytest.mark.parametrize(("backend", "is_device"), [("gloo", False), ("nccl", True)])
+def test_no_device_is_blamed_on_the_cpu(folder, recorder, backend, is_device):
+    """All ranks are in one collective that does not complete."""
+    dumps = {}
+    for rank in range(2):
+        entries = [recorder.entry(("0", "default_pg"), 1, backend=backend, done=False)]
+        dumps[rank] = recorder.dump(entries, {"0": ("default_pg", [0, 1])})
+    finding = folder.write(dumps).report().findings[0]
+    assert finding.id == "hang.all_arrived"
+    assert ("xid" in finding.next) == is_device
