@@ -131,6 +131,19 @@ class Process(NamedTuple):
 UNKNOWN_PROCESS = Process()
 
 
+class MemoryGrowth(NamedTuple):
+    """How the memory of a rank grew over its last steps: bytes in the first and the last of them, and how many."""
+
+    first_bytes: int
+    last_bytes: int
+    steps: int
+
+    @property
+    def bytes_a_step(self) -> int:
+        """The mean growth from one step to the next."""
+        return (self.last_bytes - self.first_bytes) // max(1, self.steps - 1)
+
+
 @dataclass(frozen=True)
 class Cause:
     """One cause of a hang: the culprits, which are ranks, and the facts that show that they are the cause.
@@ -143,6 +156,7 @@ class Cause:
     operation. `end` is how the culprit's process ended, `host` whether and where it still runs. `node` is the culprit's
     node if it was lost, `process` the process of the first culprit, and `parting` the `if` or loop at which the
     culprits parted from the other ranks, if it is known. `is_gloo`: the job runs on the CPU, so no device is to blame.
+    `growth` is how the memory of a rank grew that ended without an error of its own.
     """
 
     culprit: Culprit
@@ -159,6 +173,7 @@ class Cause:
     process: Process = UNKNOWN_PROCESS
     parting: Parting | None = None
     is_gloo: bool = False
+    growth: MemoryGrowth | None = None
 
     @property
     def kind(self) -> HangClass:

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from analyzers.files import open_regular
-from analyzers.hangs.classify.cause import Cause, HangContext
+from analyzers.hangs.classify.cause import Cause, HangContext, MemoryGrowth
 from analyzers.hangs.findings.wording import format_call, is_message, part_of_step
 from analyzers.hangs.model import HangClass, Job, RankState, Reason, is_library, user_frame
 from analyzers.hangs.reading.exits import read_last_lines
@@ -39,6 +39,26 @@ def read_step_times(log: Path | None) -> list[float]:
 
     The first step that is read is left out: it may be the first step of the process, which includes the warm-up.
     """
+    return [nanoseconds / 1e9 for nanoseconds in _read_last(log, "dur_ns")][1:]
+
+
+def measure_growth(log: Path | None) -> MemoryGrowth | None:
+    """Return how much the memory of a rank grew over the last steps in its step log; None if it did not go on growing.
+
+    The memory of a step is the most that was in use. A rank that only warms up grows in its first steps alone.
+    """
+    sizes = _read_last(log, "memory_bytes")
+    if len(sizes) < _FEWEST_STEPS:
+        return None
+    third = len(sizes) // 3
+    first, middle, last = (median(sizes[n * third : (n + 1) * third]) for n in range(3))
+    if last - first < max(_LEAST_GROWTH_BYTES, first * _LEAST_GROWTH) or last - middle < (last - first) / 4:
+        return None
+    return MemoryGrowth(sizes[0], sizes[-1], len(sizes))
+
+
+def _read_last(log: Path | None, key: str) -> list[int]:
+    """Return a number of the last steps in a rank's step log, oldest first; empty if there is no log."""
     if log is None:
         return []
     try:
@@ -47,20 +67,20 @@ def read_step_times(log: Path | None) -> list[float]:
             lines = file.read().splitlines()
     except OSError:
         return []
-    steps = [step for line in lines if (step := duration_s(line)) is not None]
-    return steps[1:]
+    return [number for line in lines if (number := _number_in(line, key)) is not None]
 
 
-def duration_s(line: bytes) -> float | None:
-    """Return the duration of the step that a line of a step log describes, in seconds; None for any other line."""
+def _number_in(line: bytes, key: str) -> int | None:
+    """Return a number of the step that a line of a step log describes; None for any other line."""
     try:
         content = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
         return None
-    nanoseconds = content.get("dur_ns") if isinstance(content, dict) else None
-    return nanoseconds / 1e9 if isinstance(nanoseconds, int) else None
+    number = content.get(key) if isinstance(content, dict) else None
+    return number if isinstance(number, int) else None
 
 
+_FEWEST_STEPS, _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 6, 0.2, 64 << 20
 _MOST_LOCATIONS, _MOST_CALLERS, _MOST_PROCESSES, _MOST_CHILDREN, _MOST_FAULTS = 4, 5, 5, 2, 5
 _RECENT_STEPS = 3
 NAMES = {"stdout.log": "output"}

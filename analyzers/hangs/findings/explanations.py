@@ -90,13 +90,22 @@ def mechanism(cause: Cause) -> str:
         waiting = f". The ranks that wait for {it} cannot go on: {needs}" if cause.victims else ""
         # The title says it in the same words.
         in_title = cause.end is not None and cause.end.ending is Ending.CONNECTION_REFUSED
-        return f"{DEBUG_SERVER if in_title else _end_of_process(cause)}{waiting}"
+        return f"{DEBUG_SERVER if in_title else _end_of_process(cause)}{_growth(cause)}{waiting}"
     if cause.kind is HangClass.MISMATCH:
         return mismatch(cause)
     if cause.kind is HangClass.ALL_ARRIVED:
         who = "both ranks have" if cause.reason is Reason.BOTH_HALVES_ISSUED else "every member has"
         return f"{who} issued {name}, so no line of the program is to blame: the network or a device is stuck"
     return _MECHANISMS[cause.kind].format(ranks=rank_names(cause.ranks), name=name, whom=whom)
+
+
+def _growth(cause: Cause) -> str:
+    """Return, as a sentence to append, how the memory of a rank had grown before it ended; empty if it had not."""
+    if cause.growth is None:
+        return ""
+    first, last, steps = cause.growth
+    grown = f"its memory had grown from {size(first)} to {size(last)} in its last {steps} steps"
+    return f". {capitalised(grown)} ({size(cause.growth.bytes_a_step)} a step), for which the kernel may have killed it"
 
 
 def _end_of_process(cause: Cause) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from analyzers.hangs.classify.cause import UNKNOWN_PROCESS, Cause, HangContext, Process
 from analyzers.hangs.classify.parting import find_parting
-from analyzers.hangs.findings.evidence import evidence
+from analyzers.hangs.findings.evidence import evidence, measure_growth
 from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
 from analyzers.hangs.findings.titles import title
@@ -27,6 +27,8 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding on a cause; its id is `hang.` followed by the cause's class."""
     process, parting = process_of(context.side, cause.ranks[0]), find_parting(context.side, cause)
     cause = replace(cause, process=process, parting=parting, is_gloo=context.is_gloo)
+    if cause.end and cause.end.is_silent:
+        cause = replace(cause, growth=measure_growth(context.side.step_logs.get(cause.ranks[0])))
     return Finding(
         id=f"hang.{cause.kind}",
         severity=_severity_of(context, cause),

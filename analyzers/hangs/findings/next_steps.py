@@ -12,7 +12,7 @@ from analyzers.hangs.findings.wording import format_block, format_line, is_host_
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState
-from analyzers.words import agree, rank_names
+from analyzers.words import agree, rank_names, size
 
 UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
 OOM_KILLER = "`dmesg -T | grep -i 'killed process'`"
@@ -134,6 +134,11 @@ def _for_process(cause: Cause, end: RankEnd) -> str:
         return (
             f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break that only it"
             " reaches, or an `except` that goes on after an error and so leaves out collectives"
+        )
+    if cause.growth:
+        return (
+            f"find what the program keeps from step to step ({size(cause.growth.bytes_a_step)} each), such as a list of"
+            f" losses with their graphs; whether the kernel killed {ranks} for its memory is in {OOM_KILLER}{waits}"
         )
     # No process can catch SIGKILL, so its own log says nothing.
     if end.exit_code == -signal.SIGKILL:

@@ -75,6 +75,13 @@ class RankEnd:
         return self.sizes is not None or (self.signal == _ABORTED and _in_collective(self.stack))
 
     @property
+    def is_silent(self) -> bool:
+        """Whether the process disappeared without a word, or by SIGKILL, as the out-of-memory killer ends processes."""
+        if self.exit_file or self.signal or self.ending is Ending.NO_ERROR:
+            return False
+        return self.exit_code in (0, -signal.SIGKILL)
+
+    @property
     def is_shutdown(self) -> bool:
         """Whether only a signal ended the process with which launchers end the remaining ranks after a failure."""
         return self.exit_file is None and self.exit_code in ORDERLY_SIGNALS

@@ -1,5 +1,6 @@
 """Test records that are newer than the dumps and overrule them: clean ends, later heartbeats, fatal signals."""
 
+import json
 import struct
 
 import pytest
@@ -656,3 +657,33 @@ def test_what_an_error_advises_is_the_next_step_and_its_text_is_one_line(folder)
         "Use `torch.serialization.add_safe_globals([Config])` to allowlist this global if you trust this class/function"
         " (so says the RuntimeError at me/train.py:30)"
     )
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "code", "told"),
+    [
+        ([400 + 30 * n for n in range(12)], -9, True),
+        ([400 + 30 * n for n in range(12)], None, True),
+        ([400 + 30 * n for n in range(12)], -11, False),
+        ([400, 700, *[800] * 10], -9, False),  # a warm-up
+        ([400 + n for n in range(12)], -9, False),
+    ],
+)
+def test_a_silent_death_is_joined_with_the_growth_of_its_memory(folder, recorder, sizes, code, told):
+    one_is_missing(folder, recorder, missing=2)
+    (folder.path / "rank_2").unlink()
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok", "ok", "exited"], "died")
+    if code is not None:
+        (folder.path.parent / "run.json").write_text(json.dumps({"world_size": 3, "exit_codes": {"2": code}}))
+    rows = [{"schema": "workbench.steps/1", "rank": 2, "world_size": 3}]
+    rows += [{"step": n, "dur_ns": SECOND, "memory_bytes": size * MIB} for n, size in enumerate(sizes, 1)]
+    (folder.path.parent / "steps").mkdir(exist_ok=True)
+    (folder.path.parent / "steps/rank_2.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    finding = analyze(run.discover(folder.path.parent)).findings[0]
+    assert (finding.id, finding.ranks) == ("hang.dead", [2])
+    grown = "Its memory had grown from 400.0 MiB to 730.0 MiB in its last 12 steps (30.0 MiB a step)"
+    assert (grown in finding.why) == told
+    assert ("keeps from step to step (30.0 MiB each)" in finding.next) == told
