@@ -16,6 +16,8 @@ STEPS_AT_LEAST = 3
 _LATEST_AT_MOST = 5
 SHARE_AT_LEAST = 0.01
 """The smallest share of the steps in which a straggler is late; it is also late in at least STEPS_AT_LEAST steps."""
+_LOST_AT_LEAST = 0.01
+"""The smallest share of the time of all steps that a straggler costs, if it is not late right to the end."""
 _LASTING = 0.75
 """The share of the steps since its first late step in which a rank must be late to be persistently late."""
 _TURNS = 0.6
@@ -63,6 +65,8 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
     # Ranks in turns cost little each; only together they are worth a finding.
     rotating = _ranks_in_turns(late, thresholds, cost)
     costly = [s for s in candidates if s and (s.rank in rotating or _is_costly(late, s, cost))]
+    last = int(late.step_s.index.max())
+    costly = [s for s in costly if s.share >= _LOST_AT_LEAST or s.rank in rotating or _is_late_now(s, last)]
     patterned = [msgspec.structs.replace(s, pattern=Pattern.ROTATING) if s.rank in rotating else s for s in costly]
     return sorted(_mark_hosts(steps, patterned), key=lambda straggler: -straggler.share)
 
@@ -182,6 +186,11 @@ def _is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
     # Not of the whole run: a rank that became slow in its last hundred steps is a straggler all the same.
     step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
     return straggler.lateness_s * straggler.steps_late >= cost * step_s
+
+
+def _is_late_now(straggler: Straggler, last: int) -> bool:
+    """Return whether a straggler has become slow and still is in the `last` step: what it has cost is no measure."""
+    return straggler.pattern is Pattern.PERSISTENT and straggler.last_step == last
 
 
 def _main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:

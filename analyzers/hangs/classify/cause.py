@@ -15,7 +15,7 @@ from analyzers.hangs.graph.wait_graph import OpNode, WaitGraph, build_graph
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Job, Op, Reason
 from analyzers.hangs.reading.exits import RankEnd
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.hangs.reading.side_formats import ProcessState, ThreadError
+from analyzers.hangs.reading.side_formats import ExitFile, ProcessState, ThreadError
 from analyzers.node_health import LostNode
 
 
@@ -98,7 +98,7 @@ class HostState:
     process answered no request that needs Python's global lock (GIL). `process` is the reason why the process does not
     run. `thread_error` is an exception that ended one of its threads; the rank may wait for this thread. `child` is a
     process that the rank has started and that is in the user's code: the rank may wait for it, or for a lock that it
-    holds.
+    holds. `task_error` is an exception that ended a task of asyncio on the rank, for which the rank may wait.
     """
 
     step: int | None = None
@@ -107,6 +107,7 @@ class HostState:
     process: ProcessState | None = None
     thread_error: ThreadError | None = None
     child: "ChildProcess | None" = None
+    task_error: ExitFile | None = None
 
 
 class ChildProcess(NamedTuple):

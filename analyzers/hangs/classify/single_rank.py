@@ -13,7 +13,7 @@ from analyzers.hangs.classify.differing_programs import blame_deviation, blame_d
 from analyzers.hangs.graph.divergence import find_divergence
 from analyzers.hangs.graph.wait_graph import OpNode, find_first_missed
 from analyzers.hangs.model import HangClass, Job, Op, Reason, is_library, user_frame
-from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
+from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim, read_task_error
 from analyzers.hangs.reading.p2p import in_message
 from analyzers.hangs.reading.side_files import DONE_PHASE, NO_GROUP_PHASE, SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
@@ -237,9 +237,10 @@ def _has_closed_group(context: HangContext, rank: int) -> bool:
 def _read_host_state(side: SideFiles, rank: int) -> HostState:
     """Return the state of a rank's process, from its heartbeat, its answers to requests and the operating system."""
     answer, thread_error = side.answer(rank), side.last_words.thread_errors.get(rank)
-    child = _find_busy_child(side, rank)
+    child, log = _find_busy_child(side, rank), side.log_files.get(rank)
+    task_error = read_task_error(log, rank) if log else None
     if answer is None:
-        return HostState(thread_error=thread_error, child=child)
+        return HostState(thread_error=thread_error, child=child, task_error=task_error)
     beat = answer.heartbeat
     in_phase = beat if beat and beat.step and beat.phase not in NO_PHASES else None
     return HostState(
@@ -249,6 +250,7 @@ def _read_host_state(side: SideFiles, rank: int) -> HostState:
         process=_read_process_state(answer),
         thread_error=thread_error,
         child=child,
+        task_error=task_error,
     )
 
 

@@ -241,6 +241,7 @@ def _host_state(host: HostState) -> str:
         f"its thread {host.thread_error.thread} ended: {format_exception(host.thread_error)}"
         if host.thread_error
         else "",
+        f"a task of asyncio ended: {format_exception(host.task_error)}" if host.task_error else "",
     ]
     return "; ".join(part for part in parts if part)
 

@@ -282,6 +282,25 @@ def read_last_lines(log: Path) -> str:
     return " | ".join([line for line in lines if line and not _NOTICE.match(line)][-_LOG_LINES:])[:500]
 
 
+_NEVER_RETRIEVED = re.compile(r"^(?:Task|Future) exception was never retrieved$", re.MULTILINE)
+_LAST_LINE = re.compile(r"^(?P<error>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.*))?$", re.MULTILINE)
+
+
+def read_task_error(log: Path, rank: int) -> ExitFile | None:
+    """Return the last exception in a log that ended a task of asyncio, whose result nothing has asked for; else None.
+
+    What waits for such a task to set an event, or to fill a queue, waits for ever.
+    """
+    text = COLOURS.sub("", _read_tail(log, _BYTES_BEFORE_STACKS))
+    starts = [match.end() for match in _NEVER_RETRIEVED.finditer(text)]
+    trace = text[starts[-1] :].partition("Traceback (most recent call last):\n")[2] if starts else ""
+    last = next((match for match in _LAST_LINE.finditer(trace) if match.start() > 0), None)
+    if last is None:
+        return None
+    frames = [Frame(f["name"], f["file"], int(f["line"])) for f in _TRACEBACK_LINE.finditer(trace[: last.start()])]
+    return ExitFile(rank=rank, error=last["error"], message=(last["message"] or "").strip(), traceback=frames[::-1])
+
+
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
     """Return the sizes (received, expected) in bytes that gloo logged when it aborted a rank because they differ.
 

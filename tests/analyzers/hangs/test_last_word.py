@@ -687,3 +687,23 @@ def test_a_silent_death_is_joined_with_the_growth_of_its_memory(folder, recorder
     grown = "Its memory had grown from 400.0 MiB to 730.0 MiB in its last 12 steps (30.0 MiB a step)"
     assert (grown in finding.why) == told
     assert ("keeps from step to step (30.0 MiB each)" in finding.next) == told
+
+
+TASK = """Task exception was never retrieved
+future: <Task finished name='Task-2' coro=<fetch() done, defined at /home/me/data.py:25> exception=KeyError('label')>
+Traceback (most recent call last):
+  File "/home/me/data.py", line 27, in fetch
+    batch["label"]
+    ~~~~~^^^^^^^^^
+KeyError: 'label'
+[W1128 12:00:00 socket.cpp:1] still here
+"""
+
+
+def test_the_error_of_a_task_for_which_a_stuck_rank_waits_is_the_next_step(folder, recorder):
+    one_is_missing(folder, recorder)
+    printed_by(folder, 0, TASK)
+    finding = analyze(run.discover(folder.path.parent)).findings[0]
+    assert (finding.id, finding.ranks) == ("hang.host_stuck", [0])
+    assert "A task of asyncio ended: KeyError: 'label' in fetch (me/data.py:27)" in finding.why
+    assert finding.next.startswith("Fix the KeyError raised at me/data.py:27: it ended a task")

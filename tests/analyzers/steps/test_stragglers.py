@@ -242,3 +242,13 @@ def test_slices_lost_now_and_then_are_no_stragglers(job):
     simulated = job(ranks=4, steps=120)
     report = steps.analyze(simulated.run(residual_ns=in_own_code(0, 0.0, noise=noise)))
     assert report.data.stragglers == []
+
+
+@pytest.mark.parametrize(
+    ("late_in", "is_found"), [(range(100, 112), False), (range(100, 140), True), (range(589, 601), True)]
+)
+def test_a_rank_that_cost_less_than_a_hundredth_of_the_time_is_no_straggler(job, late_in, is_found):
+    """Twelve late steps of 600 cost 0.7 %; a rank that is late up to the end may be late from now on."""
+    artefacts = job(ranks=3, steps=600).run(lambda rank, step: {"fwd": 40.0} if rank == 1 and step in late_in else {})
+    _, late = found(artefacts)
+    assert set(late) == ({1} if is_found else set())
