@@ -144,11 +144,15 @@ class Group(msgspec.Struct, frozen=True):
     source: GroupSource = GroupSource.ENTRIES
 
     @property
-    def label(self) -> str:
-        """The description of the group, or its name if PyTorch gave no description."""
+    def description(self) -> str:
+        """The description of the group in one line; empty if it was made without one."""
         # "undefined" is PyTorch's description of a group that was made without one.
-        desc = " ".join(self.desc.split())
-        return desc if desc not in ("", "undefined") else f"group {self.name}"
+        return "" if self.desc == "undefined" else " ".join(self.desc.split())
+
+    @property
+    def label(self) -> str:
+        """The description of the group, or `group` with its name if it has none."""
+        return self.description or f"group {self.name}"
 
 
 class Wait(msgspec.Struct, frozen=True):

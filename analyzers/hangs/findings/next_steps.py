@@ -90,10 +90,10 @@ def _for_stuck(cause: Cause) -> str:
         fix = error.hint or f"fix the {error.error} raised{f' at {where}' if where else ''}"
         return f"{fix}: {'the error' if error.hint else 'it'} ended a thread of the rank"
     if task := cause.host.task_error:
-        where = format_line(user_frame(task.traceback))
+        where = f" at {at}" if (at := format_line(user_frame(task.traceback))) else ""
         return (
-            f"fix the {task.error} raised{f' at {where}' if where else ''}: it ended a task, for which the rank may wait"
-            " for ever; await tasks, or run them in an asyncio.TaskGroup, so that their errors are raised"
+            f"fix the {task.error} raised{where}: it ended a task, for which the rank may wait for ever; await"
+            " tasks, or run them in an asyncio.TaskGroup, so that their errors are raised"
         )
     if not line:
         return f"see where the rank is with {py_spy(cause.process)}, as no stack of it was recorded"

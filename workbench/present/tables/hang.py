@@ -20,7 +20,7 @@ _SINGLE_WAITS = 32
 
 def hang_tables(data: HangData) -> list[Table]:
     """Return the tables of a hang report: culprits, waiting ranks, and process groups."""
-    groups = ((g.name, g.desc, rank_pattern(g.ranks)) for g in largest_first(data.groups))
+    groups = ((g.name, g.description, rank_pattern(g.ranks)) for g in largest_first(data.groups))
     return [
         culprits(data.culprits),
         waits(data),
@@ -57,7 +57,7 @@ def waits(data: HangData) -> Table:
     `0-511` that wait for `512-1023`: each waits for those of its own group.
     """
     # Groups are numbered by PyTorch; the description (`mesh_tp`) is what the user gave them.
-    names = {group.name: group.desc or group.name for group in data.groups}
+    names = {group.name: group.label for group in data.groups}
     together: dict[tuple[object, ...], tuple[list[int], set[int]]] = {}
     many = len(data.waits) > _SINGLE_WAITS
     for w in data.waits:

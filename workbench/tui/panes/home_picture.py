@@ -24,7 +24,7 @@ from analyzers.steps import StepsData
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import RankTrace, TraceData
-from analyzers.words import duration, share, size
+from analyzers.words import duration, process_group, share, size
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
 from workbench.present.names import phase_title
@@ -228,7 +228,7 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
         states = legend(set(map(str, frame.to_numpy().ravel())))
         return Drawing(lambda: chart.show(shown), _signs_of_rank(frame, at.rank), len(shown) + 1, states)
 
-    title = f"Last collectives of process group {clean(group.desc or group.name)}, by rank   "
+    title = f"Last collectives of {clean(process_group(group.label))}, by rank   "
     return Picture(Text(title), chart, read, at, is_low=True)
 
 

@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Group, HangData
-from analyzers.words import rank_names, rank_pattern
+from analyzers.words import process_group, rank_names, rank_pattern
 from workbench.console import clean
 from workbench.present.collective_matrix import group_in_view, rank_states
 from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
@@ -68,7 +68,8 @@ def _group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Ele
     group = shown_group(data, query)
     frame = states_in_window(served, group, _COLLECTIVES, _SINGLE_RANKS)
     names = group_names(data.groups)
-    title = f"Group {group.name} ({group.desc}), ranks {rank_pattern(group.ranks)}"
+    of = f" ({group.description})" if group.description else ""
+    title = f"Group {group.name}{of}, ranks {rank_pattern(group.ranks)}"
     bar: Elements = [
         html.H2(clean(title)),
         choice("group", names, group.name, query, "a process group"),
@@ -79,9 +80,9 @@ def _group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Ele
 
 def group_names(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """Return (name, text) of process groups for a list, the largest first; the text is different for each of them."""
-    counts = Counter(group.desc for group in groups)
+    counts = Counter(group.label for group in groups)
     return [
-        (g.name, (g.desc or g.name) if counts[g.desc] == 1 else f"{g.desc or g.name}, ranks {rank_pattern(g.ranks)}")
+        (g.name, g.label if counts[g.label] == 1 else f"{g.label}, ranks {rank_pattern(g.ranks)}")
         for g in largest_first(groups)
     ]
 
@@ -209,7 +210,7 @@ def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
         return None
     group = shown_group(data, _evidence_query(served, at))
     frame = states_in_window(served, group, _FEW_COLLECTIVES, _FEW_RANKS)
-    title = f"State of the last collectives of process group {group.desc or group.name}, by rank"
+    title = f"State of the last collectives of {process_group(group.label)}, by rank"
     return None if frame.empty else (title, collective_matrix(frame))
 
 
