@@ -9,6 +9,10 @@ _LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\]
 """Matches the prefix that the loggers of C++ and of torchrun put before a message: level, date, time, source file."""
 
 
+CUT_OFF = "a traceback without its last line"
+"""The message of the event for a traceback that ends before the line that names the exception."""
+
+
 class EventKind(StrEnum):
     """The kind of an event that one line or a block of lines of a log reports.
 

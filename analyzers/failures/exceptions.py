@@ -1,9 +1,12 @@
 """Exceptions and CUDA errors that no other entry knows."""
 
-from analyzers.case.facts import EventKind, LogClass, Reason
+import re
+
+from analyzers.case.facts import CUT_OFF, EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, place, quoted, who
 from analyzers.failures.entry import Failure
+from analyzers.report import LONGEST_HEADLINE
 from analyzers.words import rank_names
 
 
@@ -73,16 +76,51 @@ def _for_crash(case: Case) -> str:
         )
     if case.lead.facts.hint:
         return case.lead.facts.hint
-    if case.lead.message.startswith(("ModuleNotFoundError", "ImportError")):
+    if "No module named" in case.lead.message:
         return _NOT_IMPORTED
     if _READY_TWICE in case.lead.message:
         return _RECOMPUTED
+    if remedy := _remedy_in(case):
+        return f"the message itself says what to do: {remedy}"
     return _OPEN_LINE if place(case.lead) else _READ_TRACEBACK
 
 
 _OPEN_LINE = (
     "open the line that the title names; the lines above the traceback in the log show what was read or computed"
 )
+_REMEDY = re.compile(
+    r"(?:^|(?<=[.!?;:\n])\s*)((?:\S[^.\n]{0,80}\s)?(?:[Pp]lease|[Tt]ry|[Yy]ou (?:can|should|may want to|need to|must)"
+    r"|[Mm]ake sure|[Cc]onsider|[Tt]o (?:fix|avoid|resolve|enable|disable|prevent|silence|allow)|[Ii]nstead,? use"
+    r"|[Uu]se|[Ss]et|[Cc]all|[Pp]ass|[Ii]nstall|[Ii]ncrease|[Dd]ecrease|[Rr]aise)\s[^\n]{10,300}?)(?=[.!](?:\s|$)|\n|$)"
+)
+"""Matches a sentence of a message that says what to do."""
+_NO_REMEDY = re.compile(
+    r"(?i)report (?:a bug|this|an issue)|file an? (?:issue|bug)|refer to|see (?:the )?documentation|pastebin"
+)
+
+
+def _remedy_in(case: Case) -> str:
+    """Return the sentence of an exception's message that says what to do; empty without one."""
+    text = f"{case.lead.message}\n{case.lead.details}"
+    found = (match[1].strip() for match in _REMEDY.finditer(text) if not _NO_REMEDY.search(match[1]))
+    return next(found, "")
+
+
+def _named(case: Case) -> str:
+    """Return the class and the text of an exception, without the package of the class, after the rank that raised it."""
+    name, _, rest = quoted(case.lead).partition(": ")
+    short = name.rpartition(".")[2] if re.fullmatch(r"[\w.]+", name) else name
+    rest = rest or next((line.strip() for line in case.lead.details.splitlines() if line.strip()), "")
+    whose = f"{who(case.ranks)}: " if case.ranks else ""
+    text = f"{whose}{short}: {rest}" if rest else f"{whose}{short}"
+    return text if len(text) <= LONGEST_HEADLINE else text[: LONGEST_HEADLINE - 1].rpartition(" ")[0] + "…"
+
+
+def _cut_off(case: Case) -> str:
+    """Return the headline for a traceback whose last line is missing."""
+    function = case.lead.calls[-1].rpartition(":")[2] if case.lead.calls else ""
+    where = f" in {function}" if function else ""
+    return f"{who(case.ranks)} failed{where}; the line that names the exception is missing"
 
 
 ENTRIES = (
@@ -98,11 +136,23 @@ ENTRIES = (
         tier=Tier.NATIVE_CRASH,
     ),
     Failure(
+        id="exceptions.cut_off",
+        kind=LogClass.CRASHED,
+        what="A traceback that ends before the line that names its exception.",
+        when=lambda case: case.kind is LogClass.CRASHED and case.lead.message == CUT_OFF,
+        headline=_cut_off,
+        sentence=lambda case: f"{_cut_off(case)}{place(case.lead)}{at_step(case.lead)}",
+        why="the frames show where it failed, and the missing line would show why",
+        next=(
+            "copy the log to its end, or look in the log of this rank: the line after the last frame names the exception",
+        ),
+    ),
+    Failure(
         id="exceptions.other",
         kind=LogClass.CRASHED,
         what="An exception that the program did not catch, and that the catalogue does not know.",
         when=lambda case: case.kind is LogClass.CRASHED,
-        headline=crashed,
+        headline=_named,
         sentence=crashed,
         why=lambda case: (
             "an exception that nothing catches ends the process of its rank, and with it the job"

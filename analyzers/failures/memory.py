@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from analyzers.case.facts import LogClass, Reason
+from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case
 from analyzers.case.wording import at_step, first_with, place, quoted, who
-from analyzers.failures.entry import Advice, Failure, Text
+from analyzers.failures.entry import Advice, Example, Failure, Text, sign
 from analyzers.words import (
     EXPANDABLE_SEGMENTS,
     EXPANDABLE_SEGMENTS_ON_AMD,
@@ -264,7 +264,10 @@ def _copies_parameters(case: Case) -> bool:
 
 def _gathers_state(case: Case) -> bool:
     """Return whether the failure came while the state was gathered or copied to be saved."""
-    return _is_of_tensors(case) and (_is_in(case, _SAVING) or case.printed(r"Failed to clone\(\) tensor with name"))
+    return _is_of_tensors(case) and (
+        _is_in(case, _SAVING)
+        or case.printed(r"Failed to clone\(\) tensor with name|this state_dict entry could point to invalid memory")
+    )
 
 
 def _evaluates(case: Case) -> bool:
@@ -537,6 +540,34 @@ ENTRIES = (
             " parameters at once. If that is not enough, shard the optimizer state over more ranks",
         ),
         _copies_parameters,
+    ),
+    Failure(
+        id="memory.state_dict_clone",
+        kind=LogClass.OOM,
+        what="FSDP found no memory on the GPU to copy the full weights for a checkpoint, and only warned of it.",
+        signs=(sign("Failed to clone() tensor"), sign("state_dict entry could point to invalid memory")),
+        event=EventKind.OUT_OF_MEMORY,
+        headline="FSDP had no GPU memory to copy the full weights for a checkpoint: what it saved is unusable",
+        why="to gather the full state dict on one device takes its whole size beside the sharded weights; FSDP reports this"
+        " as a warning, goes on, and the saved entries point to memory that is gone",
+        next=(
+            "gather on the host: StateDictType.FULL_STATE_DICT with FullStateDictConfig(offload_to_cpu=True,"
+            " rank0_only=True), or save shards with torch.distributed.checkpoint; do not use the checkpoint that was saved",
+        ),
+        rules_out="the warning does not mention memory",
+        when=lambda case: case.printed("out of memory"),
+        examples=(
+            Example(
+                "fully_sharded_data_parallel.py:2224: UserWarning: Failed to clone() tensor with name lm_head.weight. This may"
+                " mean that this state_dict entry could point to invalid memory regions after returning from state_dict()"
+                " call if this parameter is managed by FSDP. Error: CUDA out of memory. Tried to allocate 502.00 MiB (GPU 1;"
+                " 39.59 GiB total capacity; 35.54 GiB already allocated; 276.19 MiB free; 37.22 GiB reserved in total by"
+                " PyTorch)",
+                source="tatsu-lab/stanford_alpaca#65",
+                says=("offload_to_cpu", "unusable"),
+            ),
+        ),
+        knowledge="torch/distributed/fsdp/_state_dict_utils.py, which catches the error and warns",
     ),
     _entry(
         "gathered_state",

@@ -97,7 +97,8 @@ FILTER = WordFilter(WORDS, UNREAD_WORDS)
 def recognise(text: str) -> Found | None:
     """Return the event that a line reports; None if no pattern matches, or if healthy jobs print the line, too."""
     text = text[:_LONGEST_TEXT]
-    if NOISE.search(text):
+    is_noise = bool(NOISE.search(text))
+    if is_noise and not catalogue.kind_of_line(text):
         return Found(EventKind.CLUE) if catalogue.is_clue(text) else None
     for candidate in _PATTERNS:
         if candidate.word in text and (match := candidate.expression.search(text)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.case.facts import EventKind, Facts, LogEvent, Reason
+from analyzers.case.facts import CUT_OFF, EventKind, Facts, LogEvent, Reason
 from analyzers.frames import Origin, origin_of
 from analyzers.log_signs import failed_ranks, hint_in
 from analyzers.logs.reading.line_patterns.pattern import Found
@@ -50,7 +50,8 @@ from analyzers.logs.reading.unread import UnreadLines
 
 _LINES_OF_MESSAGE, _LINES_OF_HINT = 24, 3
 """The numbers of lines after the one that names the exception that can belong to its message, and hold its hint."""
-_BLANK_AT_MOST = 1
+_BLANK_AT_MOST, _LINES_OF_TRACEBACK = 1, 80
+_ENDS_TRACEBACK = re.compile(r"\S")
 _NEW_RECORD = re.compile(
     r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:"
     r"|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|(?:[Ss]tep|[Ii]ter(?:ation)?|[Ee]poch)\W{0,4}\d)"
@@ -75,6 +76,20 @@ def message_after(at: Position, key: str, *, labelled: bool) -> list[str]:
             break
         lines.append(body)
     return lines
+
+
+def frames_after(at: Position, key: str, *, labelled: bool) -> list[tuple[str, int, str]]:
+    """Return the frames of the first traceback in the lines after `at` of the process with the prefix `key`."""
+    frames: list[tuple[str, int, str]] = []
+    for line in lines_after(at, _LINES_OF_TRACEBACK):
+        prefix, body = split_prefix(line, labelled)
+        if prefix.key != key:
+            continue
+        if match := FRAME.search(body):
+            frames.append((match[1], int(match[2]), match[3] or ""))
+        elif frames and _ENDS_TRACEBACK.match(body):
+            break
+    return frames
 
 
 # Read, in the lines before an event, its training step and its device.
@@ -389,6 +404,9 @@ _AROUND_BYTES, _TRACEBACK_BYTES = (300, 900), (1600, 300)
 
 The first pair is for all events but exceptions, the second pair for exceptions.
 """
+_WIDTH_AT_LEAST, _WRAPPED_SHARE, _WRAPPED_AT_MOST = 60, 0.25, 12
+"""A console wrapped the lines of a log if this share of the first lines has the same, greatest width of at least the
+first number; at most the last number of lines are joined."""
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """The exceptions that launchers raise because a rank failed; they are not events of their own."""
 _QUOTED = re.compile(r"[|>] ")
@@ -418,6 +436,8 @@ class Scanner:
     skipped: int = 0
     binary: bool = False
     labelled: bool = False
+    width: int = 0
+    """The width at which a console wrapped the lines; 0 if it did not."""
     clock: int = 0
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
     table: TorchrunTable = field(default_factory=TorchrunTable)
@@ -452,17 +472,28 @@ class Scanner:
             self.nccl.look(chunk, self.lines + 1)
             self.lines += chunk.count(b"\n")
         self.lines += not chunk.endswith(b"\n")
-        for trace in self.tracebacks.open.values():
-            if trace.frames:  # the line that names the exception is missing
-                file, line, function = trace.frames[-1]
-                self.unread.add(self.lines, f"a traceback ends at {file}:{line} in {function} without its exception")
+        self.end_tracebacks(chunk)
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]
+
+    def end_tracebacks(self, chunk: bytes) -> None:
+        """Add an event for each traceback that the end of the log has cut off: its last line is missing."""
+        for key, trace in self.tracebacks.open.items():
+            if not trace.frames:
+                continue
+            raised = Raised(CUT_OFF, "", trace.frames, [], trace.code)
+            at = Position(chunk, chunk.rstrip(b"\n").rfind(b"\n") + 1, self.lines)
+            prefix, _ = split_prefix(key, self.labelled)
+            self.add(Found(EventKind.EXCEPTION), CUT_OFF, at, replace(prefix, key=key), raised)
 
     def begin(self, chunk: bytes) -> None:
         """Determine from a log's first lines whether srun put labels before them, and whether it is binary."""
         head = chunk[:4096]
         self.binary = head.count(b"\0") * 20 > len(head)
         first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
+        widths = [len(line.rstrip(b"\r")) for line in chunk[: 1 << 16].split(b"\n")[:400] if line.strip()]
+        widest = max(widths, default=0)
+        is_wrapped = len(widths) > 2 and widths.count(widest) >= max(2, _WRAPPED_SHARE * len(widths))
+        self.width = widest if is_wrapped and widest >= _WIDTH_AT_LEAST else 0
         # Most lines and not all, because srun's own messages have no label.
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
@@ -515,7 +546,7 @@ class Scanner:
         if self.stacks.takes_timeout_frame(body):
             return
         is_of_stack = FRAME.search(body) or self.tracebacks.is_code(prefix.key, body)
-        found = None if is_of_stack else recognise(text)
+        found = None if is_of_stack else recognise(text) or self.recognise_wrapped(text, at)
         if found:
             self.filter.read_on()
             if is_handled(found.kind, text):
@@ -530,6 +561,17 @@ class Scanner:
             # In the block after an event stand further lines of its message.
             if not is_of_stack and not self.filter.left_to_parse and not NOISE.search(text):
                 self.unread.note(text, shape, at.number)
+
+    def recognise_wrapped(self, text: str, at: Position) -> Found | None:
+        """Return the event of a line that a console has wrapped: read together with the lines in which it goes on."""
+        if not self.width or len(text) < self.width:
+            return None
+        whole = text
+        for line in lines_after(at, _WRAPPED_AT_MOST):
+            whole += line
+            if len(line) < self.width:
+                break
+        return recognise(whole)
 
     def follow_box(self, key: str, body: str) -> bool:
         """Parse a line if it belongs to a traceback drawn in a box of characters; return whether it does.
@@ -556,6 +598,9 @@ class Scanner:
         further = message_after(at, prefix.key, labelled=self.labelled)
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
         raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
+        if not raised.frames:
+            # Excerpts in reports often have the message first.
+            raised = replace(raised, frames=frames_after(at, prefix.key, labelled=self.labelled))
         found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
         facts = with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key)

@@ -28,6 +28,8 @@ _NAMED_EXCEPTION = re.compile(
     r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
 )
 """Matches a line that names an exception, even without a traceback."""
+_QUOTES_A_FRAME = re.compile(r"\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
+"""Matches the line that names an exception, whose message may quote a frame."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
 _BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
 """Matches a line inside of the box that the library `rich` draws around a traceback."""
@@ -142,7 +144,7 @@ class Tracebacks:
             of_rank = int(match[1]) if match[1] else None
             self.open[key] = OpenTraceback(len(before) - len(before.lstrip()), of_rank=of_rank)
             return None
-        if match := FRAME.search(body):
+        if (match := FRAME.search(body)) and not _QUOTES_A_FRAME.match(body):
             self.add_frame(key, match)
             return None
         if _CHAINED.search(body) and key in self.last:
@@ -180,7 +182,7 @@ class Tracebacks:
             trace.add_code(body)
             return None
         match = EXCEPTION.match(body)
-        if match and trace.frames and _is_exception_name(match[1]):
+        if match and _is_exception_name(match[1]) and (trace.frames or match[1].endswith(("Error", "Exception"))):
             del self.open[key]
             return self.finish(key, match, trace)
         trace.misses += 1
@@ -325,7 +327,7 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     """
     thread = _THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
-    of_child = not has_rank and bool(raised.frames) and raised.frames[0][0] == "<string>"
+    of_child = not has_rank and bool(raised.frames) and raised.frames[0][::2] == ("<string>", "<module>")
     is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(_LOGGED.search(before)))
     return msgspec.structs.replace(
         facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None
