@@ -91,6 +91,10 @@ class LogClass(StrEnum):
     STARTUP = "startup"
     TIME_LIMIT = "time_limit"
     TERMINATED = "terminated"
+    DEAD_TRAINING = "dead_training"
+    """The training runs, and learns nothing."""
+    DATA_TIME = "data_time"
+    LOSS_SPIKE = "loss_spike"
     HEALTHY = "healthy"
     UNKNOWN = "unknown"
 

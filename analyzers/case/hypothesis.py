@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
+from analyzers.case.rows import Row
 
 
 class Tier(IntEnum):
@@ -174,6 +175,8 @@ class Case:
     logs: Mapping[int, RankLog] = field(default_factory=dict)
     """{rank: what it printed last}."""
     world_size: int | None = None
+    rows: Sequence[Row] = ()
+    """The rows of numbers that the job printed, at most the first and the last ones."""
     given: Mapping[str, str] = field(default_factory=dict)
     """{name: what the text of the failure gives for it}, by the named groups of the sign that matched."""
 

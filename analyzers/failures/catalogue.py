@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from analyzers.case.facts import EventKind, LogEvent
+from analyzers.case.facts import EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Case, Role
 from analyzers.failures import (
     autograd,
@@ -21,13 +21,14 @@ from analyzers.failures import (
     processes,
     software,
     startup,
+    training,
 )
 from analyzers.failures.entry import Failure, text_of
 
 CATALOGUE: tuple[Failure, ...] = (
     *software.ENTRIES, *memory.ENTRIES, *host.ENTRIES, *hardware.ENTRIES, *network.ENTRIES, *checkpoints.ENTRIES,
     *data.ENTRIES, *autograd.ENTRIES, *configuration.ENTRIES, *startup.ENTRIES, *collectives.ENTRIES, *numerics.ENTRIES,
-    *processes.ENTRIES, *exceptions.ENTRIES,
+    *training.ENTRIES, *processes.ENTRIES, *exceptions.ENTRIES,
 )  # fmt: skip
 """All entries; where two show by the same text, the one that comes first is the more specific."""
 BY_ID = {entry.id: entry for entry in CATALOGUE}
@@ -57,7 +58,7 @@ def is_clue(text: str) -> bool:
 def role_of(event: LogEvent) -> Role | None:
     """Return the class and tier that the catalogue gives to an event; None if no entry with a text knows it."""
     known = () if event.kind is EventKind.CLUE else shown_by(text_of(event))
-    return Role(known[0].kind, known[0].tier) if known else None
+    return Role(known[0].kind, known[0].tier) if known and known[0].kind is not LogClass.HEALTHY else None
 
 
 def known(case: Case) -> tuple[Failure, Case]:

@@ -192,8 +192,11 @@ def _foreign_next(case: Case) -> str:
     """Return what to do about memory that other processes hold."""
     asked, names = request_of(case), case.lead.message
     pids = re.findall(r"Process (\d+) has", names)
-    which = f" (process {', '.join(pids[:3])})" if pids else ""
-    return f"end the other processes on the device{which}, which have {size(asked.foreign)} (`nvidia-smi`), or take another GPU"
+    which = f"process {', '.join(pids[:3])}; " if pids else ""
+    return (
+        f"end the other processes on the device, which have {size(asked.foreign)} ({which}`nvidia-smi`), or take another"
+        " GPU"
+    )
 
 
 def _loads_on_its_device(case: Case) -> bool:

@@ -116,6 +116,8 @@ DEEPEST = (
     LogClass.STARTUP,
 )
 """The classes of failures that logs explain better than dumps, which only show that a rank died."""
+_OF_ROWS = (LogClass.DATA_TIME, LogClass.LOSS_SPIKE)
+"""The classes that the analyzer of steps judges better, as it reads all rows."""
 _SYSTEM_EXIT = re.compile(r"SystemExit\b")
 WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 CRASHED = "incident.crashed"
@@ -271,6 +273,8 @@ def _printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | Non
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
     verdict, finding = reports.logs.verdict, reports.logs.findings[0]
+    if verdict.kind in _OF_ROWS and reports.steps and reports.steps.verdict.status is not Status.UNKNOWN:
+        return []
     if kinds is not None and (verdict.kind not in kinds or finding.confidence < _SURE):
         return []
     root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)

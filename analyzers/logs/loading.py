@@ -10,6 +10,7 @@ import msgspec
 
 from analyzers import run, store
 from analyzers.case.facts import EventKind, Facts, LogEvent, RankLog
+from analyzers.case.rows import Row
 from analyzers.columns import UnsavedColumns
 from analyzers.device_memory.nccl import NcclProcess
 from analyzers.errors import WorkbenchError
@@ -49,6 +50,10 @@ class Logs:
     """The advice on the last file that could not be read."""
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
+    rows: list[Row] = field(default_factory=list)
+    """The first and the last rows of numbers of each log."""
+    rows_source: str = ""
+    """The log of the first row."""
     nccl: list[NcclProcess] = field(default_factory=list)
     """The memory of NCCL's buffers in each process that logged it."""
     has_rccl: bool = False
@@ -155,6 +160,9 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: _Read, first: 
         loaded.left_out += file["left_out"]
         loaded.has_rccl = loaded.has_rccl or file["rccl"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
+    for artefact, rank, rows in zip(artefacts, ranks, columns.meta["rows"], strict=True):
+        loaded.rows_source = loaded.rows_source or (str(artefact.path) if rows else "")
+        loaded.rows += [Row(**{**row, "rank": rank if row["rank"] is None else row["rank"]}) for row in rows]
     loaded.nccl += _nccl_processes(columns, artefacts, ranks)
     events = _events_of(columns, artefacts, ranks)
     loaded.events += events

@@ -21,6 +21,7 @@ CHAPTERS = {
     "startup": "Start of a job",
     "collectives": "Collectives",
     "numerics": "Losses and gradients",
+    "training": "Trainings that learn nothing, or wait",
     "processes": "Ends of processes",
     "exceptions": "Other exceptions",
 }

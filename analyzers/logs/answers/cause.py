@@ -8,6 +8,7 @@ from dataclasses import replace
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Certainty, DifferingCount, Hypothesis, Role, Tier
 from analyzers.failures.arbitration import arbitrate
+from analyzers.failures.training import judged
 from analyzers.logs.answers.failures import ENDS, TABLE, find_failures, handled_errors
 from analyzers.logs.answers.waits import (
     blame_for_lost_connection,
@@ -199,14 +200,37 @@ def find_answer(logs: Logs) -> Answer:
     """Return why a job ended according to its logs: the cause, and the failures that are consequences of the cause."""
     failures = [f for f in find_failures(logs) if not _is_harmless(f, logs)]
     if not failures:
-        return Answer(None)
+        return Answer(_case_of_rows(logs))
     chosen = arbitrate(failures)
     if all(_may_have_survived(f, logs) for f in failures):
         case = Case(LogClass.UNKNOWN, [], chosen.winner, Certainty.SUSPECTED)
     else:
         case = cause_of(chosen.winner, failures, logs)
-    case = replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size)
+    case = replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size, rows=logs.rows)
     return Answer(case, chosen.explained, chosen.independent)
+
+
+def _case_of_rows(logs: Logs) -> Case | None:
+    """Return the case that the printed rows of numbers show although no error was printed; None if they show none."""
+    if not logs.rows:
+        return None
+    last = logs.rows[-1]
+    event = LogEvent(
+        kind=EventKind.KNOWN, message=last.text, rank=last.rank, path=logs.rows_source, line=last.line, step=last.step
+    )
+    hypothesis = Hypothesis(Role(LogClass.DEAD_TRAINING, Tier.BROKEN_NUMBERS), [event], [], (0, 0, 0, 0, 0))
+    case = Case(
+        LogClass.DEAD_TRAINING,
+        [],
+        hypothesis,
+        Certainty.PROBABLE,
+        events=logs.events,
+        logs=logs.ranks,
+        world_size=logs.world_size,
+        rows=logs.rows,
+    )
+    kind = judged(case)
+    return replace(case, kind=kind) if kind else None
 
 
 def _may_have_survived(failure: Hypothesis, logs: Logs) -> bool:

@@ -5,19 +5,22 @@ from pathlib import PurePath
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
+from analyzers.case.rows import column, data_share
 from analyzers.case.wording import place, quoted, shortened, who
-from analyzers.failures.catalogue import known
-from analyzers.failures.entry import headline, next_steps, sentence, write
+from analyzers.failures.catalogue import known, shown_by
+from analyzers.failures.entry import Failure, headline, next_steps, sentence, write
 from analyzers.logs.answers.failures import count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
 from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
+from analyzers.logs.reading.roster import ROWS_AT_MOST
 from analyzers.report import Evidence, Finding, RuledOut, Severity, Status, Verdict
-from analyzers.words import full_sentence, quantity, rank_names, source_line, times
+from analyzers.words import full_sentence, percent, quantity, rank_names, source_line, times
 
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 _HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
 _CONSEQUENCES_AT_MOST = 8
+_END = "the end of the job, which the text does not show"
 _OVERFLOWS = 3
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
 _REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
@@ -59,6 +62,8 @@ def _all(steps: Sequence[str]) -> str:
 
 def _is_mild(case: Case) -> bool:
     """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
+    if case.kind in (LogClass.DATA_TIME, LogClass.LOSS_SPIKE):
+        return True
     return case.kind in ENDED_OUTSIDE or (case.kind is LogClass.UNKNOWN and case.lead.kind is EventKind.EXCEPTION)
 
 
@@ -241,6 +246,29 @@ def _still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
     )
 
 
+def _is_harmless(entry: Failure) -> bool:
+    return entry.kind is LogClass.HEALTHY
+
+
+def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
+    """Return the verdict on a log whose rows show no problem, and whose end is not in it."""
+    steps = [row.step for row in logs.rows if row.step is not None]
+    upto = f" up to step {max(steps)}" if steps else ""
+    count = quantity(len(logs.rows), "row") if len(logs.rows) < ROWS_AT_MOST else "the first and the last rows"
+    finite = [name for name in ("loss", "grad_norm") if column(logs.rows, name)]
+    tested = [f"{name.replace('_', ' ')} is finite and not stuck at 0 in {count}" for name in finite]
+    share = data_share(logs.rows)
+    tested += [f"{percent(share)} of the time is waiting for data"] if share is not None else []
+    return Verdict(
+        status=Status.UNKNOWN,
+        kind=LogClass.UNKNOWN,
+        sentence=f"no problem in {count}{upto} so far; the end of the job is not in the text",
+        confidence=_UNKNOWN_CONFIDENCE,
+        missing=[*lacks, _END],
+        tested=["errors and tracebacks: none is printed", *tested],
+    )
+
+
 def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     """Return the verdict on logs that show no failure: healthy if a log says that training completed, else unknown.
 
@@ -269,6 +297,18 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             confidence=_UNKNOWN_CONFIDENCE,
             missing=lacks,
         )
+    if harmless := next((entry for e in logs.events for entry in shown_by(e.message) if _is_harmless(entry)), None):
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind=LogClass.UNKNOWN,
+            sentence=harmless.headline if isinstance(harmless.headline, str) else harmless.what,
+            confidence=_UNKNOWN_CONFIDENCE,
+            missing=[*lacks, _END],
+            failure=harmless.id,
+            next=_all([step for step in harmless.next if isinstance(step, str)]),
+        )
+    if logs.rows:
+        return _so_far(logs, lacks)
     shown = f" of {rank_names(sorted(logs.ranks))}" if logs.ranks else ""
     after = f" after its last step {max(steps)}" if steps else ""
     return Verdict(

@@ -6,6 +6,7 @@ shows, with their last step. Texts are in `meta`: for each field a list with one
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,9 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
     meta["calls"] = [event.calls for event in events]
     meta["said"] = said
+    meta["rows"] = [
+        [asdict(row) for row in (*scanner.roster.first_rows, *scanner.roster.last_rows)] for scanner in scanners
+    ]
     meta["nccl"] = [msgspec.to_builtins(scanner.nccl.found()) for scanner in scanners]
     meta["step_lines"] = [seen.step_line for scanner in scanners for _, seen in scanner.roster.in_order()]
     return columns, meta | texts

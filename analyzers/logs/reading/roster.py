@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from analyzers.case.facts import EventKind, Facts
+from analyzers.case.rows import Row, values_in
 from analyzers.logs.reading.line_patterns.pattern import Found, number
 from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.lines import clean, printed_rank, split_prefix, step_in
@@ -17,6 +18,7 @@ They are enough to find the ranks and their last lines.
 _LONGEST_TEXT = 1000
 _SAID_AT_MOST, _LONGEST_SAID = 32, 120
 """The number of last lines of a rank that are kept to compare it with other ranks, and the most characters of each."""
+ROWS_AT_MOST = 200
 RANKS_AT_MOST = 1 << 16
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
 UNRANKED = -1
@@ -53,6 +55,8 @@ class Roster:
     """
 
     ranks: dict[int, Seen] = field(default_factory=dict)
+    first_rows: list[Row] = field(default_factory=list)
+    last_rows: deque[Row] = field(default_factory=lambda: deque(maxlen=ROWS_AT_MOST))
     world_size: int | None = None
 
     def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
@@ -96,6 +100,9 @@ class Roster:
             seen.said.append(body[:_LONGEST_SAID])
             if (step := step_in(body)) is not None:
                 seen.step, seen.step_number, seen.step_line = step, number, seen.line
+            if values := values_in(body):
+                row = Row(number, rank, step_in(body), values, body[:_LONGEST_SAID])
+                (self.first_rows if len(self.first_rows) < ROWS_AT_MOST else self.last_rows).append(row)
             if _FINITE_LOSS.search(body):
                 seen.finite_number = number
 

@@ -300,7 +300,7 @@ def test_the_excerpt_of_an_error_file_ends_with_what_was_raised():
     ("name", "why"),
     [
         ("port_in_use", "Rank 0 opens this port for the store through which all ranks find each other. The logs show"),
-        ("import_error", "An exception that nothing catches ends the process of its rank, and with it the job. The"),
+        ("import_error", "A name that is part of the project is only found if its folder is the script's own or in"),
         ("host_memory", "PyTorch asked the system for this much host memory, and got none. The errors of ranks 0, 2"),
     ],
 )
@@ -315,7 +315,7 @@ def test_the_reason_says_what_the_failure_means(name: str, why: str):
     ("name", "advice", "not_advised"),
     [
         ("mismatch", "All ranks are in the same line, and what they pass differs", "a branch"),
-        ("import_error", "if it is a file of your project, add its folder to PYTHONPATH", "beside the script"),
+        ("import_error", "start from the project's root or add that folder to PYTHONPATH", "beside the script"),
         ("no_script", "Correct the path of the script", "torchrun python"),
     ],
 )

@@ -1,0 +1,82 @@
+"""Read the rows of numbers that trainers print, of any trainer: what matters of them is named alike."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_PAIR = re.compile(
+    r"(?:^|[\s|,;{(\[-])['\"]?([A-Za-z][\w./]{0,40}(?: [A-Za-z]\w{0,20})?)['\"]?\s{0,4}[:=]?\s{0,8}['\"]?"
+    r"([-+]?(?:\d[\d,]*\.?\d*(?:e[-+]?\d+)?|nan|inf))(?![\w.]*[A-Za-z:/-]{2})",
+    re.IGNORECASE,
+)
+"""Matches a name and its number: `loss: 2.1`, `'loss': 2.1`, `loss=2.1`, `Loss 6.9 (7.0)`."""
+_NAMES = {
+    "loss": re.compile(r"(?:total_?|train_?|lm |training_?)?loss", re.IGNORECASE),
+    "grad_norm": re.compile(r"(?:\w+/)?(?:grad[_ ]?norm|gnorm|gradient_norm)", re.IGNORECASE),
+    "time": re.compile(r"(?:iter_?|step_?|batch_?|iteration )?time", re.IGNORECASE),
+    "data": re.compile(r"data(?:[_ ]?time|load\w*)?", re.IGNORECASE),
+    "reward_std": re.compile(r"reward_std", re.IGNORECASE),
+    "zero_std": re.compile(r"frac_reward_zero_std", re.IGNORECASE),
+    "margins": re.compile(r"rewards/margins", re.IGNORECASE),
+}
+"""{what a number is: the names that trainers give it}."""
+_MUST_HAVE = re.compile(r"loss|norm|data", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that a trainer printed: its line, the rank and step if it has them, and the numbers that are known."""
+
+    line: int
+    rank: int | None
+    step: int | None
+    values: dict[str, float]
+    text: str
+
+
+def values_in(text: str) -> dict[str, float]:
+    """Return {what a number is: the number} of a line; empty if it is no row."""
+    if not _MUST_HAVE.search(text):
+        return {}
+    found: dict[str, float] = {}
+    for match in _PAIR.finditer(text):
+        for name, pattern in _NAMES.items():
+            if name not in found and pattern.fullmatch(match[1]):
+                found[name] = float(match[2].replace(",", ""))
+    return found if "loss" in found or "grad_norm" in found or {"time", "data"} <= found.keys() else {}
+
+
+def column(rows: Sequence[Row], name: str) -> list[float]:
+    """Return the numbers of one kind in all rows that have it, in their order."""
+    return [row.values[name] for row in rows if name in row.values]
+
+
+def are_all(rows: Sequence[Row], name: str, holds: Callable[[float], bool]) -> bool:
+    """Return whether rows have numbers of this kind, and a condition holds for all of them."""
+    numbers = column(rows, name)
+    return bool(numbers) and all(map(holds, numbers))
+
+
+def data_share(rows: Sequence[Row]) -> float | None:
+    """Return the share of the time of all rows that was spent waiting for data, from 0 to 1; None if it is unknown."""
+    both = [row.values for row in rows if {"time", "data"} <= row.values.keys()]
+    spent = sum(values["time"] for values in both)
+    waited = sum(values["data"] for values in both)
+    return waited / spent if spent > 0 and math.isfinite(spent) and 0 <= waited <= spent else None
+
+
+def largest_jump(rows: Sequence[Row], name: str) -> tuple[Row, Row] | None:
+    """Return the two neighbouring rows of one rank between which a number grew by the largest factor; None if none."""
+    best: tuple[float, Row, Row] | None = None
+    last: dict[int | None, Row] = {}
+    for row in rows:
+        if name not in row.values:
+            continue
+        before = last.get(row.rank)
+        last[row.rank] = row
+        if before and before.values[name] > 0 and math.isfinite(row.values[name]):
+            factor = row.values[name] / before.values[name]
+            if best is None or factor > best[0]:
+                best = (factor, before, row)
+    return best[1:] if best else None

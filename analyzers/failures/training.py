@@ -1,0 +1,208 @@
+"""Trainings that run and do not learn, or wait: what the rows of numbers show where no error is printed."""
+
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Case, Tier
+from analyzers.case.rows import are_all, column, data_share, largest_jump
+from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.words import figures, number, percent, quantity
+
+_LN2 = 0.6931
+_ROWS_OF_ZEROS, _DATA_SHARE = 2, 0.5
+_JUMPS = (("grad_norm", 1e4, 1e3, "gradient norm"), ("loss", 20.0, 5.0, "loss"))
+"""For each number that may jump: by which factor between two rows, to at least which value, and what it is called."""
+
+
+def _rows(case: Case) -> str:
+    """Return how many rows there are, up to which step."""
+    steps = [row.step for row in case.rows if row.step is not None]
+    return quantity(len(case.rows), "row") + (f" up to step {max(steps)}" if steps else "")
+
+
+def _is_of_rows(case: Case) -> bool:
+    return case.kind in (LogClass.DEAD_TRAINING, LogClass.DATA_TIME, LogClass.LOSS_SPIKE)
+
+
+def _has_no_gradient(case: Case) -> bool:
+    return are_all(case.rows, "grad_norm", lambda value: value == 0)
+
+
+def _has_equal_rewards(case: Case) -> bool:
+    """Return whether all completions of a group got the same reward in each row."""
+    same = are_all(case.rows, "zero_std", lambda value: value >= 1) or are_all(
+        case.rows, "reward_std", lambda v: v == 0
+    )
+    return _has_no_gradient(case) and same
+
+
+def _prefers_nothing(case: Case) -> bool:
+    """Return whether a preference loss stays at ln 2 with margins of 0: the policy equals the reference."""
+    at_start = are_all(case.rows, "loss", lambda value: abs(value - _LN2) < 1e-3)
+    return _has_no_gradient(case) and at_start and are_all(case.rows, "margins", lambda value: value == 0)
+
+
+def _has_no_loss(case: Case) -> bool:
+    """Return whether the loss is exactly 0 in all rows, and no gradient shows that the model learns all the same."""
+    has_gradient = any(value != 0 for value in column(case.rows, "grad_norm"))
+    enough = len(column(case.rows, "loss")) >= _ROWS_OF_ZEROS
+    return enough and are_all(case.rows, "loss", lambda value: value == 0) and not has_gradient
+
+
+def _waits_for_data(case: Case) -> bool:
+    share = data_share(case.rows)
+    return share is not None and share >= _DATA_SHARE
+
+
+def _jumped(case: Case) -> str:
+    """Return how much the gradient norm or the loss jumped within two rows; empty if it did not."""
+    for name, factor, least, words in _JUMPS:
+        jump = largest_jump(case.rows, name)
+        if jump and jump[1].values[name] >= max(least, factor * jump[0].values[name]):
+            before, after = (row.values[name] for row in jump)
+            return f"the {words} jumped from {figures(before)} to {number(round(after)) if after >= 1e4 else figures(after)}"
+    return ""
+
+
+def _data_headline(case: Case) -> str:
+    return f"{percent(data_share(case.rows))} of the time of {_rows(case)} is waiting for data"
+
+
+ENTRIES: tuple[Failure, ...] = (
+    Failure(
+        id="training.equal_rewards",
+        kind=LogClass.DEAD_TRAINING,
+        what="All completions of a group got the same reward, so that the advantages and the gradient are 0.",
+        when=lambda case: _is_of_rows(case) and _has_equal_rewards(case),
+        headline="Every group of completions has the same reward: the gradient is 0, nothing is learned",
+        why=lambda case: (
+            f"the advantage is a reward compared with its group; in {_rows(case)} no group has a difference"
+        ),
+        next=(
+            "look at the completions of one prompt and their rewards: are all cut at the maximum length, all wrong, or all"
+            " right? Make the task easier or harder, or the reward finer",
+            "raise the number of completions for each prompt (num_generations) or the temperature, so that they differ",
+        ),
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.preference_without_gradient",
+        kind=LogClass.DEAD_TRAINING,
+        what="A preference loss stays at ln 2: the policy equals its reference and gets no gradient.",
+        when=lambda case: _is_of_rows(case) and _prefers_nothing(case),
+        headline="The loss stays at ln 2 = 0.693 with margins of 0: the policy gets no gradient",
+        why="with the policy equal to the reference each margin is 0 and the loss ln 2; it leaves this value only if"
+        " parameters change",
+        next=(
+            "count the trainable parameters (model.print_trainable_parameters(), or those with requires_grad): adapters may"
+            " be frozen, merged or not in the optimizer; with gradient checkpointing call"
+            " model.enable_input_require_grads() or pass use_reentrant=False",
+        ),
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.no_gradient",
+        kind=LogClass.DEAD_TRAINING,
+        what="The norm of the gradient is exactly 0 in all rows.",
+        when=lambda case: _is_of_rows(case) and _has_no_gradient(case),
+        headline=lambda case: f"The gradient norm is exactly 0 in {_rows(case)}: nothing is learned",
+        why="a norm of exactly 0 means that no parameter got a gradient, or that every sample is masked out of the loss",
+        next=(
+            "count the parameters that require a gradient and are in the optimizer, and the labels of a batch that are not"
+            " masked (-100): `workbench tokens DATASET` shows them",
+        ),
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.loss_zero",
+        kind=LogClass.DEAD_TRAINING,
+        what="The loss is exactly 0 in all rows, which no training reaches: no label counts, or the weights are dead.",
+        clues=(sign("will be ignored in loss calculation"),),
+        when=lambda case: _is_of_rows(case) and _has_no_loss(case),
+        headline=lambda case: (
+            "All labels are masked: the loss is exactly 0 and nothing is learned"
+            if case.printed("will be ignored in loss calculation")
+            else f"The loss is exactly 0 in {_rows(case)}: nothing is learned"
+        ),
+        why="a loss of exactly 0 is no convergence: it is the mean over no label at all, or what a trainer prints for NaN",
+        next=(
+            Advice(
+                "the collator finds its response template in no sample, and ignores them: give the template as the tokenizer"
+                " encodes it within the text (token ids with the newline before it), and check that prompts fit max_seq_length",
+                lambda case: case.printed("will be ignored in loss calculation"),
+            ),
+            "count the labels of a batch that are not masked (-100): `workbench tokens DATASET`; if there are some, look for"
+            " the first NaN in the gradient norm, because after it the weights are dead and the printed loss is 0",
+        ),
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.data_wait",
+        kind=LogClass.DATA_TIME,
+        what="Most of the time of the steps is spent waiting for the data loader.",
+        when=lambda case: case.kind is LogClass.DATA_TIME,
+        headline=_data_headline,
+        why="the loader delivers batches more slowly than the device computes them",
+        next=(
+            "find what a worker does in this time (num_workers=0 and py-spy, or a profile of __getitem__): decoding, a slow or"
+            " network disk, a tokenizer. Store the data decoded or resized, or on a local disk",
+            "set num_workers to the number of cores for each rank, not more, with prefetch_factor and persistent_workers=True;"
+            " OMP_NUM_THREADS=1 keeps workers from fighting for the cores",
+        ),
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.spike",
+        kind=LogClass.LOSS_SPIKE,
+        what="The gradient norm or the loss jumped by orders of magnitude between two rows.",
+        when=lambda case: case.kind is LogClass.LOSS_SPIKE,
+        headline=_jumped,
+        why="such a jump comes from one batch (broken labels or boxes, an empty target) or from a division by a small number",
+        next=(
+            "clip the gradients (torch.nn.utils.clip_grad_norm_, max_norm about 10 times the usual norm), and look at the"
+            " batches between these two rows: samples without targets, extreme values, a wrong label",
+            "if it comes back at other batches, lower the learning rate or warm up longer",
+        ),
+        rules_out="it is the first row, or the loss was not finite before",
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.group_not_destroyed",
+        kind=LogClass.HEALTHY,
+        what="PyTorch warns that a program ended without destroy_process_group(): nothing failed.",
+        signs=(sign("process group has NOT been destroyed"), sign("destroy_process_group() was not called")),
+        event=EventKind.CLUE,
+        headline="Nothing failed: the program only ended without destroy_process_group()",
+        why="the warning is printed at the end of a program that leaves the process group open",
+        next=("call torch.distributed.destroy_process_group() at the end of the program; the results are whole",),
+        examples=(
+            Example(
+                "[rank0]:[W227 10:54:51.986111855 ProcessGroupNCCL.cpp:1374] Warning: WARNING: process group has NOT been"
+                " destroyed before we destruct ProcessGroupNCCL. On normal program exit, the application should call"
+                " destroy_process_group to ensure that any pending NCCL operations have finished in this process.",
+                source="pytorch/pytorch#147802",
+            ),
+        ),
+        knowledge="the destructor of ProcessGroupNCCL",
+    ),
+    Failure(
+        id="training.no_straggler",
+        kind=LogClass.HEALTHY,
+        what="A straggler report that names no slow rank.",
+        signs=(sign("No stragglers detected"),),
+        event=EventKind.CLUE,
+        headline="Nothing is wrong: the straggler report names no slow rank",
+        why="the report compares the times of the ranks, and found no difference above its limit",
+        next=("nothing to do",),
+        examples=(Example("[default0]:\u2713 No stragglers detected.", source="Megatron-LM's straggler detector"),),
+        knowledge="the straggler detector of Megatron-LM",
+    ),
+)
+
+
+def judged(case: Case) -> LogClass | None:
+    """Return what the rows of a case without any error show: a class of failure; None if they show none."""
+    rows_of = (_has_equal_rewards, _prefers_nothing, _has_no_gradient, _has_no_loss)
+    if case.rows and any(holds(case) for holds in rows_of):
+        return LogClass.DEAD_TRAINING
+    if _jumped(case):
+        return LogClass.LOSS_SPIKE
+    return LogClass.DATA_TIME if _waits_for_data(case) else None
