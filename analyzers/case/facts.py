@@ -94,6 +94,7 @@ class LogClass(StrEnum):
     DEAD_TRAINING = "dead_training"
     """The training runs, and learns nothing."""
     DATA_TIME = "data_time"
+    NEAR_LIMIT = "near_limit"
     LOSS_SPIKE = "loss_spike"
     HEALTHY = "healthy"
     UNKNOWN = "unknown"

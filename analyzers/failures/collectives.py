@@ -1,16 +1,26 @@
 """Failures of collectives: ranks that do not join, differ, or leave too early."""
 
+import re
 from collections.abc import Callable
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Case, Tier
 from analyzers.case.wording import MESSAGES, NEW_GROUP, at_line, at_step, first_with, operation_name, place, quoted, who
-from analyzers.failures.entry import Failure
+from analyzers.failures.entry import Example, Failure, sign
 from analyzers.words import (
     agree,
     duration,
     rank_names,
 )
+
+_FIRST_OPERATIONS = 5
+"""Up to this sequence number nothing was trained yet, where no step was printed."""
+_PREPARES = r"okeniz|Map\b|Grouping|Generating|Filter|Loading checkpoint|(?i:preprocess)"
+
+
+def _is_wait(case: Case) -> bool:
+    """Return whether ranks gave up waiting, rather than that the start failed for a reason of its own."""
+    return case.kind is LogClass.COLLECTIVE_TIMEOUT or case.reason is Reason.MISSING_RANKS
 
 
 def mismatch(case: Case) -> str:
@@ -297,6 +307,69 @@ def _for_timeout(case: Case) -> str:
 
 
 ENTRIES = (
+    Failure(
+        id="collectives.preparation",
+        kind=LogClass.COLLECTIVE_TIMEOUT,
+        what="A rank was still preparing data or downloading when the timeout of the others ended the job.",
+        clues=(
+            sign("Running tokenizer"),
+            sign("okeniz", r"(?i)\btokeniz(?:ing|e)\b.{0,60}\d%"),
+            sign("Map", r"^\W*(?:\[?rank\d+\]?:?)?\s*Map\b.{0,40}\d%"),
+            sign("Grouping texts"),
+            sign("Generating ", r"Generating \w+ split"),
+            sign("Filter", r"\bFilter\b.{0,40}\d%"),
+            sign("Loading checkpoint shards"),
+            sign("reprocess", r"(?i)preprocess\w* .{0,60}\d%"),
+        ),
+        when=lambda case: (
+            case.kind in (LogClass.COLLECTIVE_TIMEOUT, LogClass.STARTUP)
+            and case.lead.step is None
+            and (case.lead.seq or 0) <= _FIRST_OPERATIONS
+            and _is_wait(case)
+            and any(event.kind is EventKind.CLUE and re.search(_PREPARES, event.message) for event in case.events)
+        ),
+        headline="A rank was still preparing data when the timeout of the others ended the job",
+        sentence=lambda case: (
+            f"a rank was still preparing data when the others gave up waiting: {collective_timeout(case)}"
+            if case.kind is LogClass.COLLECTIVE_TIMEOUT
+            else "a rank was still preparing data when the others gave up waiting"
+        ),
+        why="ranks that wait in a barrier or in the first collective for one that tokenizes, maps or loads reach the timeout"
+        " of the process group",
+        next=(
+            "prepare the data once before the training (tokenize, cache, save_to_disk), and let the job only load it",
+            "or give the preparation more time: init_process_group(timeout=datetime.timedelta(hours=2)), in transformers"
+            " ddp_timeout=7200",
+        ),
+        rules_out="steps were trained before",
+    ),
+    Failure(
+        id="collectives.no_parameters_arrived",
+        kind=LogClass.MISMATCH,
+        what="DDP compares the models of the ranks at its start, and a rank received nothing from the other.",
+        signs=(sign("has inconsistent", r"while rank \d+ has inconsistent 0 params"),),
+        headline="Nothing arrived from the other rank: its model seems to have 0 parameters",
+        why="all ranks build the same model; a count of 0 is what a rank reads where the communication itself does not work,"
+        " such as over the wrong network interface",
+        next=(
+            "run once with NCCL_DEBUG=INFO and see which interface is used; set NCCL_SOCKET_IFNAME to the one that connects"
+            " the nodes, and try NCCL_IB_DISABLE=1 (or the right NCCL_IB_GID_INDEX for RoCE)",
+            "if it works then, the network is the cause; if not, compare the parameters of the model on both ranks",
+        ),
+        examples=(
+            Example(
+                "[rank2]: RuntimeError: DDP expects same model across all ranks, but Rank 2 has 362 params, while rank 0 has"
+                " inconsistent 0 params.",
+                source="SWivid/F5-TTS#775",
+                says=("NCCL_SOCKET_IFNAME",),
+            ),
+        ),
+        near_misses=(
+            "[rank1]: RuntimeError: DDP expects same model across all ranks, but Rank 1 has 362 params, while rank 0 has"
+            " inconsistent 360 params.",
+        ),
+        knowledge="torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes",
+    ),
     Failure(
         id="collectives.different_calls",
         kind=LogClass.MISMATCH,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from analyzers.case.facts import EventKind, LogClass, Reason
-from analyzers.case.hypothesis import Case
+from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, first_with, place, quoted, who
 from analyzers.failures.entry import Advice, Example, Failure, Text, sign
 from analyzers.words import (
@@ -451,6 +451,28 @@ ENTRIES = (
         lambda case: _loads_on_its_device(case) and _has_foreign_memory(case),
         check="`nvidia-smi` while it loads: is GPU 0 filled by processes of this job?",
     ),
+    Failure(
+        id="memory.inference_engine",
+        kind=LogClass.OOM,
+        what="An inference engine (vLLM, SGLang) on the same GPU holds most of its memory beside the training.",
+        clues=(sign("gpu_memory_utilization"), sign("mem_fraction_static")),
+        when=lambda case: (
+            _is_of_tensors(case)
+            and _has_foreign_memory(case)
+            and case.printed(r"gpu_memory_utilization|mem_fraction_static")
+        ),
+        headline=lambda case: f"An inference engine holds up to {size(request_of(case).foreign)} of this GPU",
+        sentence=oom,
+        why=_with_numbers(
+            "such an engine takes its share of the whole GPU when it starts, for its weights and its KV cache"
+        ),
+        next=(
+            "lower its share (vllm_gpu_memory_utilization or gpu_memory_utilization, for example 0.3; SGLang:"
+            " mem_fraction_static), or give the engine a dedicated device; with sleep mode it frees its memory while the"
+            " model is trained",
+        ),
+        rules_out="no engine runs on this GPU",
+    ),
     _entry(
         "other_processes",
         "Other processes hold the memory of the GPU.",
@@ -655,6 +677,30 @@ ENTRIES = (
         _numbers,
         (lambda case: f"{_USE_LESS}{_lacks(case)}",),
         lambda case: case.kind is LogClass.OOM,
+    ),
+    Failure(
+        id="memory.cache_flushes",
+        kind=LogClass.NEAR_LIMIT,
+        what="The allocator returns its cache to the driver within steps, because the memory is nearly full.",
+        signs=(sign("pytorch allocator cache flushes since last step"),),
+        event=EventKind.KNOWN,
+        tier=Tier.BROKEN_NUMBERS,
+        headline="Memory is nearly full: the allocator empties its cache within steps, which makes them slow",
+        why="each flush frees cached blocks and asks the driver for new ones, which stops all streams of the GPU",
+        next=(
+            "use less memory: a smaller batch or sequence, more recomputation, offload; or set " + EXPANDABLE_SEGMENTS,
+            "if ranks flush at different steps they wait for each other: call get_accelerator().empty_cache() (or"
+            " torch.cuda.empty_cache()) on all ranks at the same step",
+        ),
+        examples=(
+            Example(
+                "[2024-09-17 03:43:51,221] [WARNING] [stage3.py:2069:step] 4 pytorch allocator cache flushes since last step."
+                " this happens when there is high memory pressure and is detrimental to performance.",
+                source="deepspeed/runtime/zero/stage3.py",
+                says=("empty_cache",),
+            ),
+        ),
+        knowledge="the warning of DeepSpeed's ZeRO-3 optimizer",
     ),
     Failure(
         id="memory.host",

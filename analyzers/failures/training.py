@@ -1,5 +1,7 @@
 """Trainings that run and do not learn, or wait: what the rows of numbers show where no error is printed."""
 
+from statistics import median
+
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.rows import are_all, column, data_share, largest_jump
@@ -7,7 +9,9 @@ from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import figures, number, percent, quantity
 
 _LN2 = 0.6931
-_ROWS_OF_ZEROS, _DATA_SHARE = 2, 0.5
+_ROWS_OF_ZEROS, _DATA_SHARE, _ROWS_OF_MEDIAN = 2, 0.5, 8
+_SPIKE, _SPIKE_LEAST = 200.0, 500.0
+"""A gradient norm of the first number times the median, and of at least the second number, is a spike."""
 _JUMPS = (("grad_norm", 1e4, 1e3, "gradient norm"), ("loss", 20.0, 5.0, "loss"))
 """For each number that may jump: by which factor between two rows, to at least which value, and what it is called."""
 
@@ -59,6 +63,10 @@ def _jumped(case: Case) -> str:
         if jump and jump[1].values[name] >= max(least, factor * jump[0].values[name]):
             before, after = (row.values[name] for row in jump)
             return f"the {words} jumped from {figures(before)} to {number(round(after)) if after >= 1e4 else figures(after)}"
+    norms = column(case.rows, "grad_norm")
+    usual = median(norms) if len(norms) >= _ROWS_OF_MEDIAN else 0.0
+    if usual > 0 and max(norms) >= max(_SPIKE_LEAST, _SPIKE * usual):
+        return f"the gradient norm is {figures(usual)} as a rule and {number(round(max(norms)))} at the most"
     return ""
 
 

@@ -73,6 +73,7 @@ _PASSED_EARLY = {"gather", "reduce"}
 _RECEIVED_EARLY = {"broadcast", "scatter"}
 """Collectives that a rank leaves as soon as it has received its part, perhaps before others begin."""
 RANKS_AT_MOST = 1 << 14
+_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 
 
 def blame_for_timeout(failure: Hypothesis, logs: Logs) -> Blame:
@@ -276,15 +277,36 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def _silent_ranks(logs: Logs) -> list[int]:
-    """Return the ranks that occur in the logs and that reported neither a timeout nor a lost connection."""
+    """Return the ranks of the job that reported neither a timeout nor a lost connection.
+
+    These are ranks that occur in the logs, and also ranks that printed nothing at all: the few that are missing below
+    the highest rank, or in a group whose size a collective's message shows.
+    """
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
-    return sorted(rank for rank in logs.ranks if rank not in spoke)
+    shown = {*logs.ranks, *spoke}
+    absent = set(_known_ranks(logs)) - shown
+    # The log of one of several nodes has a part of the ranks only.
+    are_few = len(absent) < len(shown) or (len(absent) <= len(shown) and _size_of_group(logs) is not None)
+    return sorted((shown | (absent if are_few else set())) - spoke)
+
+
+def _size_of_group(logs: Logs) -> int | None:
+    """Return the number of ranks in the default group, from the sizes of an all-gather that timed out; else None."""
+    sizes = (
+        event.facts.output_elements // event.facts.input_elements
+        for event in logs.events
+        if event.facts.operation in _GATHERS
+        and event.facts.input_elements
+        and event.facts.output_elements
+        and event.group in (None, "default_pg", "0")
+    )
+    return max(sizes, default=None)
 
 
 def _known_ranks(logs: Logs) -> list[int]:
     """Return all ranks of the job: from 0 up to the world size, or to the highest rank that the logs show."""
     shown = {*logs.ranks, *(e.rank for e in logs.events if e.rank is not None)}
-    size = min(max([logs.world_size or 0, *(rank + 1 for rank in shown)]), RANKS_AT_MOST)
+    size = min(max([logs.world_size or 0, _size_of_group(logs) or 0, *(rank + 1 for rank in shown)]), RANKS_AT_MOST)
     return list(range(size))
 
 

@@ -62,7 +62,7 @@ def _all(steps: Sequence[str]) -> str:
 
 def _is_mild(case: Case) -> bool:
     """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
-    if case.kind in (LogClass.DATA_TIME, LogClass.LOSS_SPIKE):
+    if case.kind in (LogClass.DATA_TIME, LogClass.LOSS_SPIKE, LogClass.NEAR_LIMIT):
         return True
     return case.kind in ENDED_OUTSIDE or (case.kind is LogClass.UNKNOWN and case.lead.kind is EventKind.EXCEPTION)
 
@@ -278,6 +278,19 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     after = f" after step {max(steps)}" if steps else ""
     if has_completed(logs) and (closed := count_closed(logs)):
         return _still_running(f"the training completed{after}", closed, lacks)
+    if has_completed(logs) and (broken := [e for e in logs.events if e.kind is EventKind.NAN]):
+        count = quantity(sum(e.count for e in broken), "row")
+        return Verdict(
+            status=Status.WARNING,
+            kind=LogClass.NONFINITE_LOSS,
+            sentence=f"the training completed{after}, but {count} {'has' if count == '1 row' else 'have'} a loss or a"
+            f" gradient that is not finite, first: {quoted(broken[0])}",
+            confidence=_HEALTHY_CONFIDENCE,
+            missing=lacks,
+            headline=f"The training completed, but {count} {'has' if count == '1 row' else 'have'} NaN or infinity",
+            next="look for the batch of the first such row: skip steps whose gradient norm is not finite"
+            " (torch.isfinite before optimizer.step()), and do not trust the saved model before an evaluation.",
+        )
     if has_completed(logs):
         return Verdict(
             status=Status.OK,
