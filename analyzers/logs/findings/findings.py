@@ -279,15 +279,15 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     if has_completed(logs) and (closed := count_closed(logs)):
         return _still_running(f"the training completed{after}", closed, lacks)
     if has_completed(logs) and (broken := [e for e in logs.events if e.kind is EventKind.NAN]):
-        count = quantity(sum(e.count for e in broken), "row")
+        rows = quantity(sum(e.count for e in broken), "row")
         return Verdict(
             status=Status.WARNING,
             kind=LogClass.NONFINITE_LOSS,
-            sentence=f"the training completed{after}, but {count} {'has' if count == '1 row' else 'have'} a loss or a"
+            sentence=f"the training completed{after}, but {rows} {'has' if rows == '1 row' else 'have'} a loss or a"
             f" gradient that is not finite, first: {quoted(broken[0])}",
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
-            headline=f"The training completed, but {count} {'has' if count == '1 row' else 'have'} NaN or infinity",
+            headline=f"The training completed, but {rows} {'has' if rows == '1 row' else 'have'} NaN or infinity",
             next="look for the batch of the first such row: skip steps whose gradient norm is not finite"
             " (torch.isfinite before optimizer.step()), and do not trust the saved model before an evaluation.",
         )

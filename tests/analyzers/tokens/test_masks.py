@@ -13,13 +13,21 @@ QUICK = {"chatml", "vicuna", "plain"}
 NO_ARROW = "parquet"
 
 
+ONE_OF = 4
+
+
+def marks_of(number, case):
+    """Return no mark for a quick case; of the others one in four is run with the slow tests."""
+    if is_quick(case):
+        return ()
+    return pytest.mark.rare if number % ONE_OF else pytest.mark.slow
+
+
 def is_quick(case):
     return case.family in QUICK or "own" in case.name.split()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, id=c.name, marks=() if is_quick(c) else pytest.mark.slow) for c in CASES]
-)
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=marks_of(n, c)) for n, c in enumerate(CASES)])
 def test_mistakes_are_found_and_only_they(case, tmp_path):
     if NO_ARROW in case.name:
         pytest.importorskip("pyarrow")

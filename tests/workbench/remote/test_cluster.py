@@ -175,8 +175,7 @@ def test_parts_of_large_sets_are_read_by_the_cluster(sets, tmp_path, scheduler):
     assert entries(tmp_path / "far") == entries(tmp_path / "near")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.rare)])
 def test_killed_workers_change_nothing_about_large_sets(sets, tmp_path, scheduler, number):
     near = answer(inspect(sets, tmp_path / "near"), tmp_path / "near")
     process = inspect(sets, tmp_path / "far", "--cluster", scheduler[1])
@@ -214,8 +213,9 @@ def test_files_at_a_url_are_read_by_the_cluster(run, tmp_path, scheduler, serve)
     assert answer(inspect(url, tmp_path / "cache"), tmp_path / "cache")[0] == far
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(
+    "number", [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(n, marks=pytest.mark.rare) for n in (1, 2))]
+)
 def test_killed_workers_are_replaced_and_change_nothing(run, tmp_path, scheduler, number):
     near = answer(inspect(run, tmp_path / "near"), tmp_path / "near")
     process = inspect(run, tmp_path / "far", "--cluster", scheduler[1])
