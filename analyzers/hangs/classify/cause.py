@@ -76,7 +76,8 @@ class RanksInOp:
 
     `shape` is the text of the input shapes and dtypes, `seq` the sequence number, and `group` the label of the process
     group. `line` is the user's line that issued the operation, if stacks were recorded. `root` is the root of a
-    broadcast, reduce, gather or scatter, if it was recorded. `output` is the text of the output shapes and dtypes.
+    broadcast, reduce, gather or scatter, if it was recorded. `output` is the text of the output shapes and dtypes, and
+    `sizes` has the input shapes as numbers.
     """
 
     ranks: list[int]
@@ -88,6 +89,7 @@ class RanksInOp:
     p2p: bool
     root: int | None = None
     output: str = ""
+    sizes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
         p2p=op.p2p,
         root=signature.root,
         output=signature.output_shape,
+        sizes=signature.input_sizes,
     )
 
 

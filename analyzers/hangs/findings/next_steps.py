@@ -221,7 +221,20 @@ def _for_mismatch(cause: Cause) -> str:
         return f"find out why ranks issue different operations{where}: make every rank take the same branch"
     if cause.reason is Reason.SIZE_RULE:
         return f"print the sizes of the input and the output{where} on {rank_names(cause.ranks)}: {size_rule(cause)}"
+    if _is_shorter(cause):
+        return (
+            f"give {rank_names(cause.ranks)} as many rows{where} as the others: drop_last=True for a smaller last"
+            " batch, or pad it before the collective and cut it afterwards"
+        )
     return f"print the tensor's shape and dtype{where} on every rank, and make them equal"
+
+
+def _is_shorter(cause: Cause) -> bool:
+    """Return whether the culprits passed a tensor with fewer rows than the others, and otherwise of the same shape."""
+    mine, theirs = ((side.sizes if side else ()) for side in (cause.issued, cause.expected))
+    if len(mine) != 1 or len(theirs) != 1 or len(mine[0]) < 2:
+        return False
+    return mine[0][1:] == theirs[0][1:] and mine[0][0] < theirs[0][0]
 
 
 def _for_lagging(cause: Cause) -> str:

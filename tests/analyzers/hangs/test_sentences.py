@@ -208,3 +208,17 @@ def test_no_device_is_blamed_on_the_cpu(folder, recorder, backend, is_device):
     finding = folder.write(dumps).report().findings[0]
     assert finding.id == "hang.all_arrived"
     assert ("xid" in finding.next) == is_device
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [((5, 1000), "Give rank 2 as many rows at"), ((8, 999), "Print the tensor's")]
+)
+def test_a_smaller_last_batch_is_to_be_dropped_or_padded(folder, recorder, size, told):
+    dumps = {}
+    for rank in range(3):
+        shape = size if rank == 2 else (8, 1000)
+        last = recorder.entry(("0", "default_pg"), 1, op="all_gather", backend="gloo", done=False, size=shape)
+        dumps[rank] = recorder.dump([last], {})
+    finding = folder.write(dumps).report().findings[0]
+    assert (finding.id, finding.ranks) == ("hang.mismatch", [2])
+    assert finding.next.startswith(told)
