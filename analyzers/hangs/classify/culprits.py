@@ -131,6 +131,9 @@ def _find_deaths(context: HangContext) -> list[Cause]:
     by_process = [end for end in ends if end.ending not in (Ending.EXCEPTION, Ending.NO_ERROR)]
     if _is_killed_from_outside(context, by_process):
         return []
+    if killed := [end for end in by_process if end.is_killed]:
+        # A rank that loses its connection ends with an exit code, as one that failed by itself does.
+        by_process = [end for end in by_process if end in killed or end.exit_code <= 0]
     raised = sorted((end for end in ends if end.exit_file), key=lambda end: (not is_out_of_memory(end), end.time_ns))
     groups = _equal_ends(by_process) or _equal_ends(raised)[:1] or _equal_ends(_find_early_ends(context))
     return [_blame_deaths(context, group) for group in groups]

@@ -9,11 +9,12 @@ is in is where they parted:
             evaluate()              rank 0 is here, in barrier: it alone is in the `if`
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 from analyzers.hangs.classify.blocks import Block, Parting
 from analyzers.hangs.classify.cause import Cause
-from analyzers.hangs.model import Frame, HangClass, Reason, is_library, user_frame
+from analyzers.hangs.model import Frame, HangClass, Reason, is_library
 from analyzers.hangs.reading.side_files import SideFiles
 
 
@@ -26,7 +27,7 @@ def find_parting(side: SideFiles, cause: Cause) -> Parting | None:
     mine, theirs = _sides(cause)
     if not mine or not theirs or cause.kind not in (HangClass.MISMATCH, HangClass.SKIPPED):
         return None
-    own, others = (_blocks_of(side, ranks[0]) for ranks in (mine, theirs))
+    own, others = _find_blocks(side, mine[0], theirs[0])
     if own is None or others is None:
         return None
     only_own = [block for block in own if block not in others]
@@ -46,25 +47,46 @@ def _sides(cause: Cause) -> tuple[list[int], list[int]]:
     return cause.ranks, others or cause.victims
 
 
-def _blocks_of(side: SideFiles, rank: int) -> list[Block] | None:
-    """Return the blocks that a rank is in, innermost first, along its stack.
+def _find_blocks(side: SideFiles, mine: int, theirs: int) -> tuple[list[Block] | None, list[Block] | None]:
+    """Return the blocks that each of two ranks is in, innermost first, along its stack.
 
-    The result is None without a stack, or if the source around one of its lines was not recorded.
+    A traceback may begin further inside than the stack of a thread. So the outer functions that only one of the stacks
+    has are left out. None stands for a rank whose stack, or the source around one of its lines, was not recorded.
     """
+    for own, others in product(_stacks_of(side, mine), _stacks_of(side, theirs)):
+        found = [_blocks_along(side, _inside(*pair)) for pair in ((own, others), (others, own))]
+        if None not in found:
+            return found[0], found[1]
+    return None, None
+
+
+def _inside(stack: list[Frame], other: list[Frame]) -> list[Frame]:
+    """Return the user's frames of a stack up to the outermost function that another stack has, too."""
+    shared = {(frame.filename, frame.name) for frame in other}
+    own = [frame for frame in stack if not is_library(frame)]
+    while own and (own[-1].filename, own[-1].name) not in shared:
+        own.pop()
+    return own
+
+
+def _blocks_along(side: SideFiles, frames: Sequence[Frame]) -> list[Block] | None:
+    """Return the blocks around the lines of a stack, innermost first; None if one of them was not recorded."""
     recorded = side.collection.blocks if side.collection else {}
-    blocks: list[Block] = []
-    frames = _stack_of(side, rank)
-    for frame in frames:
-        headers = recorded.get(frame.filename, {}).get(str(frame.line))
-        if headers is None:
-            return None
-        blocks += [Block(frame.filename, line, header) for line, header in headers]
-    return blocks if frames else None
+    headers = [recorded.get(frame.filename, {}).get(str(frame.line)) for frame in frames]
+    if not frames or None in headers:
+        return None
+    of_frames = zip(frames, headers, strict=True)
+    return [Block(frame.filename, line, header) for frame, found in of_frames for line, header in found or ()]
 
 
-def _stack_of(side: SideFiles, rank: int) -> Sequence[Frame]:
-    """Return the user's frames of a rank: of its main thread, or of the error or signal that ended it."""
-    fatal, error = side.last_words.signals.get(rank), side.exits.get(rank)
-    stacks = (side.main_stack(rank), fatal.stack if fatal else [], error.traceback if error else [])
-    frames = next((stack for stack in stacks if user_frame(stack)), [])
-    return [frame for frame in frames if not is_library(frame)]
+def _stacks_of(side: SideFiles, rank: int) -> Iterator[list[Frame]]:
+    """Yield the stacks that show where a rank is: of the signal or error that ended it, or of its main thread.
+
+    A rank that has failed may have been asked for its stack while it reported its error; that stack shows nothing.
+    """
+    if fatal := side.last_words.signals.get(rank):
+        yield fatal.stack
+    if error := side.exits.get(rank):
+        yield error.traceback
+    else:
+        yield side.main_stack(rank)

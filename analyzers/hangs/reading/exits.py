@@ -82,6 +82,11 @@ class RankEnd:
         return self.exit_code in (0, -signal.SIGKILL)
 
     @property
+    def is_killed(self) -> bool:
+        """Whether a signal ended the process that no other rank causes; SIGABRT may follow from a lost connection."""
+        return -self.exit_code in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
+    @property
     def is_shutdown(self) -> bool:
         """Whether only a signal ended the process with which launchers end the remaining ranks after a failure."""
         return self.exit_file is None and self.exit_code in ORDERLY_SIGNALS

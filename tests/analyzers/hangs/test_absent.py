@@ -119,3 +119,12 @@ def test_ranks_that_waited_for_another_did_not_die_of_their_own_fault(folder, re
         " ranks 0-2 wait for it"
     )
     assert report.findings[0].next.startswith("See where the rank is")
+
+
+def test_exit_codes_beside_a_killed_rank_follow_from_it(folder, recorder):
+    """Gloo flags what failed as done: the dumps of the ranks that lost rank 2 show nothing."""
+    content = recorder.dump([recorder.entry(DEFAULT, 1, backend="gloo")], {})
+    codes = {"0": -15, "1": 1, "2": -9, "3": 1}
+    folder.side("run.json", {"world_size": 4, "exit_codes": codes}).write(dict.fromkeys((0, 1, 3), content))
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks) == ("dead", [2])

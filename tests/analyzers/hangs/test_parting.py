@@ -135,3 +135,30 @@ if __name__ == "__main__":
 
 main()
 """
+
+
+def test_the_traceback_of_a_rank_that_failed_counts_and_not_the_stack_of_its_report(folder, recorder):
+    """Rank 1 was asked for its stack while it reported that it had lost rank 0."""
+    report_of(folder, recorder, [9, 30, 5], {"9": [(8, "if rank == 0:"), LOOP], "5": [LOOP], "30": []})
+    frames = [{"name": "main", "filename": FILE, "line": 5}]
+    lost = {
+        "rank": 1,
+        "pid": 101,
+        "error": "RuntimeError",
+        "message": "[/gloo/tcp/pair.cc:1] Connection closed by peer",
+    }
+    folder.side("exit_1.json", lost | {"traceback": frames, "time_ns": recorder.start_ns + 20 * SECOND})
+    assert "Rank 0 is in `if rank == 0` (me/train.py:8)" in folder.report().findings[0].why
+
+
+def test_outer_functions_that_only_one_stack_shows_part_nobody(folder, recorder):
+    """The traceback of rank 1 begins in main; the stack of rank 0 also has the launcher that called it."""
+    blocks = {"9": [(8, "if rank == 0:"), LOOP], "5": [LOOP], "30": [], "77": [(70, "if spawn:")]}
+    report_of(folder, recorder, [9, 30, 30], blocks)
+    stack = (folder.path / "stacks_0.txt").read_text()
+    folder.side("stacks_0.txt", stack + f'  File "{FILE}", line 77 in launch\n')
+    for rank in (1, 2):
+        frames = [{"name": "main", "filename": FILE, "line": 5}]
+        lost = {"rank": rank, "pid": 100 + rank, "error": "RuntimeError", "message": "[/gloo/tcp/pair.cc:1] timed out"}
+        folder.side(f"exit_{rank}.json", lost | {"traceback": frames, "time_ns": recorder.start_ns + 20 * SECOND})
+    assert "Rank 0 is in `if rank == 0` (me/train.py:8)" in folder.report().findings[0].why
