@@ -199,8 +199,9 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return msgspec.json.format(json_bytes(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """Return the first finding, which matters most; None if it is absent or only worth knowing (INFO)."""
-        first = self.findings[0] if self.findings else None
+        """Return the finding that is the answer, or else the first one unless it is only worth knowing (INFO)."""
+        answer = next((f for f in self.findings if self.verdict.finding and f.id == self.verdict.finding), None)
+        first = answer or (self.findings[0] if self.findings else None)
         return first if first and first.severity is not Severity.INFO else None
 
     def worst(self) -> Severity | None:

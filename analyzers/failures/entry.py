@@ -114,6 +114,11 @@ class Failure:
     knowledge: str = ""
 
     @property
+    def is_specific(self) -> bool:
+        """Whether the entry knows a cause, and is not only the rest of its class."""
+        return not self.id.startswith(("exceptions.", "processes.unknown", "processes.exit_code"))
+
+    @property
     def domain(self) -> str:
         """The first part of the id: the chapter of the catalogue."""
         return self.id.partition(".")[0]

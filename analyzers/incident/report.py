@@ -377,7 +377,7 @@ def _of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
 
     `missing` lists the evidence that has been missing so far; it is put before the list of the logs' own verdict.
     """
-    return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
+    return msgspec.structs.replace(logs.verdict, missing=list(dict.fromkeys([*missing, *logs.verdict.missing])))
 
 
 def _outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:

@@ -71,6 +71,12 @@ def head(report: Report[object]) -> Group:
             ("", evidence(first)),
             ("Next", Text(clean(first.next), style="bold")),
         ]
+    elif verdict.next:
+        rows += [("Next", Text(clean(verdict.next), style="bold"))]
+    if verdict.tested:
+        rows += [("Tested", Text(clean("; ".join(verdict.tested)), style="dim"))]
+    if verdict.failure:
+        rows += [("About", Text(f"workbench explain {verdict.failure}", style="dim"))]
     rows += [("Missing", Text(clean(gap), style="dim")) for gap in verdict.missing]
     layout = Grid.grid(padding=(0, 2))
     layout.add_column(style="bold", width=7)

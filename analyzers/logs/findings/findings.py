@@ -222,7 +222,7 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
         missing=missing(answer, logs),
         headline=headline(entry, case),
         finding=finding_id(case),
-        failure=entry.id,
+        failure=entry.id if entry.is_specific else "",
         next=_all(next_steps(entry, case)),
         ruled_out=[
             *(RuledOut(kind=o.role.kind, because="it follows from the answer") for o in answer.explained),

@@ -38,7 +38,10 @@ def test_json_is_the_contract(oom, report):
     document = json.loads(render(report, Format.JSON, oom))
     assert document["schema"] == "workbench.incident/1"
     assert set(document) == {"schema", "tool", "version", "inputs", "verdict", "findings", "data"}
-    assert set(document["verdict"]) == {"status", "class", "ranks", "sentence", "confidence", "missing"}
+    answer = {"headline", "finding", "failure", "next", "tested", "ruled_out"}
+    assert set(document["verdict"]) == {"status", "class", "ranks", "sentence", "confidence", "missing"} | answer
+    assert document["verdict"]["finding"] == "memory.oom"
+    assert len(document["verdict"]["headline"]) <= 90
     assert document["verdict"]["class"] == "oom"
     assert {"memory", "hang", "trace", "steps", "chain"} <= set(document["data"])
 
