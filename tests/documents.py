@@ -18,6 +18,7 @@ PROSE = {
     "check",
     "lacking",
     "title",
+    "headline",
     "why",
     "next",
     "sentence",
