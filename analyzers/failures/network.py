@@ -1,5 +1,460 @@
 """Failures of networks: names, interfaces, InfiniBand and sockets."""
 
-from analyzers.failures.entry import Failure
+import re
 
-ENTRIES: tuple[Failure, ...] = ()
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Case, Tier
+from analyzers.failures.entry import Advice, Example, Failure, sign
+
+_COMPLETION = (
+    r"Got completion from peer (?P<peer>[\w.:]+)<\d+> with (?:status=|error )(?P<status>{})\b"
+    r"(?:[^\n]{{0,160}}? vendor err (?P<vendor>\d+))?(?:[^\n]{{0,160}}? hca (?P<hca>\w+))?"
+)
+_STATUS = {
+    "4": "local protection error",
+    "9": "remote invalid request",
+    "10": "remote access error",
+    "11": "remote operation error",
+    "13": "receiver not ready",
+}
+"""{code of `ibv_wc_status`: its meaning}."""
+
+
+def _from_device(case: Case) -> str:
+    """Return the local RDMA device of an InfiniBand error, as `mlx5_10 `; empty if the text does not name it."""
+    return f"{case.given['hca']} " if case.given.get("hca") else ""
+
+
+def _is_local(address: str) -> bool:
+    """Return whether other machines cannot reach an address: a loopback, a bridge of Docker, or link-local."""
+    return re.match(r"(?:127\.|172\.1[789]\.|169\.254\.|192\.168\.122\.|fe80|::1|\[::1)", address) is not None
+
+
+def _for_socket(case: Case) -> str:
+    """Return what to do about a connection of NCCL's sockets that failed, by its address and error."""
+    address, reason = case.given["peer"], case.given["reason"].lower()
+    if _is_local(address):
+        return (
+            f"{address} is an address that other nodes cannot reach (loopback, Docker's bridge or link-local): set"
+            " NCCL_SOCKET_IFNAME to the interface of the cluster's network on all nodes (`ip -br addr`), such as eth0 or"
+            " bond0; ^docker0,lo excludes those two"
+        )
+    if "abort" in reason:
+        return (
+            f"nothing answered at {address} after several tries: read the log of the rank there first (it may have ended);"
+            " then open all ports between the nodes (NCCL uses random ones), or set NCCL_SOCKET_IFNAME to an interface of the"
+            " network that all nodes share"
+        )
+    if "refused" in reason:
+        return (
+            f"nothing listens at {address}: read the log of the rank there first, whose process had probably ended; if it"
+            " still ran, set NCCL_SOCKET_IFNAME to the network that all nodes share"
+        )
+    return (
+        f"make {address} reachable from here: open all ports between the nodes (NCCL uses random ones; `ufw status`,"
+        " `iptables -L`, security groups), or set NCCL_SOCKET_IFNAME to an interface of the network that all nodes share"
+    )
+
+
+_IB_PATH = (
+    "check the path between these two ports: `ibstat` and `show_gids` on both nodes (port active, same subnet or VLAN),"
+    " then `ib_write_bw` between them over the named device"
+)
+_GID = (
+    "RoCE: set NCCL_IB_GID_INDEX to the index of the routable RoCE v2 address on all nodes (often 3; `show_gids`), above"
+    " all if the nodes are under different switches"
+)
+
+
+ENTRIES: tuple[Failure, ...] = (
+    Failure(
+        id="network.ib_retries",
+        kind=LogClass.NETWORK,
+        what="An InfiniBand or RoCE adapter got no answer from its peer until its retries were used up.",
+        signs=(sign("Got completion from peer", _COMPLETION.format("12")),),
+        headline=lambda case: (
+            f"InfiniBand/RoCE: {_from_device(case)}got no answer from {case.given['peer']} (status 12, retries used up)"
+        ),
+        why="the adapter sent again until its retry counter was exceeded (IBV_WC_RETRY_EXC_ERR): the packets, or their"
+        " acknowledgements, do not arrive; status 5 afterwards only says that queued requests were flushed",
+        next=(
+            _IB_PATH,
+            _GID,
+            "if it fails only now and then: NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7, and look for errors of links,"
+            " cables and the switch (PFC and ECN for RoCE); adapters of different rails that cannot reach each other:"
+            " NCCL_CROSS_NIC=0",
+            "look also into the log of the ranks at the other end: a process that had ended there no longer answers",
+        ),
+        check="NCCL_DEBUG=INFO prints which adapter and GID each connection uses",
+        rules_out="the other end's own error stands earlier in its log",
+        tier=Tier.NETWORK,
+        examples=(
+            Example(
+                "node-g2:353236:353423 [6] transport/net_ib.cc:2244 NCCL WARN NET/IB: Got completion from peer"
+                " 192.168.3.5<53908> with status=12 opcode=129 len=1048576 vendor err 129 (Recv) localGid"
+                " ::ffff:192.168.6.3 remoteGids::ffff:192.168.6.5 hca mlx5_10",
+                source="NVIDIA/nccl#1698",
+                says=("mlx5_10", "192.168.3.5", "NCCL_IB_GID_INDEX", "NCCL_IB_RETRY_CNT"),
+            ),
+            Example(
+                "NCCL WARN NET/IB : Got completion from peer 192.168.17.147<38560> with error 12, opcode 0, len 0, vendor"
+                " err 129",
+                source="pytorch/pytorch#81628",
+                says=("192.168.17.147", "NCCL_IB_GID_INDEX"),
+            ),
+        ),
+        near_misses=(
+            "NCCL WARN NET/IB : Got completion from peer 192.168.17.147<38560> with error 5, opcode 0, len 0, vendor err"
+            " 249",
+        ),
+        knowledge="ibv_poll_cq(3); NCCL's documentation of its environment variables",
+    ),
+    Failure(
+        id="network.ib_refused_access",
+        kind=LogClass.NETWORK,
+        what="An RDMA request was refused: the memory is not registered as the other side expects, or nobody waits.",
+        signs=(sign("Got completion from peer", _COMPLETION.format("4|9|10|11|13")),),
+        headline=lambda case: (
+            f"InfiniBand/RoCE: {_from_device(case)}{_STATUS[case.given['status']]} with {case.given['peer']} (status"
+            f" {case.given['status']})"
+        ),
+        why="the adapters reached each other, and the request itself was refused: memory of the GPU that the adapter may"
+        " not access (GPUDirect, IOMMU, ACS), or a peer that had gone on to something else",
+        next=(
+            "run once with NCCL_NET_GDR_LEVEL=0 (no GPUDirect): if it works, check nvidia_peermem or dma-buf (`lsmod`), and"
+            " that ACS and the IOMMU are off on bare metal",
+            "look for the first error of the ranks at the other end, and for ranks that call different collectives",
+            "update the firmware and driver of the adapter, and NCCL",
+        ),
+        check="`dmesg` for lines of mlx5_core and of the IOMMU at that time",
+        tier=Tier.NETWORK,
+        examples=(
+            Example(
+                "node-3:181:420 [2] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.4.7<41212>"
+                " with status=10 opcode=0 len=0 vendor err 136 (Send) hca mlx5_2",
+                says=("remote access error", "NCCL_NET_GDR_LEVEL"),
+            ),
+        ),
+        knowledge="ibv_poll_cq(3); NVIDIA's documentation of GPUDirect RDMA",
+    ),
+    Failure(
+        id="network.ib_queue_pair",
+        kind=LogClass.NETWORK,
+        what="An InfiniBand or RoCE connection could not be set up.",
+        signs=(
+            sign(
+                "ibv_modify_qp failed",
+                r"ibv_modify_qp failed with (?:error )?(?:(?P<code>\d+) )?(?P<reason>[A-Z][^\n,]{3,60}?)"
+                r"(?:, on dev (?P<hca>\w+)|,|$)",
+            ),
+        ),
+        headline=lambda case: f"InfiniBand/RoCE: {_from_device(case)}could not connect: {case.given['reason']}",
+        why=lambda case: (
+            "the other adapter does not answer: the two networks are not connected, or the wrong address (GID) is used"
+            if re.search("timed out|route|unreachable", case.given["reason"])
+            else "the adapter refuses the settings of the connection: the GID, its type or the MTU do not fit the port"
+        ),
+        next=(
+            Advice(
+                "NCCL_CROSS_NIC=0, if each adapter reaches only those of its own rail (all-reduce works and other collectives"
+                " do not)",
+                when=lambda case: "timed out" in case.given["reason"],
+            ),
+            _GID,
+            _IB_PATH,
+            "use only the adapters of the compute network: NCCL_IB_HCA=mlx5_0,mlx5_1 (without those for storage and"
+            " management)",
+            "to see whether the rest works: NCCL_IB_DISABLE=1 (slow)",
+        ),
+        check="NCCL_DEBUG=INFO names the adapter, port and GID of both ends",
+        event=EventKind.KNOWN,
+        tier=Tier.NETWORK,
+        examples=(
+            Example(
+                "[2026-03-13 22:26:02] host-01:4120:4300 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110"
+                " Connection timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3",
+                source="NVIDIA/nccl#2013",
+                says=("mlx5_3", "Connection timed out", "NCCL_CROSS_NIC=0"),
+            ),
+            Example(
+                "ai-worker01:5771:5771 [0] ibvwrap.c:160 NCCL WARN Call to ibv_modify_qp failed with error Connection timed"
+                " out",
+                source="NVIDIA/nccl-tests#227",
+                says=("Connection timed out", "NCCL_IB_GID_INDEX"),
+            ),
+            Example(
+                "gpu-2:3411:3800 [0] misc/ibvwrap.cc:199 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on"
+                " dev mlx5_4:1, curr state INIT, next state RTR, local GID index 0",
+                says=("mlx5_4", "Invalid argument"),
+            ),
+        ),
+        knowledge="ibv_modify_qp(3); NCCL's troubleshooting page",
+    ),
+    Failure(
+        id="network.ib_locked_memory",
+        kind=LogClass.NETWORK,
+        what="The adapter may not register memory, because the limit of locked memory is too low.",
+        signs=(
+            sign(
+                "ibv_",
+                r"ibv_(?:reg_mr\w*|create_cq|create_qp)[^\n]{0,40} failed with error (?:12 )?Cannot allocate memory",
+            ),
+        ),
+        headline="RDMA may not lock memory: the limit of locked memory (ulimit -l) is too low",
+        why="memory for RDMA is pinned, and counts against RLIMIT_MEMLOCK of the process",
+        next=(
+            "raise it: ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK and"
+            " LimitMEMLOCK=infinity for slurmd; Kubernetes: capability IPC_LOCK)",
+            "or NCCL_IB_DISABLE=1 for one run, to see whether the rest works",
+        ),
+        check="`ulimit -l` inside the job must say unlimited",
+        event=EventKind.KNOWN,
+        tier=Tier.OWN_FAILURE,
+        explains=("network.*", "exceptions.*"),
+        examples=(
+            Example(
+                "node-1:2201:2307 [1] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot"
+                " allocate memory",
+                source="NVIDIA/nccl-tests#206",
+                says=("ulimit -l unlimited", "IPC_LOCK"),
+            ),
+        ),
+        knowledge="NCCL's troubleshooting page; setrlimit(2)",
+    ),
+    Failure(
+        id="network.nccl_shared_memory",
+        kind=LogClass.CRASHED,
+        what="NCCL could not make its buffers in /dev/shm, because it is full or too small.",
+        signs=(sign("shm/nccl", r"dev/shm/nccl-[\s\S]{0,120}?No space left on device"),),
+        headline="NCCL's buffers do not fit into /dev/shm, which is full or too small (containers: 64 MiB)",
+        why="ranks of one node exchange data through shared memory; lost connections of other ranks follow from it",
+        next=(
+            "give the container more: docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory"
+            " mounted at /dev/shm",
+            "remove what an earlier run has left there: `ls -la /dev/shm`, files nccl-* of dead processes",
+            "or NCCL_SHM_DISABLE=1 (slower)",
+        ),
+        check="`df -h /dev/shm` in the container",
+        rules_out="the disk of the node: /dev/shm is memory",
+        explains=("network.*", "collectives.*", "exceptions.*", "data.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[2026-04-22 21:34:20] pod-t4-4-workflow:202016:202235 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to"
+                " extend /dev/shm/nccl-WU88OE to 9637892 bytes, error: No space left on device (28)",
+                source="pytorch/ci-infra#490",
+                says=("emptyDir", "--shm-size"),
+            ),
+        ),
+        near_misses=(
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        ),
+        knowledge="NCCL's troubleshooting page: shared memory",
+    ),
+    Failure(
+        id="network.gloo_loopback",
+        kind=LogClass.NETWORK,
+        what="Gloo uses the loopback address, because the host name resolves to no address of this machine.",
+        signs=(
+            sign("Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address"),
+            sign("connectFullMesh failed", r"connectFullMesh failed[\s\S]{0,400}?(?:127\.0\.0\.1|\[::1\]|localhost)"),
+        ),
+        headline="Gloo uses the loopback address 127.0.0.1, which ranks on other nodes cannot reach",
+        why="the host name of this machine or pod resolves to no address of its own, so Gloo falls back to loopback",
+        next=(
+            "set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) on every node to the interface of the network between the nodes"
+            " (`ip -br addr`), such as eth0",
+            "or correct the name: /etc/hosts or DNS must give `hostname` the address of that interface, not 127.0.1.1",
+        ),
+        check="`getent hosts $(hostname)` on each node",
+        rules_out="all ranks are on one node",
+        event=EventKind.KNOWN,
+        explains=("exceptions.*", "network.*"),
+        examples=(
+            Example(
+                "[rank8] Warning: Unable to resolve hostname to a (local) address. Using the loopback\n"
+                "        address as fallback. Manually set the network interface with GLOO_SOCKET_IFNAME\n"
+                "[rank8] Gloo connectFullMesh failed ... timed out connecting: SO_ERROR: Connection refused,\n"
+                "        remote=[127.0.0.1]:14215",
+                source="aws-samples/aws-do-eks#50",
+                says=("GLOO_SOCKET_IFNAME", "127.0.0.1"),
+            ),
+        ),
+        knowledge="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; aws-samples/aws-do-eks#50",
+    ),
+    Failure(
+        id="network.interface_missing",
+        kind=LogClass.STARTUP,
+        what="The network interface that a variable names does not exist on this node.",
+        signs=(
+            sign("Unable to find address for", r"Unable to find address for: (?P<name>\S+)"),
+            sign("Unable to find interface for", r"Unable to find interface for: (?P<name>\S+)"),
+            sign("no socket interface found", r"Bootstrap ?: no socket interface found(?P<name>)"),
+        ),
+        headline=lambda case: (
+            f"There is no usable network interface {case.given['name']} on this node"
+            if case.given["name"]
+            else "NCCL found no network interface of the given name"
+        ),
+        why="GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that this node does not have, or that has no"
+        " address",
+        next=(
+            "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to an interface that each node has (`ip -br addr`); names may"
+            " differ between nodes: a prefix such as eth or en, or a list, works for NCCL",
+            "or unset both, so that they are chosen",
+        ),
+        check="`ip -br addr` and `env | grep IFNAME` on each node",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr."
+                " Unable to find interface for: [0.0.26.11]",
+                says=("0.0.26.11", "GLOO_SOCKET_IFNAME"),
+            ),
+            Example(
+                "node-2:812:812 [0] NCCL WARN Bootstrap : no socket interface found",
+                says=("NCCL_SOCKET_IFNAME",),
+            ),
+        ),
+        knowledge="NCCL's and PyTorch's documentation of the variables",
+    ),
+    Failure(
+        id="network.nccl_socket",
+        kind=LogClass.NETWORK,
+        what="NCCL could not open a connection to a rank on another node.",
+        signs=(
+            sign(
+                "onnect to",
+                r"(?:socketStartConnect|socketPollConnect|socketTryConnect)?:? ?[Cc]onnect to (?P<peer>[\w.:%]+)<\d+> failed"
+                r" ?: (?P<reason>[A-Z][\w ]{3,60})",
+            ),
+            sign(
+                "socketPollConnect",
+                r"socketPollConnect[^\n]{0,20}?[Cc]onnect to (?P<peer>[\w.:%]+)<\d+> returned (?:\d+\()?(?P<reason>[A-Z][\w ]{3,60})",
+            ),
+        ),
+        headline="NCCL cannot connect to {peer}: {reason}",
+        why=lambda case: (
+            "the ranks told each other this address, and it is one of this machine only"
+            if _is_local(case.given["peer"])
+            else "a firewall, or an interface that the nodes do not share, lies between them"
+            if "refused" not in case.given["reason"].lower()
+            else "the address is reachable, and no process accepts connections at that port"
+        ),
+        next=(
+            _for_socket,
+            Advice(
+                "`nc -zv` to that address from this node tests it; NCCL_DEBUG=INFO shows which interface each node chose",
+            ),
+        ),
+        check="NCCL_DEBUG=INFO prints `NET/Socket : Using [0]interface:address` on each node",
+        event=EventKind.KNOWN,
+        tier=Tier.NETWORK,
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "node-1:4120:4300 [3] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.2<41235> failed :"
+                " No route to host",
+                says=("172.17.0.2", "^docker0,lo"),
+            ),
+            Example(
+                "h100-15:139:1092 [7] socket.c:485 NCCL WARN socketStartConnect: Connect to 10.0.0.82<38455> failed : Software"
+                " caused connection abort",
+                source="sgl-project/sglang#5594",
+                says=("10.0.0.82", "open all ports"),
+            ),
+            Example(
+                "node5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No"
+                " route to host) errno 115(Operation now in progress)",
+                source="sgl-project/sglang#3820",
+                says=("No route to host", "firewall"),
+            ),
+        ),
+        knowledge="NCCL's misc/socket.cc",
+    ),
+    Failure(
+        id="network.zero_parameters",
+        kind=LogClass.NETWORK,
+        what="DDP's check of the models got zeros from another rank, because the communication itself is broken.",
+        signs=(
+            sign(
+                "DDP expects same model",
+                r"DDP expects same model across all ranks, but [Rr]ank (?P<a>\d+) has (?P<n>\d+) params, while [Rr]ank"
+                r" (?P<b>\d+) has inconsistent 0 params",
+            ),
+        ),
+        headline="Rank {b} seems to have 0 parameters: the communication between the nodes returns garbage",
+        why="rank {b} has parameters, or DDP would have said that it needs none; the count came through a first all_gather"
+        " of NCCL, which delivered zeros",
+        next=(
+            "set NCCL_SOCKET_IFNAME to the network between the nodes, and for RoCE NCCL_IB_HCA and NCCL_IB_GID_INDEX; or"
+            " NCCL_IB_DISABLE=1 for one run: if it works, the InfiniBand or RoCE settings are wrong",
+            "accelerate: same_network must be right; use the same versions of PyTorch and NCCL on all nodes",
+            "check the connection alone: all_reduce_perf of nccl-tests over the two nodes",
+        ),
+        check="print(len(list(model.parameters()))) on both ranks: equal, and not 0",
+        rules_out="rank {b} prints 0 parameters of its own",
+        examples=(
+            Example(
+                "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 364 params, while rank 1 has"
+                " inconsistent 0 params.",
+                source="SWivid/F5-TTS#1008",
+                says=("NCCL_SOCKET_IFNAME", "NCCL_IB_GID_INDEX"),
+            ),
+        ),
+        knowledge="pytorch/pytorch#102438, huggingface/accelerate#1481",
+    ),
+    Failure(
+        id="network.peer_access",
+        kind=LogClass.CRASHED,
+        what="Two GPUs of one node cannot access each other's memory, and NCCL tries it.",
+        signs=(
+            sign("peer access is not supported between these two devices"),
+            sign("peer mapping resources exhausted"),
+        ),
+        headline="Two GPUs of this node cannot access each other's memory (peer-to-peer)",
+        why="the driver, the PCIe topology, virtualisation or consumer cards do not allow it, or too many peers are mapped",
+        next=(
+            "NCCL_P2P_DISABLE=1: NCCL then goes through shared memory of the host",
+            "update the driver, and disable ACS and the IOMMU on bare metal, if peer access should work",
+        ),
+        check="`nvidia-smi topo -p2p r` shows which pairs can",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "gpu-1:88:210 [1] transport/p2p.cc:250 NCCL WARN Cuda failure 'peer access is not supported between these two"
+                " devices'",
+                says=("NCCL_P2P_DISABLE=1",),
+            ),
+        ),
+        knowledge="NCCL's troubleshooting page: GPU-to-GPU communication",
+    ),
+    Failure(
+        id="network.message_truncated",
+        kind=LogClass.MISMATCH,
+        what="A rank received a message of another size than it expected.",
+        signs=(
+            sign("Message truncated", r"Message truncated : received (?P<got>\d+) bytes instead of (?P<expected>\d+)"),
+        ),
+        headline="A rank received {got} bytes where it expected {expected}: the ranks do not do the same",
+        why="the two ends ran different collectives or sizes, have different settings or versions of NCCL, or connect to a"
+        " process of another job at the same address",
+        next=(
+            "run with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank whose call differs",
+            "compare NCCL's version and NCCL_* variables on all nodes (`env | grep NCCL`)",
+            "give each job its own MASTER_PORT, and end processes of earlier runs",
+        ),
+        check="NCCL_DEBUG=INFO prints version and settings of each rank",
+        event=EventKind.KNOWN,
+        tier=Tier.NETWORK,
+        examples=(
+            Example(
+                "node-1:300:415 [0] transport/net_socket.cc:424 NCCL WARN NET/Socket : message truncated : receiving 1048576"
+                " bytes instead of 65536\n"
+                "node-1:300:415 [0] bootstrap.cc:63 NCCL WARN Message truncated : received 1024 bytes instead of 256",
+                says=("1024 bytes", "TORCH_DISTRIBUTED_DEBUG"),
+            ),
+        ),
+        knowledge="NCCL's bootstrap.cc",
+    ),
+)

@@ -37,7 +37,6 @@ _PIP_NAMES = {
     "pytorch_lightning": "pytorch-lightning",
     "mmcv": "openmim, then: mim install mmcv",
     "faiss": "faiss-cpu",
-    "mpi4py": "mpi4py",
     "git": "gitpython",
     "dotenv": "python-dotenv",
     "tensorboard": "tensorboard",
@@ -937,7 +936,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="Python finds no module of this name: it is not installed in this environment, or it is a file of a project"
         " whose folder is not searched.",
-        signs=(sign("No module named", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?"),),
+        signs=(sign("No module named", r"ModuleNotFoundError: No module named '?(?P<module>(?!mpi4py\b)[\w.]+)'?"),),
         headline=lambda case: (
             f"Python finds no module {case.given['module']} in this environment"
             if _top(case) in _PIP_NAMES

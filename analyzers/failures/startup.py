@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from analyzers.case.facts import LogClass, Reason
+from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_line, first_with, place, quoted
-from analyzers.failures.entry import Failure
+from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import rank_names
 
 
@@ -140,7 +140,700 @@ def _failed_start(name: str, reason: Reason, what: str, mechanism: str = "", rul
     )
 
 
+_LISTENER = r"(?:port: |\]:|\d:)(?P<port>{})(?:, useIpv6[^\n]{{0,60}}EADDRINUSE| \(errno: 98)"
+"""The port that a rank or launcher could not open, as PyTorch's messages name it."""
+_FREE_PORT = (
+    "give this start a free port: torchrun --standalone or --rdzv-endpoint=localhost:0 (one node), --master-port=29501,"
+    " accelerate --main_process_port 29501, deepspeed --master_port 29501"
+)
+
+
+def _opens_store_itself(case: Case) -> bool:
+    """Return whether the script itself opened the store, not the launcher."""
+    return case.called(r"init_process_group|_create_c10d_store|TCPStore|_rendezvous_handler") and not case.called(
+        r"elastic/agent|launcher/api|distributed/run\.py|commands/launch\.py"
+    )
+
+
+def _holder(case: Case) -> str:
+    """Return how to find the process that has a port."""
+    port = case.given["port"]
+    return f"`ss -ltnp 'sport = :{port}'` names the process that has port {port}, if it is on this machine"
+
+
+def _for_fixed_port(case: Case) -> str:
+    """Return what to do where the port does not follow the command line."""
+    return (
+        f"if MASTER_PORT and the option have no effect, the program has the port in its own code: search for"
+        f" {case.given['port']} and MASTER_PORT there"
+    )
+
+
+_TEXTS: tuple[Failure, ...] = (
+    Failure(
+        id="startup.system_port",
+        kind=LogClass.STARTUP,
+        what="The store is to listen on a port of a system service, such as 22 of ssh.",
+        signs=(sign("ddress already in use", _LISTENER.format(r"\d{1,3}|10[01]\d|102[0-3]")),),
+        headline=lambda case: (
+            f"The store of the ranks was given port {case.given['port']}"
+            + (", the port of ssh" if case.given["port"] == "22" else ", a port of system services")
+        ),
+        why="ports below 1024 belong to services of the machine; launch scripts read PORT or MASTER_PORT from the"
+        " environment, where a remote server or container may have set it for something else",
+        next=(
+            "set the port for the job: MASTER_PORT=29501 (or PORT=29501 for scripts that read PORT) in front of the command",
+            "`env | grep -i port` shows where the number comes from",
+        ),
+        check="`env | grep -i port`",
+        rules_out="a left-over training process",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:22 (errno: 98 - Address already in"
+                " use).\n"
+                "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address.",
+                source="open-mmlab/mmpretrain#960",
+                says=("port 22", "PORT=29501"),
+            ),
+        ),
+        knowledge="services(5); open-mmlab/mmpretrain#960",
+    ),
+    Failure(
+        id="startup.port_of_second_rank_zero",
+        kind=LogClass.STARTUP,
+        what="The script itself opens the store's port, and the port is taken, perhaps by another process of this job.",
+        signs=(sign("ddress already in use", _LISTENER.format(r"\d{4,5}")),),
+        when=_opens_store_itself,
+        headline="Port {port} is taken: this process opens the store itself, as rank 0",
+        why="only rank 0 opens the store; a second process that takes itself for rank 0, a store of the attempt before, or"
+        " another job has the port",
+        next=(
+            "check that only one process is rank 0: take rank and world size from RANK, LOCAL_RANK and WORLD_SIZE of the"
+            " launcher, not from a fixed argument such as --local_rank 0",
+            "take a free port for each start and restart: MASTER_PORT=$(python -c 'import socket; s=socket.socket();"
+            ' s.bind(("", 0)); print(s.getsockname()[1])\')',
+            _for_fixed_port,
+            _holder,
+        ),
+        check="print RANK, LOCAL_RANK and MASTER_PORT in each process before init_process_group",
+        rules_out="it works with one process: then nobody else has the port",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "model_zoo/pytorch/mnist_cnn.py", line 74, in setup\n'
+                '    dist.init_process_group("nccl")\n'
+                '  File "/usr/local/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py", line 754, in'
+                " init_process_group\n"
+                "    store, rank, world_size = next(rendezvous_iterator)\n"
+                '  File "/usr/local/lib/python3.8/site-packages/torch/distributed/rendezvous.py", line 177, in'
+                " _create_c10d_store\n"
+                "    return TCPStore(\n"
+                "RuntimeError: The server socket has failed to listen on any local network address. The server socket has"
+                " failed to bind to [::]:44796 (errno: 98 - Address already in use). The server socket has failed to bind to"
+                " 0.0.0.0:44796 (errno: 98 - Address already in use).",
+                source="intelligent-machine-learning/dlrover#443",
+                says=("44796", "LOCAL_RANK", "free port"),
+            ),
+        ),
+        knowledge="torch.distributed's documentation of TCPStore; pytorch/pytorch#85604",
+    ),
+    Failure(
+        id="startup.port_taken",
+        kind=LogClass.STARTUP,
+        what="The port for the store of the ranks is taken.",
+        signs=(sign("ddress already in use", _LISTENER.format(r"\d{4,5}")),),
+        headline=lambda case: (
+            f"Port {case.given['port']}, the default of torchrun, is already in use on this machine"
+            if case.given["port"] == "29500"
+            else f"Port {case.given['port']} for the store of the ranks is already in use on this machine"
+        ),
+        why="rank 0 or the launcher opens it for the store through which all ranks find each other; a second job on"
+        " this machine with the same number (29500 is the default of most launchers), or a second process of this job that"
+        " takes itself for rank 0, finds it taken",
+        next=(
+            Advice(
+                "check first that only one process of this job is rank 0: rank and world size must come from RANK, LOCAL_RANK"
+                " and WORLD_SIZE of the launcher, not from a fixed argument such as --local_rank 0",
+                when=lambda case: case.given["port"] != "29500",
+            ),
+            _FREE_PORT,
+            _for_fixed_port,
+            _holder,
+        ),
+        check="`ss -ltnp` lists the ports that are in use",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. The"
+                " server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use). The server socket has"
+                " failed to bind to 0.0.0.0:29500 (errno: 98 - Address already in use).",
+                source="meta-pytorch/torchtune#392",
+                says=("29500", "--rdzv-endpoint=localhost:0"),
+            ),
+            Example(
+                "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0,"
+                " code: -98, name: EADDRINUSE, message: address already in use",
+                source="xdit-project/mochi-xdit#22",
+                says=("in its own code",),
+            ),
+        ),
+        knowledge="torchrun's documentation; meta-pytorch/torchtune#392",
+    ),
+    Failure(
+        id="startup.more_ranks_than_gpus",
+        kind=LogClass.STARTUP,
+        what="A rank chooses a GPU number that its process does not see.",
+        signs=(sign("invalid device ordinal"),),
+        headline="A rank asks for a GPU that it does not see: more ranks than visible GPUs{place}",
+        why="the GPUs are fine; CUDA_VISIBLE_DEVICES or the node has fewer than the number that set_device was given, as with"
+        " --nproc_per_node above the number of GPUs, or a global rank used as device",
+        next=(
+            "start as many ranks as there are GPUs: --nproc_per_node equal to the number of entries in CUDA_VISIBLE_DEVICES"
+            " (`nvidia-smi -L` lists all)",
+            "use the local rank for the device: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), not RANK or a fixed"
+            " number such as cuda:1",
+        ),
+        check="python -c 'import torch; print(torch.cuda.device_count())' inside the job",
+        rules_out="a defect of a GPU; the driver",
+        examples=(
+            Example(
+                "RuntimeError: cuda runtime error (10) : invalid device ordinal at /pytorch/torch/csrc/cuda/Module.cpp:33\n"
+                "THCudaCheck FAIL file=/pytorch/torch/csrc/cuda/Module.cpp line=33 error=10 : invalid device ordinal",
+                source="HRNet/HRNet-Semantic-Segmentation#171",
+                says=("--nproc_per_node", "CUDA_VISIBLE_DEVICES"),
+            ),
+        ),
+        knowledge="CUDA's documentation of cudaErrorInvalidDevice",
+    ),
+    Failure(
+        id="startup.fabric_manager",
+        kind=LogClass.STARTUP,
+        what="CUDA cannot start, because the fabric manager of the NVSwitch is not running or not ready (error 802).",
+        signs=(sign("system not yet initialized"),),
+        headline="CUDA cannot start: the fabric manager of this node is not running or not ready (802)",
+        why="on machines with NVSwitch (HGX, DGX) CUDA works only after nvidia-fabricmanager has configured it, in exactly the"
+        " driver's version; nothing in the program is wrong",
+        next=(
+            "start it: systemctl status nvidia-fabricmanager, then start; install the package of the driver's own version"
+            " (`nvidia-smi` against `nv-fabricmanager --version`)",
+            "or run on another node, and report this one",
+        ),
+        check="`nvidia-smi -q | grep -i -A2 fabric` must say Completed",
+        event=EventKind.KNOWN,
+        explains=("startup.*", "exceptions.*"),
+        examples=(
+            Example(
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling"
+                " NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+                source="huggingface/huggingface_hub#4134",
+                says=("fabric manager", "nvidia-fabricmanager"),
+            ),
+        ),
+        knowledge="NVIDIA's user guide of the fabric manager",
+    ),
+    Failure(
+        id="startup.driver_combination",
+        kind=LogClass.STARTUP,
+        what="The driver's libraries do not fit its kernel module, or the compatibility libraries do not fit this GPU.",
+        signs=(
+            sign(
+                "unsupported display driver",
+                r"(?P<code>system has unsupported display driver / cuda driver combination)",
+            ),
+            sign(
+                "forward compatibility was attempted",
+                r"(?P<code>forward compatibility was attempted on non supported HW)",
+            ),
+        ),
+        headline=lambda case: (
+            "CUDA's compatibility libraries are used on a GPU that does not support them (804)"
+            if "forward" in case.given["code"]
+            else "The driver's library and its kernel module do not fit each other (803)"
+        ),
+        why=lambda case: (
+            "an image for a newer CUDA brings libcuda in cuda-compat, which works on data-centre GPUs only"
+            if "forward" in case.given["code"]
+            else "the driver was updated without a reboot, or a container brings its own libcuda"
+        ),
+        next=(
+            Advice(
+                "update the driver of the host to one for the image's CUDA, or use an image for the CUDA that `nvidia-smi`"
+                " shows",
+                when=lambda case: "forward" in case.given["code"],
+            ),
+            "keep the host's libcuda: take /usr/local/cuda/compat out of LD_LIBRARY_PATH (and of /etc/ld.so.conf.d), and run"
+            " ldconfig",
+            "reboot the node if its driver was updated",
+        ),
+        check="`ldconfig -p | grep libcuda.so` and `cat /proc/driver/nvidia/version`",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions"
+                " before calling NumCudaDevices() that might have already set an error? Error 804: forward compatibility was"
+                " attempted on non supported HW",
+                says=("cuda/compat", "804"),
+            ),
+            Example(
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver /"
+                " cuda driver combination",
+                says=("reboot", "803"),
+            ),
+        ),
+        knowledge="NVIDIA's page on CUDA compatibility",
+    ),
+    Failure(
+        id="startup.gpu_busy",
+        kind=LogClass.STARTUP,
+        what="A GPU is in exclusive mode, or hangs, so that this process cannot open it.",
+        signs=(sign("busy or unavailable", r"CUDA-capable device(?:s|\(s\))? (?:is/are|are|is) busy or"),),
+        headline="The GPU does not accept this process: exclusive mode, another user of it, or it hangs",
+        why="in the compute mode EXCLUSIVE_PROCESS one process has the GPU to itself (a second rank on the same GPU is enough);"
+        " a GPU that hangs, or a MIG setting, says the same",
+        next=(
+            "see who has it: nvidia-smi --query-compute-apps=pid,name --format=csv; give each rank its own GPU"
+            " (set_device(LOCAL_RANK))",
+            "nvidia-smi -q -d COMPUTE: if it is Exclusive_Process and should not be, nvidia-smi -c 0 (root)",
+            "if no process has it: check `dmesg | grep -i xid`, reset the GPU (nvidia-smi -r) or reboot the node",
+        ),
+        check="`nvidia-smi` alone, and a one-line program on that GPU",
+        examples=(
+            Example(
+                "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+                says=("Exclusive_Process",),
+            ),
+            Example(
+                "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n"
+                "CUDA kernel errors might be asynchronously reported at some other API call",
+                says=("exclusive mode",),
+            ),
+        ),
+        knowledge="CUDA's documentation of cudaErrorDevicesUnavailable",
+    ),
+    Failure(
+        id="startup.no_visible_gpu",
+        kind=LogClass.STARTUP,
+        what="PyTorch sees no GPU at all.",
+        signs=(
+            sign("No CUDA GPUs are available"),
+            sign("no GPUs found", r"ProcessGroupNCCL is only supported with GPUs"),
+        ),
+        headline="This process sees no GPU: none is given to the job, or CUDA_VISIBLE_DEVICES hides it",
+        why="PyTorch has CUDA, and the driver shows it no device",
+        next=(
+            "print CUDA_VISIBLE_DEVICES in the process: empty, -1 or a number that does not exist hides all; it must be set"
+            " before CUDA is first used",
+            "ask for GPUs: Slurm --gres=gpu:N (and srun inside the allocation), docker --gpus all, Kubernetes"
+            " nvidia.com/gpu, Ray num_gpus=1 for this actor",
+            "check that `nvidia-smi -L` lists GPUs in the same place",
+        ),
+        check="`nvidia-smi -L` and `echo $CUDA_VISIBLE_DEVICES` inside the job",
+        examples=(
+            Example("RuntimeError: No CUDA GPUs are available", says=("--gres=gpu", "CUDA_VISIBLE_DEVICES")),
+            Example(
+                "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+                says=("nvidia-smi -L",),
+            ),
+        ),
+        knowledge="torch.cuda's documentation",
+    ),
+    Failure(
+        id="startup.cuda_unknown_error",
+        kind=LogClass.STARTUP,
+        what="CUDA could not be initialised, with an unknown error.",
+        signs=(
+            sign("CUDA unknown error", r"CUDA unknown error - this may be due to an incorrectly set up environment"),
+        ),
+        headline="CUDA could not start (unknown error): the driver's modules are in a bad state",
+        why="the kernel module nvidia_uvm is often not loaded or broken, as after suspend, an update or a lost GPU; the hint on"
+        " CUDA_VISIBLE_DEVICES applies only where the program changes it while it runs",
+        next=(
+            "reload it: modprobe -r nvidia_uvm && modprobe nvidia_uvm; or reboot the node",
+            "look for lost GPUs: `dmesg | grep -i -E 'xid|nvrm'`, and `nvidia-smi`",
+            "in containers: the devices /dev/nvidia-uvm* must be there; set CUDA_VISIBLE_DEVICES before the program starts",
+        ),
+        check="does a one-line program (torch.zeros(1).cuda()) fail too?",
+        examples=(
+            Example(
+                "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env"
+                " variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero.",
+                says=("nvidia_uvm",),
+            ),
+        ),
+        knowledge="c10/cuda/CUDAFunctions.cpp",
+    ),
+    Failure(
+        id="startup.local_rank_argument",
+        kind=LogClass.STARTUP,
+        what="The launcher passes --local-rank or --local_rank, and the script does not accept it.",
+        signs=(sign("unrecognized arguments", r"unrecognized arguments: [^\n]{0,200}?--(?P<name>local[-_]rank)"),),
+        headline="The launcher passes --{name}, which the script does not accept",
+        why="torch.distributed.launch of PyTorch 2.0 and newer writes --local-rank with a hyphen, before --local_rank;"
+        " torchrun passes none and sets LOCAL_RANK",
+        next=(
+            "start with torchrun in place of python -m torch.distributed.launch, and read int(os.environ['LOCAL_RANK'])",
+            "or accept both: parser.add_argument('--local-rank', '--local_rank', type=int, default=0)",
+        ),
+        check="python -c 'import torch; print(torch.__version__)'",
+        event=EventKind.KNOWN,
+        examples=(
+            Example("train.py: error: unrecognized arguments: --local-rank=0", says=("torchrun", "--local_rank")),
+        ),
+        knowledge="PyTorch 2.0's release notes",
+    ),
+    Failure(
+        id="startup.no_process_group",
+        kind=LogClass.STARTUP,
+        what="torch.distributed is used before the process group exists.",
+        signs=(sign("Default process group has not been initialized"),),
+        headline="torch.distributed is used before init_process_group was called{place}",
+        why="a collective, get_rank or a distributed layer (SyncBatchNorm, DistributedSampler) runs, and this process was not"
+        " started or initialised as distributed",
+        next=(
+            "start with torchrun (or accelerate launch, deepspeed), also for one GPU, and call"
+            " torch.distributed.init_process_group before the line of the traceback",
+            "for a run without distribution: guard the call with torch.distributed.is_initialized(), and replace SyncBN by BN"
+            " in the configuration",
+        ),
+        check="print(torch.distributed.is_initialized(), os.environ.get('WORLD_SIZE'))",
+        examples=(
+            Example(
+                "RuntimeError: Default process group has not been initialized, please make sure to call init_process_group.",
+                says=("torchrun", "SyncBN"),
+            ),
+        ),
+        knowledge="torch.distributed's documentation",
+    ),
+    Failure(
+        id="startup.no_launcher",
+        kind=LogClass.STARTUP,
+        what="A distributed script was started without a launcher, so the variables of the ranks are missing.",
+        signs=(
+            sign("expected, but not set", r"environment variable (?P<name>\w+) expected, but not set"),
+            sign("No module named", r"No module named '(?P<name>mpi4py)'"),
+        ),
+        headline=lambda case: (
+            "DeepSpeed was started without its launcher, and looks for MPI"
+            if case.given["name"] == "mpi4py"
+            else f"The script was started without a launcher: {case.given['name']} is not set"
+        ),
+        why=lambda case: (
+            "without RANK and WORLD_SIZE in the environment DeepSpeed asks mpi4py for them"
+            if case.given["name"] == "mpi4py"
+            else "init_process_group with env:// reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which the launcher sets"
+        ),
+        next=(
+            "start it with torchrun --nproc_per_node=N script.py (or deepspeed, accelerate launch), also for one GPU",
+            "under srun set them from Slurm: RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, and"
+            " MASTER_ADDR and MASTER_PORT for all",
+            Advice(
+                "in a notebook set RANK=0, LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR=localhost and MASTER_PORT before",
+                when=lambda case: case.given["name"] == "mpi4py",
+            ),
+        ),
+        check="`env | grep -E 'RANK|WORLD_SIZE|MASTER'` inside the job",
+        examples=(
+            Example(
+                "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected,"
+                " but not set",
+                says=("torchrun", "RANK is not set"),
+            ),
+            Example("ModuleNotFoundError: No module named 'mpi4py'", says=("without its launcher",)),
+        ),
+        knowledge="torch.distributed's documentation of env://; DeepSpeed's comm/comm.py",
+    ),
+    Failure(
+        id="startup.name_not_resolved",
+        kind=LogClass.STARTUP,
+        what="The name of the node of rank 0 cannot be resolved to an address.",
+        signs=(
+            sign("resolve", r"nslookup: can't resolve '(?P<name>[^'\n]{0,120})'"),
+            sign(
+                "Name or service not known",
+                r"\((?P<name>[\w.-]+), \d+\)[^\n]{0,80}\(gai error: -\d+ - Name or service not",
+            ),
+            sign(
+                "Temporary failure in name resolution",
+                r"gaierror: \[Errno -3\] Temporary failure in name resolution(?P<name>)",
+            ),
+            sign("Name or service not known", r"gaierror: \[Errno -2\] Name or service not known(?P<name>)"),
+        ),
+        headline=lambda case: (
+            "The name of another node is not known here"
+            + (f": {case.given['name']}" if case.given["name"] not in {"", "(null)"} else ": MASTER_ADDR or DNS")
+        ),
+        why="without its address this node cannot reach the store of rank 0; a name of (null) is a variable that was empty",
+        next=(
+            "set MASTER_ADDR (or --rdzv-endpoint) to an IP address, or a name that `getent hosts NAME` resolves on each node:"
+            " Slurm: scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1",
+            "Kubernetes: the headless service of the master must exist and its pod must run first; check the service name, the"
+            " namespace and publishNotReadyAddresses",
+            "if no name resolves, DNS is broken in this node or container: `cat /etc/resolv.conf`",
+        ),
+        check="`getent hosts NAME` and `env | grep MASTER` on this node",
+        event=EventKind.KNOWN,
+        explains=("exceptions.*", "startup.*"),
+        examples=(
+            Example(
+                "nslookup: can't resolve '(null)': Name does not resolve\n"
+                "nslookup: can't resolve 'dlc1abcd-master-0': Name does not resolve\n"
+                "waiting for master",
+                source="modelscope/ms-swift#6368",
+                says=("MASTER_ADDR", "headless service"),
+            ),
+            Example(
+                "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+                says=("resolv.conf",),
+            ),
+        ),
+        knowledge="getaddrinfo(3); torch.distributed's documentation",
+    ),
+    Failure(
+        id="startup.main_guard",
+        kind=LogClass.STARTUP,
+        what="A script starts processes by spawn without protecting its main part.",
+        signs=(
+            sign(
+                "bootstrapping phase",
+                r"start a new process before the\s+current process has finished its bootstrapping",
+            ),
+        ),
+        headline="The script starts worker processes without `if __name__ == '__main__':`",
+        why="spawned processes (the default on Windows and macOS) import the script again, and would start workers themselves",
+        next=(
+            "put everything that runs under `if __name__ == '__main__':` (a function main(), called there)",
+            "or num_workers=0",
+        ),
+        check="the script's top level has a loop over a DataLoader or a Process.start()",
+        examples=(
+            Example(
+                "RuntimeError: An attempt has been made to start a new process before the current process has finished its"
+                " bootstrapping phase.",
+                says=("__main__",),
+            ),
+        ),
+        knowledge="Python's documentation of multiprocessing: safe importing of main module",
+    ),
+    Failure(
+        id="startup.start_method",
+        kind=LogClass.STARTUP,
+        what="The start method of multiprocessing was set twice.",
+        signs=(sign("context has already been set"),),
+        headline="set_start_method was called twice, or after processes were created{place}",
+        why="the start method may be set only once in a program",
+        next=(
+            "call it once, first of all, under `if __name__ == '__main__':`; or set_start_method('spawn', force=True)",
+            "or use a context of your own: multiprocessing.get_context('spawn')",
+        ),
+        check="search for set_start_method",
+        examples=(Example("RuntimeError: context has already been set", says=("force=True",)),),
+        knowledge="Python's documentation of multiprocessing",
+    ),
+    Failure(
+        id="startup.hub_unreachable",
+        kind=LogClass.STARTUP,
+        what="A file is in no cache, and the model hub cannot be reached from this node.",
+        signs=(
+            sign("connect to 'https://", r"couldn't connect to '(?P<host>https?://[^'\n]{3,80})' to load"),
+            sign("LocalEntryNotFoundError"),
+            sign("is enabled", r"Cannot reach (?P<host>https?://\S{3,80}): offline mode is enabled"),
+            sign(
+                "Max retries exceeded with url",
+                r"host='(?P<host>(?:[\w.-]*\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com))'",
+            ),
+        ),
+        headline=lambda case: (
+            f"{(case.given.get('host') or 'The model hub').removeprefix('https://')} cannot be reached, and a file is not in"
+            " the cache"
+        ),
+        why="compute nodes often have no way to the internet; the library asked for a file that an earlier download had not"
+        " fetched, such as config.json of the tokenizer's repository",
+        next=(
+            "fetch the whole repository on a node with internet (huggingface-cli download REPOSITORY), into a cache that the"
+            " compute node reads: the same HF_HOME; then HF_HUB_OFFLINE=1 avoids the attempts",
+            "or copy the folder and give its path in place of the repository's name",
+            "if this node should have internet: a proxy (HTTPS_PROXY), a mirror (HF_ENDPOINT) or a busy hub; try curl -I"
+            " https://huggingface.co",
+        ),
+        check="`curl -I https://huggingface.co` on that node; `ls $HF_HOME/hub`",
+        event=None,
+        examples=(
+            Example(
+                "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the"
+                " cached files.\n"
+                "Check your internet connection or see how to run the library in offline mode at"
+                " 'https://huggingface.co/docs/transformers/installation#offline-mode'.",
+                source="huggingface/lerobot#4131",
+                says=("huggingface.co cannot be reached", "HF_HOME"),
+            ),
+            Example(
+                "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub"
+                " and we cannot find the requested files in the local cache. Please check your connection and try again or make"
+                " sure your Internet connection is on.",
+                says=("huggingface-cli download",),
+            ),
+        ),
+        knowledge="huggingface_hub's page on environment variables",
+    ),
+    Failure(
+        id="startup.hub_gated",
+        kind=LogClass.STARTUP,
+        what="The hub refuses a repository: it is gated or private, or the token is missing.",
+        signs=(
+            sign("gated repo", r"(?:access(?:ing)? a|is a) gated repo"),
+            sign("GatedRepoError"),
+            sign("restricted", r"Access to model (?P<repository>\S{3,120}) is restricted"),
+            sign("Client Error", r"40[13] Client Error[^\n]{0,200}?huggingface\.co/(?P<repository>[\w.-]+/[\w.-]+)"),
+        ),
+        headline=lambda case: (
+            "The hub refuses access to "
+            + (case.given.get("repository") or "a repository")
+            + ": gated, or no valid token"
+        ),
+        why="such repositories need that your account has accepted their terms, and that its token is sent from this node",
+        next=(
+            "open the repository's page with your account and accept its terms (some wait for approval)",
+            "then give the token: huggingface-cli login, or HF_TOKEN=hf_... in the job's environment (all ranks); a"
+            " fine-grained token needs the right to read gated repositories",
+        ),
+        check="huggingface-cli whoami in the job's environment",
+        examples=(
+            Example(
+                "OSError: You are trying to access a gated repo.\n"
+                "Make sure to have access to it at https://huggingface.co/meta-llama/Llama-3.1-8B.\n"
+                "401 Client Error. (Request ID: Root=1-67)",
+                says=("HF_TOKEN", "terms"),
+            ),
+            Example(
+                "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-66)\n"
+                "Cannot access gated repo for url"
+                " https://huggingface.co/meta-llama/Meta-Llama-3-8B/resolve/main/config.json.",
+                says=("gated",),
+            ),
+        ),
+        knowledge="the hub's page on gated models",
+    ),
+    Failure(
+        id="startup.hub_rate_limit",
+        kind=LogClass.STARTUP,
+        what="The hub refuses further requests for now.",
+        signs=(sign("Too Many Requests", r"429 Client Error: Too Many Requests"),),
+        headline="The model hub limits the requests of this address (429): too many at once",
+        why="all ranks of all nodes ask for the same files behind one address, or without a token",
+        next=(
+            "download once before the job, and start the ranks with HF_HUB_OFFLINE=1 (or let one rank per node load first)",
+            "send a token (HF_TOKEN): its limit is higher; else wait some minutes",
+        ),
+        check="the message says when to try again",
+        examples=(
+            Example(
+                "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url:"
+                " https://huggingface.co/api/models/x",
+                says=("HF_HUB_OFFLINE=1",),
+            ),
+        ),
+        knowledge="the hub's page on rate limits",
+    ),
+    Failure(
+        id="startup.hub_not_found",
+        kind=LogClass.STARTUP,
+        what="A model's name or path exists neither on this machine nor on the hub.",
+        signs=(
+            sign(
+                "is not a local folder", r"OSError: (?P<name>\S{1,160}) is not a local folder and is not a valid model"
+            ),
+            sign("Repo id must", r"Repo id must [\s\S]{0,160}?'(?P<name>[^'\n]{1,160})'"),
+            sign("load tokenizer for", r"Can't load tokenizer for '(?P<name>[^'\n]{1,160})'"),
+            sign(
+                "Repository Not Found",
+                r"Repository Not Found for url: \S{0,60}?(?:models|datasets)/(?P<name>[\w./-]{1,120}?)[. ]",
+            ),
+        ),
+        headline="{name} is neither a folder on this node nor a repository that the hub shows you",
+        why="a path that does not exist is taken for the name of a repository; a private repository looks the same without a"
+        " token",
+        next=(
+            "check the path on the node that fails: `ls -d` of it there; relative paths count from the folder of the job, and"
+            " other nodes may not mount it",
+            "check the spelling of the repository; for a private one give the token (HF_TOKEN)",
+            "a folder must have config.json (and the tokenizer's files): an interrupted save or a checkpoint of ZeRO or FSDP"
+            " does not",
+        ),
+        check="ls PATH/config.json on the failing node",
+        examples=(
+            Example(
+                "OSError: ./output/checkpoint-500 is not a local folder and is not a valid model identifier listed on"
+                " 'https://huggingface.co/models'",
+                says=("./output/checkpoint-500", "config.json"),
+            ),
+            Example(
+                "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name':"
+                " '/data/models/llama-7b'. Use `repo_type` argument if needed.",
+                says=("path on the node",),
+            ),
+        ),
+        knowledge="transformers' utils/hub.py; huggingface_hub's validators",
+    ),
+    Failure(
+        id="startup.wandb_key",
+        kind=LogClass.STARTUP,
+        what="Weights & Biases has no key, and cannot ask for one.",
+        signs=(
+            sign("api_key not configured", r"api_key not configured \(no-tty\)"),
+            sign("wandb login", r"No API key configured"),
+        ),
+        headline="wandb is not logged in: no API key, and no terminal to ask for one",
+        why="wandb.init runs in a job without a terminal; nothing else has failed, and it stops the process",
+        next=(
+            "run `wandb login` once on this machine, or set WANDB_API_KEY in the job's environment",
+            "without an account: WANDB_MODE=disabled (or offline); Trainer: report_to='none'",
+        ),
+        check="`wandb status`; `env | grep WANDB` inside the job",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+                source="mguti97/PnLCalib#6",
+                says=("WANDB_API_KEY", "WANDB_MODE"),
+            ),
+        ),
+        knowledge="W&B's documentation of environment variables",
+    ),
+    Failure(
+        id="startup.wandb_unreachable",
+        kind=LogClass.STARTUP,
+        what="Weights & Biases could not be reached, or refuses the run.",
+        signs=(
+            sign("wandb", r"wandb\.errors\.\w*\.?CommError(?:: (?P<reason>[^\n]{3,120}))?"),
+            sign("CommError", r"CommError: (?P<reason>Run initialization has timed out[^\n]{0,60})"),
+        ),
+        headline="wandb could not start the run: its server is not reached, or refuses it",
+        why=lambda case: (
+            f"it says: {case.given['reason']}" if case.given.get("reason") else "wandb.init waits for its server"
+        ),
+        next=(
+            "WANDB_MODE=offline for nodes without internet, and `wandb sync` the folder later; or WANDB_MODE=disabled",
+            "start it on rank 0 only, and give it more time: wandb.init(settings=wandb.Settings(init_timeout=300))",
+            "permission denied: check entity and project, and that the key belongs to that team",
+        ),
+        check="curl -I https://api.wandb.ai on that node",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "wandb.errors.CommError: Run initialization has timed out after 90.0 sec.\n"
+                "Please refer to the documentation for additional information",
+                says=("WANDB_MODE=offline", "init_timeout"),
+            ),
+        ),
+        knowledge="W&B's documentation of wandb.init",
+    ),
+)
+
+
 ENTRIES = (
+    *_TEXTS,
     _failed_start(
         "port_in_use",
         Reason.PORT_IN_USE,
