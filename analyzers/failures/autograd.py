@@ -95,7 +95,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="A GradScaler is to unscale gradients that are fp16 themselves.",
         signs=(sign("Attempting to unscale FP", r"Attempting to unscale FP16 gradients"),),
         headline="The trainable parameters are float16, and the GradScaler needs them in float32",
-        why="fp16 mixed precision keeps the weights in float32 and lets autocast do the rest; here the model, or its"
+        why="mixed precision with fp16 keeps the weights in float32 and lets autocast do the rest; here the model, or its"
         " LoRA weights, were loaded or cast to float16, so their gradients are float16 too",
         next=(
             "keep what is trained in float32: load the model without torch_dtype=float16, or afterwards `for p in"
@@ -698,7 +698,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("No inf checks were recorded", r"No inf checks were recorded (?:for this optimizer|prior to update)"),
         ),
         headline="No parameter of the optimizer got a gradient, so the GradScaler has nothing to check",
-        why="scaler.step finds every .grad empty: the loss is connected to none of the optimizer's parameters, or the"
+        why="the scaler finds every .grad empty: the loss is connected to none of the optimizer's parameters, or the"
         " optimizer holds parameters from before the model was moved or wrapped",
         next=(
             "make the optimizer after model.to(device), FSDP or DDP and after freezing: its parameters must be the"
@@ -1256,7 +1256,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="cuDNN could not be initialised.",
         signs=(sign("CUDNN_STATUS_NOT_INITIALIZED"),),
         headline="cuDNN could not start: it does not fit the GPU or driver, or the GPU's memory is full",
-        why="cuDNN is set up at the first convolution; a build for an older CUDA than the GPU needs, another libcudnn"
+        why="the first convolution sets up cuDNN; a build for an older CUDA than the GPU needs, another libcudnn"
         " that is found first, and a full GPU all end here",
         next=(
             "check that this PyTorch is made for the GPU: torch.cuda.get_arch_list() must have its architecture"

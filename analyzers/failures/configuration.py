@@ -74,7 +74,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=_deepspeed_batch,
-        why="train_batch_size must be train_micro_batch_size_per_gpu x gradient_accumulation_steps x number of ranks",
+        why="the product of micro batch, gradient accumulation steps and number of ranks must be train_batch_size",
         next=(
             _for_deepspeed_batch,
             'with the Hugging Face Trainer set all three to "auto" in the DeepSpeed configuration',

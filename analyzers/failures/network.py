@@ -73,7 +73,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="An InfiniBand or RoCE adapter got no answer from its peer until its retries were used up.",
         signs=(sign("Got completion from peer", _COMPLETION.format("12")),),
         headline=lambda case: (
-            f"InfiniBand/RoCE: {_from_device(case)}got no answer from {case.given['peer']} (status 12, retries used up)"
+            f"InfiniBand/RoCE: {case.given['hca'] or 'an adapter'} got no answer from {case.given['peer']} (status 12, retries"
+            " used up)"
         ),
         why="the adapter sent again until its retry counter was exceeded (IBV_WC_RETRY_EXC_ERR): the packets, or their"
         " acknowledgements, do not arrive; status 5 afterwards only says that queued requests were flushed",
@@ -456,5 +457,31 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="NCCL's bootstrap.cc",
+    ),
+    Failure(
+        id="network.nccl_wrapper",
+        kind=LogClass.NETWORK,
+        what="An exception that only says that NCCL failed.",
+        signs=(
+            sign(
+                "NCCL Error", r"NCCL Error (?P<code>\d+): (?P<what>unhandled \w+ error|internal error|remote process)"
+            ),
+        ),
+        headline="NCCL failed ({what}), and this message does not say why",
+        why="the exception only passes NCCL's result on; its reason is in a line with NCCL WARN, which NCCL_DEBUG prints",
+        next=(
+            "run again with NCCL_DEBUG=INFO: the first line with `NCCL WARN` names the reason (network, shared memory, driver)",
+            "read the lines before this message, and the logs of the other ranks: another failure may have come first",
+        ),
+        check="grep 'NCCL WARN' in the logs of all ranks",
+        tier=Tier.VAGUE,
+        examples=(
+            Example(
+                "RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                source="NVIDIA/nccl#2013",
+                says=("NCCL_DEBUG=INFO",),
+            ),
+        ),
+        knowledge="NCCL's documentation of ncclResult_t",
     ),
 )

@@ -255,8 +255,13 @@ ENTRIES: tuple[Failure, ...] = (
             sign(
                 "undefined symbol", r"(?P<library>[\w.+-]+\.so[\w.]*): undefined symbol: \S*(?:c10|at[0-9]|torch|caffe)"
             ),
+            # The rest of a line that a console has wrapped.
+            sign("symbol: _Z", r"^(?P<library>)\s?symbol: _ZN?K?(?:3c10|2at|5torch|6caffe)"),
         ),
-        headline="{library} was built for another version of PyTorch than the one that is installed",
+        headline=lambda case: (
+            f"{case.given['library'] or 'A compiled package'} was built for another version of PyTorch than the one that is"
+            " installed"
+        ),
         why="the C++ interface of PyTorch changes from version to version, and the missing symbol belongs to it; the"
         " package itself is installed",
         next=(
@@ -275,6 +280,11 @@ ENTRIES: tuple[Failure, ...] = (
                 source="Dao-AILab/flash-attention#667",
                 says=("flash_attn_2_cuda", "--no-build-isolation"),
             ),
+            Example(
+                "flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined\n symbol: _ZN3c104impl3cow11cow_deleterEPv",
+                source="Dao-AILab/flash-attention#950",
+                says=("another version of PyTorch",),
+            ),
         ),
         near_misses=("ImportError: libfoo.so: undefined symbol: cblas_sgemm",),
         knowledge="PyTorch's notes on C++ extensions; the mangled names of namespace c10",
@@ -286,7 +296,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "undefined symbol",
-                r"(?P<library>lib(?:cu\w+|nv\w+|nccl)[\w.-]*\.so[\w.]*|torch\S*\.so[\w.]*): undefined symbol:"
+                r"(?P<library>lib(?:cu\w+|nv\w+|nccl|torch\w*)[\w.-]*\.so[\w.]*): undefined symbol:"
                 r" (?P<symbol>_*(?:cu|nv|nccl)\w+)",
             ),
         ),
@@ -841,7 +851,7 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=lambda case: f"The installed {_top(case)} has no {case.given['name']}: another version is needed",
         why=lambda case: (
-            f"{case.given['module']} is installed and was found; this name was removed, moved or is not there yet in"
+            f"the module {case.given['module']} is installed and was found; this name was removed, moved or is not there yet in"
             " this version"
         ),
         next=(_for_name, _pinned),
@@ -1082,7 +1092,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("unsupported GNU version", r"unsupported GNU version! gcc versions later than (?P<gcc>\d+) are not"),
         ),
         headline="The compiler is too new for this CUDA toolkit, which supports gcc up to {gcc}",
-        why="nvcc compiles the host part with gcc, and checks its version",
+        why="the CUDA compiler nvcc uses gcc for the host part, and checks its version",
         next=(
             "use gcc {gcc}: export CC=gcc-{gcc} CXX=g++-{gcc} CUDAHOSTCXX=g++-{gcc} (conda install -c conda-forge"
             " gxx_linux-64={gcc}), and delete ~/.cache/torch_extensions before the next try",
@@ -1250,7 +1260,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("flash_attn seems to be not installed"),
         ),
         headline="FlashAttention 2 is asked for, and flash-attn is not installed or cannot be imported",
-        why="attn_implementation=flash_attention_2 needs the separate package flash-attn, which is compiled for one"
+        why="the option flash_attention_2 needs the separate package flash-attn, which is compiled for one"
         " version of PyTorch",
         next=(
             "pip install flash-attn --no-build-isolation (a wheel for your PyTorch, CUDA, Python and C++ ABI is on the"
@@ -1424,7 +1434,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("has been overwritten by a subsequent run"),
         ),
         headline="torch.compile's CUDA graph overwrote an output that was still needed",
-        why="mode=reduce-overhead and max-autotune replay CUDA graphs, whose outputs lie in fixed memory: the next run of"
+        why="the modes reduce-overhead and max-autotune replay CUDA graphs, whose outputs lie in fixed memory: the next run of"
         " the model, such as the next micro-batch of gradient accumulation, reuses it",
         next=(
             "call torch.compiler.cudagraph_mark_step_begin() before each call of the compiled model (each micro-batch)",
@@ -1583,7 +1593,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="The installed transformers does not know the model type {model}",
-        why="config.json names a model type for which this version of transformers has no code: it came later, or it is"
+        why="the model's config.json names a model type for which this version of transformers has no code: it came later, or it is"
         " in the model's own repository",
         next=(
             "pip install -U transformers (the model card names the version that it needs)",
@@ -1610,7 +1620,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="transformers refuses to read a pickled file with a PyTorch older than 2.6.",
         signs=(sign("serious vulnerability issue in", r"vulnerability issue in `?torch\.load"),),
         headline="transformers reads .bin, .pt and optimizer files only with PyTorch 2.6 or newer",
-        why="torch.load before 2.6 can run code from a file (CVE-2025-32434); the installed PyTorch is older, and the"
+        why="before 2.6, torch.load can run code from a file (CVE-2025-32434); the installed PyTorch is older, and the"
         " file itself is not damaged",
         next=(
             "update PyTorch to 2.6 or newer (with the torchvision and flash-attn that fit it)",

@@ -281,6 +281,69 @@ _TEXTS: tuple[Failure, ...] = (
         knowledge="torchrun's documentation; meta-pytorch/torchtune#392",
     ),
     Failure(
+        id="startup.gpu_of_two_ranks",
+        kind=LogClass.STARTUP,
+        what="Two ranks of one process group use the same GPU, and NCCL says which.",
+        signs=(
+            sign(
+                "Duplicate GPU detected",
+                r"Duplicate GPU detected ?: rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device (?P<bus>\w+)",
+            ),
+        ),
+        headline="Ranks {a} and {b} use the same GPU (PCI bus {bus})",
+        why="NCCL needs a GPU of its own for each rank; the number in its message is the GPU's PCI bus, not its index",
+        next=(
+            "start no more ranks than the node has visible GPUs: --nproc_per_node (GPUS_PER_NODE) against CUDA_VISIBLE_DEVICES"
+            " and `nvidia-smi -L`",
+            "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and remove a fixed device"
+            " (cuda:0, a default GPU, CUDA_VISIBLE_DEVICES set in the script)",
+            "under Ray or Slurm each process must see its own GPU: update Ray (2.40 or newer for verl), or ask for one GPU for"
+            " each task",
+        ),
+        check="print LOCAL_RANK, CUDA_VISIBLE_DEVICES and torch.cuda.current_device() in each rank",
+        rules_out="the network or a broken GPU",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, invalid"
+                " usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
+                "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+                "Last error:\n"
+                "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10",
+                source="verl-project/verl#161",
+                says=("Ranks 1 and 0 use the same GPU", "PCI bus 10", "Ray"),
+            ),
+        ),
+        knowledge="NCCL's init.cc; verl-project/verl#161, NVIDIA/Megatron-LM#661",
+    ),
+    Failure(
+        id="startup.store_lost",
+        kind=LogClass.STARTUP,
+        what="torchrun lost the store of its rendezvous.",
+        signs=(sign("The connection to the C", r"The connection to the C10d store has failed"),),
+        headline="torchrun lost the store of its rendezvous: the process that served it is gone, or never came",
+        why="the agents meet in a store that the host of --rdzv-endpoint serves; two jobs with the same endpoint share one"
+        " store, and lose it when the job that opened it ends",
+        next=(
+            "give each job its own endpoint: --rdzv-endpoint=localhost:0 or --standalone on one node, another port and"
+            " --rdzv-id on several",
+            "read the log of the node that --rdzv-endpoint names: did its torchrun end, or not start?",
+            "at the start: that node must recognise its own name (`getent hosts NAME` must give one of its addresses), else it"
+            " does not open the store",
+        ),
+        check="`ss -ltnp` on that node shows who listens at the port",
+        tier=Tier.UNREACHED,
+        examples=(
+            Example(
+                "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has"
+                " failed. See inner exception for details.",
+                source="wenet-e2e/wespeaker#171",
+                says=("its own endpoint", "localhost:0"),
+            ),
+        ),
+        knowledge="torchrun's documentation; wenet-e2e/wespeaker#171, pytorch/pytorch#69197",
+    ),
+    Failure(
         id="startup.more_ranks_than_gpus",
         kind=LogClass.STARTUP,
         what="A rank chooses a GPU number that its process does not see.",
@@ -521,7 +584,7 @@ _TEXTS: tuple[Failure, ...] = (
         why=lambda case: (
             "without RANK and WORLD_SIZE in the environment DeepSpeed asks mpi4py for them"
             if case.given["name"] == "mpi4py"
-            else "init_process_group with env:// reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which the launcher sets"
+            else "the method env:// of init_process_group reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which the launcher sets"
         ),
         next=(
             "start it with torchrun --nproc_per_node=N script.py (or deepspeed, accelerate launch), also for one GPU",
@@ -784,7 +847,7 @@ _TEXTS: tuple[Failure, ...] = (
             sign("wandb login", r"No API key configured"),
         ),
         headline="wandb is not logged in: no API key, and no terminal to ask for one",
-        why="wandb.init runs in a job without a terminal; nothing else has failed, and it stops the process",
+        why="the call of wandb.init runs in a job without a terminal, and stops the process; nothing else has failed",
         next=(
             "run `wandb login` once on this machine, or set WANDB_API_KEY in the job's environment",
             "without an account: WANDB_MODE=disabled (or offline); Trainer: report_to='none'",
