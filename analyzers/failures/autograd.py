@@ -1,6 +1,7 @@
 """Errors of autograd, of precision, and of wrappers such as DDP and FSDP, that their message explains."""
 
 import re
+from math import prod
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case
@@ -60,6 +61,17 @@ def _matmul(case: Case) -> str:
 def _channels(case: Case) -> str:
     """Return the headline for an image whose channels do not fit a convolution."""
     return f"A convolution expects {case.given['expected']} channels and got {case.given['got']}{place(case.lead)}"
+
+
+def _reshape_reason(case: Case) -> str:
+    """Return which dimension of a requested shape would fit the elements of a tensor, as far as one does."""
+    shape = [int(number) for number in re.findall(r"-?\d+", case.given["shape"])]
+    size = int(case.given["size"])
+    for index, length in enumerate(shape):
+        rest = prod(shape[:index] + shape[index + 1 :])
+        if -1 not in shape and rest > 0 and size % rest == 0:
+            return f"the elements would fit with {size // rest} in place of {length} (dimension {index})"
+    return "the fixed numbers in the shape belong to another image size, sequence length or number of heads"
 
 
 def _in_evaluation(case: Case) -> bool:
@@ -598,6 +610,10 @@ ENTRIES: tuple[Failure, ...] = (
                 r"Index put requires the source and destination dtypes match, got (?P<first>\w+) for the destination"
                 r" and (?P<second>\w+) for the source",
             ),
+            sign(
+                "must have the same dtype, got",
+                r"must have the same dtype, got (?P<first>torch\.\w+) and (?P<second>torch\.\w+)",
+            ),
             sign("expected dtype", r"expected dtype (?P<first>\w+) for `?\w+`? but got dtype (?P<second>\w+)"),
         ),
         headline=_mixed_dtypes,
@@ -919,8 +935,8 @@ ENTRIES: tuple[Failure, ...] = (
         " scores, skip connections of odd image sizes, or two inputs that were cropped or padded differently",
         next=(
             lambda case: (
-                "skip connection or up-sampling: make the image size divisible by the network's stride (pad to a multiple"
-                " of 32)"
+                "they differ by one: with images (skip connections, up-sampling) pad to a multiple of the network's stride,"
+                " such as 32; with text one side has a token more (BOS, EOS, shifted labels, a mask made before)"
                 if abs(int(case.given["a"] or case.given["c"]) - int(case.given["b"] or case.given["d"])) == 1
                 else f"look in the line of the traceback which operand has {case.given['a'] or case.given['c']} and which"
                 f" {case.given['b'] or case.given['d']} there, and pad or cut them to one length where they are made (the"
@@ -934,7 +950,7 @@ ENTRIES: tuple[Failure, ...] = (
             Example(
                 "RuntimeError: The size of tensor a (64) must match the size of tensor b (65) at non-singleton dimension"
                 " 3",
-                says=("64 against 65", "multiple of 32"),
+                says=("64 against 65", "such as 32"),
             ),
             Example(
                 "RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 20 but got size 19 for"
@@ -1414,5 +1430,76 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="torch/nn/parallel/distributed.py",
+    ),
+    Failure(
+        id="autograd.target_size",
+        kind=LogClass.CRASHED,
+        what="A loss that compares element by element got a target of another shape than the prediction.",
+        signs=(
+            sign(
+                "must be the same as input size",
+                r"Target size \(torch\.Size\((?P<target>\[[\d, ]*\])\)\) must be the same as input size"
+                r" \(torch\.Size\((?P<input>\[[\d, ]*\])\)\)",
+            ),
+        ),
+        headline="The loss got targets {target} for predictions {input}",
+        why="binary cross entropy needs one target for each output, in the same shape",
+        next=(
+            "one output for each sample: labels.unsqueeze(1).float(), or logits.squeeze(1)",
+            "class indices for several classes: use cross_entropy, or one_hot(labels, classes).float()",
+        ),
+        check="print(logits.shape, labels.shape)",
+        examples=(
+            Example(
+                "ValueError: Target size (torch.Size([4])) must be the same as input size (torch.Size([4, 1]))",
+                says=("targets [4]", "unsqueeze(1)"),
+            ),
+        ),
+        knowledge="torch.nn.BCEWithLogitsLoss",
+    ),
+    Failure(
+        id="autograd.reshape",
+        kind=LogClass.CRASHED,
+        what="A tensor has another number of elements than the shape it is viewed as.",
+        signs=(
+            sign(
+                "is invalid for input of size",
+                r"shape '(?P<shape>\[[\d, -]+\])' is invalid for input of size (?P<size>\d+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"A tensor of {int(case.given['size']):,} elements does not fit the shape {case.given['shape']}"
+        ),
+        why=_reshape_reason,
+        next=(
+            "let one dimension follow: use -1 for the batch (or the sequence), and take the others from x.shape in place of"
+            " fixed numbers",
+            "if only some batches fail, the last batch is smaller (drop_last=True), or an image or sequence has another size",
+            "attention with fewer key and value heads (grouped-query): view them with num_key_value_heads, not num_heads",
+        ),
+        check="print(x.shape) before the line",
+        examples=(
+            Example(
+                "RuntimeError: shape '[8, 512, 768]' is invalid for input of size 2752512",
+                says=("2,752,512", "7 in place of 8"),
+            ),
+            Example("RuntimeError: shape '[-1, 400]' is invalid for input of size 179776", says=("[-1, 400]",)),
+        ),
+        knowledge="torch.Tensor.view",
+    ),
+    Failure(
+        id="autograd.not_contiguous_collective",
+        kind=LogClass.CRASHED,
+        what="A collective got a tensor that is not contiguous in memory.",
+        signs=(sign("Tensors must be contiguous"),),
+        headline="A collective got a tensor that is not contiguous{place}",
+        why="NCCL sends one block of memory, and a transposed or sliced tensor is none",
+        next=(
+            "call it with tensor.contiguous(), and copy the result back if the collective works in place",
+            "if it is a parameter (a transposed or tied weight): make it contiguous before DDP or FSDP wraps the model",
+        ),
+        check="print(tensor.is_contiguous(), tensor.stride())",
+        examples=(Example("ValueError: Tensors must be contiguous", says=("tensor.contiguous()",)),),
+        knowledge="torch.distributed's documentation",
     ),
 )

@@ -993,4 +993,146 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         knowledge="DeepSpeed's runtime/engine.py",
     ),
+    Failure(
+        id="configuration.no_labels",
+        kind=LogClass.CRASHED,
+        what="The model returned no loss, because the batch has no labels.",
+        signs=(
+            sign(
+                "did not return a loss",
+                r"model did not return a loss from the inputs, only the following keys: (?P<keys>[\w,. ]+)",
+            ),
+        ),
+        headline="The model returned no loss: the batch has no labels that it knows",
+        why="models of transformers compute a loss only if labels are passed; here they are missing, have another name, or were"
+        " removed as an unused column",
+        next=(
+            "add labels to the data set (for causal models a copy of input_ids; DataCollatorForLanguageModeling(tokenizer,"
+            " mlm=False) makes them)",
+            "give other names: label_names=['...'] in the training arguments, and remove_unused_columns=False if a wrapper hides"
+            " forward's arguments",
+        ),
+        check="print(next(iter(trainer.get_train_dataloader())).keys())",
+        examples=(
+            Example(
+                "ValueError: The model did not return a loss from the inputs, only the following keys: logits. For reference,"
+                " the inputs it received are input_ids,attention_mask.",
+                says=("DataCollatorForLanguageModeling", "label_names"),
+            ),
+        ),
+        knowledge="transformers' trainer.py",
+    ),
+    Failure(
+        id="configuration.no_evaluation_data",
+        kind=LogClass.CRASHED,
+        what="Evaluation is on, and the Trainer has no evaluation data.",
+        signs=(
+            sign("evaluation requires an eval_dataset"),
+            sign(
+                "but your `eval_dataset` is",
+                r"but your `eval_dataset` is|You have set `args\.eval_strategy` to [^\n]{0,40}but you",
+            ),
+        ),
+        headline="Evaluation is on, and the Trainer was given no eval_dataset",
+        why="eval_strategy (or do_eval) asks for it, also when the validation split came out empty",
+        next=("pass eval_dataset to the Trainer, or set eval_strategy='no'",),
+        check="print(len(dataset['validation']))",
+        examples=(Example("ValueError: Trainer: evaluation requires an eval_dataset.", says=("eval_strategy='no'",)),),
+        knowledge="transformers' trainer.py",
+    ),
+    Failure(
+        id="configuration.fsdp_layer_class",
+        kind=LogClass.CRASHED,
+        what="The layer class that FSDP should wrap does not exist in the model.",
+        signs=(
+            sign(
+                "transformer layer class",
+                r"[Cc]ould not find the transformer layer class (?:to wrap|(?P<name>\w+)) in the model",
+            ),
+        ),
+        headline="FSDP's layer class to wrap does not exist in this model",
+        why="transformer_layer_cls_to_wrap names the class of another architecture",
+        next=(
+            "set it to the model's own block: print(model), such as LlamaDecoderLayer, Qwen2DecoderLayer, GPT2Block, T5Block;"
+            " newer transformers and accelerate take model._no_split_modules if the option is left out",
+        ),
+        check="print({type(m).__name__ for m in model.modules()})",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Exception: Could not find the transformer layer class to wrap in the model.",
+                says=("LlamaDecoderLayer",),
+            ),
+        ),
+        knowledge="the FSDP page of accelerate",
+    ),
+    Failure(
+        id="configuration.zero_no_sync",
+        kind=LogClass.CRASHED,
+        what="no_sync is used with ZeRO 2 or 3, which shard gradients in each micro-batch.",
+        signs=(sign("no_sync context manager is incompatible"), sign("sync context manager is incompatible")),
+        headline="DeepSpeed: no_sync does not go with ZeRO 2 and 3, which shard the gradients",
+        why="with sharded gradients each backward must reduce them, so a step cannot be left unsynchronised; accelerate and"
+        " transformers called no_sync in some versions",
+        next=(
+            "update accelerate and transformers (or DeepSpeed below 0.16 with older ones), which no longer call it",
+            "in an own loop leave out model.no_sync() and let DeepSpeed accumulate (gradient_accumulation_steps in its"
+            " configuration)",
+            "or ZeRO stage 1",
+        ),
+        check="the frames show who calls no_sync",
+        examples=(
+            Example(
+                "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 3",
+                says=("update accelerate", "ZeRO stage 1"),
+            ),
+        ),
+        knowledge="deepspeedai/DeepSpeed's runtime/engine.py",
+    ),
+    Failure(
+        id="configuration.trust_remote_code",
+        kind=LogClass.STARTUP,
+        what="A model or data set brings its own code, and running it was not allowed.",
+        signs=(
+            sign(
+                "trust_remote_code=True",
+                r"(?:contains custom code|requires you to execute)[\s\S]{0,300}?trust_remote_code=True",
+            ),
+            sign("Dataset scripts are no longer supported"),
+        ),
+        headline=lambda case: (
+            "The data set is a script, which datasets 4 no longer runs"
+            if "Dataset scripts" in case.lead.message
+            else "The repository brings its own code, and the script did not allow to run it"
+        ),
+        why="code from the hub runs only if it is allowed, for safety",
+        next=(
+            Advice(
+                'pip install "datasets<4", or a version of the data set in Parquet (revision="refs/convert/parquet")',
+                when=lambda case: "Dataset scripts" in case.lead.message,
+            ),
+            Advice(
+                "read that code, then pass trust_remote_code=True to from_pretrained or load_dataset (training scripts:"
+                " --trust_remote_code)",
+                when=lambda case: "Dataset scripts" not in case.lead.message,
+            ),
+            Advice(
+                "or update transformers: if it has the model itself, no foreign code is needed",
+                when=lambda case: "Dataset scripts" not in case.lead.message,
+            ),
+        ),
+        check="the *.py files in the repository",
+        examples=(
+            Example(
+                "ValueError: Loading THUDM/chatglm3-6b requires you to execute the configuration file in that repo on your"
+                " local machine. Make sure you have read the code there to avoid malicious use, then set the option"
+                " `trust_remote_code=True` to remove this error.",
+                says=("trust_remote_code=True",),
+            ),
+            Example(
+                "RuntimeError: Dataset scripts are no longer supported, but found wikitext.py", says=("datasets<4",)
+            ),
+        ),
+        knowledge="the hub's page on custom code; datasets' release notes of 4.0",
+    ),
 )

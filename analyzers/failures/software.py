@@ -246,6 +246,15 @@ def _version(case: Case, name: str) -> str:
     return ".".join(part.strip() for part in case.given[name].split(","))
 
 
+def _pinned_module(case: Case) -> str:
+    """Return how to get a version that has a module."""
+    package = _PIP_NAMES.get(_top(case), _top(case)).partition(" ")[0]
+    return (
+        f"update {package}, or install the version of it that the importing package was written for; the last frame shows"
+        " which package that is, and updating that one may be what is needed"
+    )
+
+
 ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.extension_of_other_torch",
@@ -940,6 +949,253 @@ ENTRIES: tuple[Failure, ...] = (
             Example("ModuleNotFoundError: No module named 'amp_C'", source="NVIDIA/apex#1208", says=("APEX_CUDA_EXT",)),
         ),
         knowledge="the README of NVIDIA/apex",
+    ),
+    Failure(
+        id="software.missing_submodule",
+        kind=LogClass.CRASHED,
+        what="A library is installed in a version that does not have one of its modules.",
+        signs=(
+            sign(
+                "No module named",
+                r"No module named '?(?P<module>(?:torch|torchvision|torchao|transformers|tokenizers|peft|trl|accelerate|diffusers"
+                r"|deepspeed|vllm|numpy|datasets|huggingface_hub|lightning|pytorch_lightning|megatron|flash_attn|triton|sklearn"
+                r"|PIL|timm|apex|xformers|bitsandbytes)\.[\w.]+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"The installed {_top(case)} has no module {case.given['module']}: another version is needed"
+        ),
+        why=lambda case: (
+            "a file was pickled with NumPy 2, whose modules have other names than those of NumPy 1"
+            if case.given["module"].startswith("numpy._core")
+            else f"{_top(case)} itself is installed; this module came later, was moved or is not part of this build"
+        ),
+        next=(
+            Advice(
+                'pip install "numpy>=2" where the file is read, or write it again with NumPy 1',
+                when=lambda case: case.given["module"].startswith("numpy._core"),
+            ),
+            Advice(
+                _pinned_module,
+                when=lambda case: not case.given["module"].startswith("numpy._core"),
+            ),
+            lambda case: (
+                f"if there is a file {_top(case)}.py or a folder {_top(case)} beside your script, rename it: it hides the"
+                " library"
+            ),
+        ),
+        check="`pip show` of the library, and print(library.__file__)",
+        examples=(
+            Example(
+                "RuntimeError: Failed to import transformers.trainer because of the following error (look up to see its"
+                " traceback):\n"
+                "No module named 'torch.distributed.checkpoint.format_utils'",
+                says=("format_utils", "torch"),
+            ),
+            Example("ModuleNotFoundError: No module named 'numpy._core'", says=("NumPy 2",)),
+        ),
+        near_misses=("ModuleNotFoundError: No module named 'torch'",),
+        knowledge="the release notes of the libraries",
+    ),
+    Failure(
+        id="software.needs_package",
+        kind=LogClass.CRASHED,
+        what="A library asks for another package that is not installed, or too old.",
+        signs=(
+            sign(
+                "requires",
+                r"requires (?:the latest version of )?`?(?P<wanted>[\w-]+(?:[<>=]=?[\d.]+)?)`?: [\s\S]{0,60}?pip install",
+            ),
+            sign(
+                "packages that were not found in your environment",
+                r"packages that were not found in your environment: (?P<wanted>[\w-]+(?:, [\w-]+){0,6})",
+            ),
+            sign("backend tokenizer", r"Couldn't instantiate the backend tokenizer(?P<wanted>)"),
+        ),
+        headline=lambda case: (
+            f"{case.given['wanted']} is required here, and is not installed or too old"
+            if case.given["wanted"]
+            else "The tokenizer cannot be converted: sentencepiece or tiktoken is missing, or its files are"
+        ),
+        why="the option or model that is used needs it; the check runs at the import or at the start",
+        next=(
+            lambda case: (
+                f'pip install -U "{case.given["wanted"].replace(", ", chr(34) + " " + chr(34))}" in the environment of the job'
+                " (flash_attn with --no-build-isolation), and restart the notebook if it is one"
+                if case.given["wanted"]
+                else "pip install sentencepiece tiktoken protobuf; and check that tokenizer.model or tokenizer.json is in the"
+                " model's folder"
+            ),
+            "if it is installed: python -c 'import sys; print(sys.executable)' in the job shows whether another environment runs",
+        ),
+        check="pip show PACKAGE with the job's own Python",
+        examples=(
+            Example(
+                "ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.26.0`: Please run `pip install"
+                " transformers[torch]` or `pip install 'accelerate>=0.26.0'`",
+                says=("accelerate>=0.26.0 is required",),
+            ),
+            Example(
+                "ImportError: This modeling file requires the following packages that were not found in your environment:"
+                " flash_attn, einops. Run `pip install flash_attn einops`",
+                says=("flash_attn, einops is required",),
+            ),
+        ),
+        knowledge="transformers' utils/import_utils.py",
+    ),
+    Failure(
+        id="software.tokenizer_file",
+        kind=LogClass.CRASHED,
+        what="The installed tokenizers library is older than the one that wrote tokenizer.json.",
+        signs=(sign("did not match any variant of untagged enum"),),
+        headline="tokenizer.json was written by a newer tokenizers library than the installed one",
+        why="its format got new variants, which an older library cannot read; the file is not damaged",
+        next=(
+            "pip install -U transformers tokenizers (tokenizers 0.20 and transformers 4.45 read the format of 2024-09)",
+            "or take tokenizer.json from the model's original repository",
+        ),
+        check="pip show tokenizers transformers",
+        rules_out="the update does not help: then the file is cut off or a git-lfs pointer",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Exception: data did not match any variant of untagged enum ModelWrapper at line 1251003 column 3",
+                says=("-U transformers tokenizers",),
+            ),
+        ),
+        knowledge="huggingface/tokenizers' release notes of 0.20",
+    ),
+    Failure(
+        id="software.cache_interface",
+        kind=LogClass.CRASHED,
+        what="A model's own code uses an interface of transformers' cache that the installed version removed.",
+        signs=(
+            sign("DynamicCache", r"'(?P<owner>DynamicCache|Cache)' object has no attribute '(?P<name>\w+)'"),
+            sign(
+                "has no attribute",
+                r"'(?P<owner>\w+Config)' object has no attribute '(?P<name>(?:rope|pad|attn|num_key|sliding|_attn)\w*)'",
+            ),
+        ),
+        headline="The model's code does not fit this transformers: {owner} has no {name}",
+        why="code that comes with a model (trust_remote_code) was written for another version",
+        next=(
+            "install the transformers version that the model card names (config.json: transformers_version)",
+            "or delete the old copy in ~/.cache/huggingface/modules and load the newest revision; if transformers has the model"
+            " itself, leave trust_remote_code out",
+        ),
+        check="grep transformers_version config.json; pip show transformers",
+        examples=(
+            Example(
+                "AttributeError: 'DynamicCache' object has no attribute 'get_max_length'. Did you mean: 'get_seq_length'?",
+                says=("DynamicCache has no get_max_length", "transformers_version"),
+            ),
+        ),
+        knowledge="the release notes of transformers 4.48 and 4.49",
+    ),
+    Failure(
+        id="software.unknown_model_key",
+        kind=LogClass.CRASHED,
+        what="The installed transformers does not know the model type of config.json.",
+        signs=(sign("KeyError", r"KeyError: '(?P<model>[a-z][\w.-]{1,40})'"),),
+        when=lambda case: case.called(r"configuration_auto|auto_factory"),
+        headline="The installed transformers does not know the model type {model}",
+        why="the model's config.json names a type for which this version has no code",
+        next=(
+            "pip install -U transformers (the model card names the version that it needs)",
+            "if the model brings its own code: trust_remote_code=True",
+        ),
+        check="grep model_type config.json; pip show transformers",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/train.py", line 31, in <module>\n'
+                "    config = AutoConfig.from_pretrained(path)\n"
+                '  File "/env/lib/python3.10/site-packages/transformers/models/auto/configuration_auto.py", line 1064, in'
+                " from_pretrained\n"
+                '    config_class = CONFIG_MAPPING[config_dict["model_type"]]\n'
+                '  File "/env/lib/python3.10/site-packages/transformers/models/auto/configuration_auto.py", line 761, in'
+                " __getitem__\n"
+                "    raise KeyError(key)\n"
+                "KeyError: 'qwen2'",
+                says=("qwen2", "-U transformers"),
+            ),
+        ),
+        near_misses=("KeyError: 'labels'",),
+        knowledge="transformers' configuration_auto.py",
+    ),
+    Failure(
+        id="software.windows_library",
+        kind=LogClass.CRASHED,
+        what="Windows cannot load a library of PyTorch or of an extension.",
+        signs=(
+            sign("DLL load failed while importing", r"DLL load failed while importing (?P<name>\w+)"),
+            sign(
+                "Error loading", r"\[WinError 1(?:26|27|14)\][\s\S]{0,160}?Error loading \"(?P<name>[^\"\n]{3,200})\""
+            ),
+        ),
+        headline=lambda case: f"Windows cannot load {case.given['name'].replace(chr(92), '/').rpartition('/')[2]}",
+        why="the file is there, and a library that it needs is not, or has another version",
+        next=(
+            "install the Microsoft Visual C++ Redistributable (x64, newest), and restart the shell",
+            "if it is an extension (flash_attn, torchvision, xformers): install the build for your PyTorch and Python",
+            "fbgemm.dll: libomp140.x86_64.dll is missing (the Redistributable or Visual Studio's C++ tools bring it), or update"
+            " PyTorch to 2.4.1 or newer",
+        ),
+        check="the tool Dependencies (lucasg/Dependencies) shows which library is not found",
+        examples=(
+            Example(
+                'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\env\\Lib\\site-packages'
+                '\\torch\\lib\\fbgemm.dll" or one of its dependencies.',
+                says=("fbgemm.dll", "Redistributable"),
+            ),
+            Example(
+                "ImportError: DLL load failed while importing flash_attn_2_cuda: The specified procedure could not be found.",
+                says=("flash_attn_2_cuda",),
+            ),
+        ),
+        knowledge="pytorch/pytorch#131662",
+    ),
+    Failure(
+        id="software.no_attention_kernel",
+        kind=LogClass.CRASHED,
+        what="PyTorch's scaled_dot_product_attention has no kernel for these inputs among the allowed ones.",
+        signs=(
+            sign("No available kernel", r"No available kernel\. +Aborting execution"),
+            sign("FlashAttention only support", r"FlashAttention only supports? fp16(?:,| and) bf16"),
+        ),
+        headline=lambda case: (
+            "FlashAttention got float32: it takes only fp16 and bf16"
+            if "FlashAttention" in case.lead.message
+            else "No attention kernel is allowed for these inputs: the chosen backends exclude all of them"
+        ),
+        why=lambda case: (
+            "the model was loaded in float32, or a part runs outside of autocast"
+            if "FlashAttention" in case.lead.message
+            else "sdpa_kernel or the enable_*_sdp switches left only backends that do not support this GPU, dtype, mask or head"
+            " size"
+        ),
+        next=(
+            Advice(
+                "load it with torch_dtype=torch.bfloat16 (or float16), or run under torch.autocast; layers that were cast to"
+                " float32 (norms, LoRA) need the autocast",
+                when=lambda case: "FlashAttention" in case.lead.message,
+            ),
+            Advice(
+                "allow more: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]); the"
+                " warnings above say why each kernel is refused",
+                when=lambda case: "FlashAttention" not in case.lead.message,
+            ),
+            Advice(
+                "use fp16 or bf16, no attention mask for flash, and a head size of at most 256",
+                when=lambda case: "FlashAttention" not in case.lead.message,
+            ),
+        ),
+        check="print(q.dtype, q.shape, q.device) before the call",
+        examples=(
+            Example("RuntimeError: No available kernel. Aborting execution.", says=("sdpa_kernel",)),
+            Example("RuntimeError: FlashAttention only support fp16 and bf16 data type", says=("torch.bfloat16",)),
+        ),
+        knowledge="torch.nn.attention.sdpa_kernel",
     ),
     Failure(
         id="software.missing_module",

@@ -344,6 +344,36 @@ _TEXTS: tuple[Failure, ...] = (
         knowledge="torchrun's documentation; wenet-e2e/wespeaker#171, pytorch/pytorch#69197",
     ),
     Failure(
+        id="startup.loopback_master",
+        kind=LogClass.STARTUP,
+        what="A rank looks for the store of rank 0 on its own machine, and finds none.",
+        signs=(
+            sign(
+                "trying to connect to",
+                r"timed out after \d+ ?m?s while trying to connect to \((?P<host>127\.0\.0\.1|localhost), (?P<port>\d+)\)",
+            ),
+        ),
+        headline="The store of rank 0 at {host}:{port} does not answer: that is this machine itself",
+        why="MASTER_ADDR is the loopback address, so each node looks for rank 0 on itself; on a single node rank 0 has not opened"
+        " the store, or has ended",
+        next=(
+            "several nodes: set MASTER_ADDR (or --rdzv-endpoint) on all of them to the address of the node of rank 0, and"
+            " --node-rank to a different number on each",
+            "one node: read the log of rank 0 first; it ended or was not started, or another rank uses a different"
+            " MASTER_PORT",
+        ),
+        check="`env | grep -E 'MASTER|RANK'` in each process",
+        tier=Tier.UNREACHED,
+        examples=(
+            Example(
+                "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to"
+                " (127.0.0.1, 29500).",
+                says=("MASTER_ADDR", "log of rank 0"),
+            ),
+        ),
+        knowledge="torch.distributed's documentation of env://",
+    ),
+    Failure(
         id="startup.more_ranks_than_gpus",
         kind=LogClass.STARTUP,
         what="A rank chooses a GPU number that its process does not see.",
