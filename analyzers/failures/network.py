@@ -325,8 +325,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="NCCL could not open a connection to a rank on another node.",
         signs=(
             sign(
-                "onnect to",
-                r"(?:socketStartConnect|socketPollConnect|socketTryConnect)?:? ?[Cc]onnect to (?P<peer>[\w.:%]+)<\d+> failed"
+                "Connect to",
+                r"(?:socketStartConnect|socketPollConnect|socketTryConnect)?:? ?Connect to (?P<peer>[\w.:%]+)<\d+> failed"
                 r" ?: (?P<reason>[A-Z][\w ]{3,60})",
             ),
             sign(

@@ -1726,7 +1726,6 @@ ENTRIES: tuple[Failure, ...] = (
             'or a backend without Triton: torch.compile(backend="aot_eager" or "cudagraphs")',
         ),
         check="torch.cuda.get_device_capability() is below (7, 0)",
-        event=EventKind.KNOWN,
         examples=(
             Example(
                 "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"

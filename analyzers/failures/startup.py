@@ -248,16 +248,21 @@ _TEXTS: tuple[Failure, ...] = (
             if case.given["port"] == "29500"
             else f"Port {case.given['port']} for the store of the ranks is already in use on this machine"
         ),
-        why="rank 0 or the launcher opens it for the store through which all ranks find each other; a second job on"
-        " this machine with the same number (29500 is the default of most launchers), or a second process of this job that"
-        " takes itself for rank 0, finds it taken",
+        why="rank 0 opens this port for the store through which all ranks find each other",
         next=(
             Advice(
                 "check first that only one process of this job is rank 0: rank and world size must come from RANK, LOCAL_RANK"
                 " and WORLD_SIZE of the launcher, not from a fixed argument such as --local_rank 0",
                 when=lambda case: case.given["port"] != "29500",
             ),
-            _FREE_PORT,
+            lambda case: (
+                (
+                    "a second job on this machine probably uses the same default; "
+                    if case.given["port"] == "29500"
+                    else ""
+                )
+                + _FREE_PORT
+            ),
             _for_fixed_port,
             _holder,
         ),
@@ -641,7 +646,7 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="The name of the node of rank 0 cannot be resolved to an address.",
         signs=(
-            sign("resolve", r"nslookup: can't resolve '(?P<name>[^'\n]{0,120})'"),
+            sign("can't resolve", r"nslookup: can't resolve '(?P<name>[^'\n]{0,120})'"),
             sign(
                 "Name or service not known",
                 r"\((?P<name>[\w.-]+), \d+\)[^\n]{0,80}\(gai error: -\d+ - Name or service not",
@@ -899,7 +904,7 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="Weights & Biases could not be reached, or refuses the run.",
         signs=(
-            sign("wandb", r"wandb\.errors\.\w*\.?CommError(?:: (?P<reason>[^\n]{3,120}))?"),
+            sign("CommError", r"wandb\.errors\.\w*\.?CommError(?:: (?P<reason>[^\n]{3,120}))?"),
             sign("CommError", r"CommError: (?P<reason>Run initialization has timed out[^\n]{0,60})"),
         ),
         headline="wandb could not start the run: its server is not reached, or refuses it",

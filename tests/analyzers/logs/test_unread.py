@@ -15,7 +15,7 @@ ROWS = "".join(f"step {n} loss 2.{n} grad_norm 0.{n}\n" for n in range(1, 9))
         "  Warning  Evicted   109s  kubelet   Pod ephemeral local storage usage exceeds the total limit of 5Gi.",
         "[E socket.cpp:1] the frobnicator gave up",
         "2026-01-02 03:04:05 ERROR storage.mount: bucket went away",
-        "nslookup: can't resolve 'job-master-0': Name does not resolve",
+        "resolver: can't resolve 'job-master-0': Name does not resolve",
         "some.so: undefined symbol: cblas_sgemm_pack",
     ],
 )
