@@ -374,38 +374,6 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="NCCL's misc/socket.cc",
     ),
     Failure(
-        id="network.zero_parameters",
-        kind=LogClass.NETWORK,
-        what="DDP's check of the models got zeros from another rank, because the communication itself is broken.",
-        signs=(
-            sign(
-                "DDP expects same model",
-                r"DDP expects same model across all ranks, but [Rr]ank (?P<a>\d+) has (?P<n>\d+) params, while [Rr]ank"
-                r" (?P<b>\d+) has inconsistent 0 params",
-            ),
-        ),
-        headline="Rank {b} seems to have 0 parameters: the communication between the nodes returns garbage",
-        why="rank {b} has parameters, or DDP would have said that it needs none; the count came through a first all_gather"
-        " of NCCL, which delivered zeros",
-        next=(
-            "set NCCL_SOCKET_IFNAME to the network between the nodes, and for RoCE NCCL_IB_HCA and NCCL_IB_GID_INDEX; or"
-            " NCCL_IB_DISABLE=1 for one run: if it works, the InfiniBand or RoCE settings are wrong",
-            "accelerate: same_network must be right; use the same versions of PyTorch and NCCL on all nodes",
-            "check the connection alone: all_reduce_perf of nccl-tests over the two nodes",
-        ),
-        check="print(len(list(model.parameters()))) on both ranks: equal, and not 0",
-        rules_out="rank {b} prints 0 parameters of its own",
-        examples=(
-            Example(
-                "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 364 params, while rank 1 has"
-                " inconsistent 0 params.",
-                source="SWivid/F5-TTS#1008",
-                says=("NCCL_SOCKET_IFNAME", "NCCL_IB_GID_INDEX"),
-            ),
-        ),
-        knowledge="pytorch/pytorch#102438, huggingface/accelerate#1481",
-    ),
-    Failure(
         id="network.peer_access",
         kind=LogClass.CRASHED,
         what="Two GPUs of one node cannot access each other's memory, and NCCL tries it.",
