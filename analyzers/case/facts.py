@@ -95,6 +95,7 @@ class LogClass(StrEnum):
     """The training runs, and learns nothing."""
     DATA_TIME = "data_time"
     NEAR_LIMIT = "near_limit"
+    RESUME = "resume"
     LOSS_SPIKE = "loss_spike"
     HEALTHY = "healthy"
     UNKNOWN = "unknown"

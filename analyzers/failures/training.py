@@ -1,5 +1,6 @@
 """Trainings that run and do not learn, or wait: what the rows of numbers show where no error is printed."""
 
+import re
 from statistics import median
 
 from analyzers.case.facts import EventKind, LogClass
@@ -9,6 +10,8 @@ from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import figures, number, percent, quantity
 
 _LN2 = 0.6931
+_LOADED = re.compile(r"[Ll]oading the checkpoint (?:at|of|from) step (\d{1,12})")
+_STARTED = re.compile(r"[Tt]raining starts at step (\d{1,12})")
 _ROWS_OF_ZEROS, _DATA_SHARE, _ROWS_OF_MEDIAN = 2, 0.5, 8
 _SPIKE, _SPIKE_LEAST = 200.0, 500.0
 """A gradient norm of the first number times the median, and of at least the second number, is a spike."""
@@ -45,8 +48,12 @@ def _prefers_nothing(case: Case) -> bool:
 
 
 def _has_no_loss(case: Case) -> bool:
-    """Return whether the loss is exactly 0 in all rows, and no gradient shows that the model learns all the same."""
-    has_gradient = any(value != 0 for value in column(case.rows, "grad_norm"))
+    """Return whether the loss is exactly 0 in all rows, and no gradient shows that the model learns all the same.
+
+    A gradient norm that has the same digits in each row comes from dead weights.
+    """
+    norms = set(column(case.rows, "grad_norm"))
+    has_gradient = len(norms) > 1 or (len(norms) == 1 and norms != {0.0} and len(case.rows) < _ROWS_OF_ZEROS)
     enough = len(column(case.rows, "loss")) >= _ROWS_OF_ZEROS
     return enough and are_all(case.rows, "loss", lambda value: value == 0) and not has_gradient
 
@@ -74,7 +81,38 @@ def _data_headline(case: Case) -> str:
     return f"{percent(data_share(case.rows))} of the time of {_rows(case)} is waiting for data"
 
 
+def _resumed_elsewhere(case: Case) -> "tuple[int, int] | None":
+    """Return (step of the checkpoint, first step of the training) if a run did not go on where it was saved."""
+    said = [event.message for event in case.events if event.kind is EventKind.CLUE]
+    loaded = [int(match[1]) for text in said if (match := _LOADED.search(text))]
+    started = [int(match[1]) for text in said if (match := _STARTED.search(text))]
+    if not loaded or not started or started[-1] in (loaded[-1], loaded[-1] + 1):
+        return None
+    return loaded[-1], started[-1]
+
+
+def _resume_headline(case: Case) -> str:
+    saved, started = _resumed_elsewhere(case) or (0, 0)
+    return f"The checkpoint is of step {saved}, and the training starts at step {started}"
+
+
 ENTRIES: tuple[Failure, ...] = (
+    Failure(
+        id="training.resumed_elsewhere",
+        kind=LogClass.RESUME,
+        what="A run loads the checkpoint of one step and goes on at another: its counters were not restored.",
+        clues=(sign("oading the checkpoint", _LOADED.pattern), sign("raining starts at step", _STARTED.pattern)),
+        when=lambda case: case.kind is LogClass.RESUME,
+        headline=_resume_headline,
+        why="the step is part of the training state; if it comes from elsewhere, learning rate and data position are those of"
+        " another step than the weights",
+        next=(
+            "check what restores the step (train_state in torchtitan's checkpoint): is it in the checkpoint, loaded after"
+            " the model, and not left out (checkpoint.exclude_from_loading)? Until then steps are trained twice or left out",
+        ),
+        rules_out="the weights are meant to be a new start (model only)",
+        tier=Tier.BROKEN_NUMBERS,
+    ),
     Failure(
         id="training.equal_rewards",
         kind=LogClass.DEAD_TRAINING,
@@ -207,7 +245,9 @@ ENTRIES: tuple[Failure, ...] = (
 
 
 def judged(case: Case) -> LogClass | None:
-    """Return what the rows of a case without any error show: a class of failure; None if they show none."""
+    """Return what a case without any error shows by its rows and clues: a class of failure; None if they show none."""
+    if _resumed_elsewhere(case):
+        return LogClass.RESUME
     rows_of = (_has_equal_rewards, _prefers_nothing, _has_no_gradient, _has_no_loss)
     if case.rows and any(holds(case) for holds in rows_of):
         return LogClass.DEAD_TRAINING

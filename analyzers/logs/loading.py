@@ -81,8 +81,24 @@ def load(logs: run.Run, options: store.Options) -> Logs:
     # RCCL prints the same lines as NCCL, but its buffers have other sizes.
     loaded.nccl = [] if loaded.has_rccl else _with_certain_ranks(loaded.nccl)
     _number_ranks(loaded)
+    loaded.events = _with_timeouts(loaded.events)
     _add_exit_codes(loaded, logs.manifest())
     return loaded
+
+
+def _with_timeouts(events: list[LogEvent]) -> list[LogEvent]:
+    """Return the events, in which a watchdog's report "Timeout at NCCL work" is a timeout if no other line is one.
+
+    A log that begins late has only this report, which does not name the operation.
+    """
+    if any(event.kind in (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT) for event in events):
+        return events
+    return [
+        msgspec.structs.replace(event, kind=EventKind.WATCHDOG_TIMEOUT)
+        if event.kind is EventKind.WATCHDOG_STATUS and "Timeout at NCCL work" in event.message
+        else event
+        for event in events
+    ]
 
 
 def _add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analyzers import store
+from analyzers.case.facts import EventKind
 from analyzers.case.hypothesis import Case
 from analyzers.columns import UnsavedColumns
 from analyzers.errors import InputError
@@ -75,7 +76,7 @@ def _data_of(logs: Logs) -> LogsData:
     return LogsData(
         world_size=logs.world_size,
         ranks=ranks,
-        events=logs.events,
+        events=[event for event in logs.events if event.kind is not EventKind.CLUE],
         files=logs.files,
         left_out=logs.left_out,
         memory=device_accounts(logs.events, logs.nccl),

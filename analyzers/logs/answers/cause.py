@@ -212,12 +212,21 @@ def find_answer(logs: Logs) -> Answer:
 
 def _case_of_rows(logs: Logs) -> Case | None:
     """Return the case that the printed rows of numbers show although no error was printed; None if they show none."""
-    if not logs.rows:
+    clue = next((event for event in reversed(logs.events) if event.kind is EventKind.CLUE), None)
+    if logs.rows:
+        last = logs.rows[-1]
+        event = LogEvent(
+            kind=EventKind.KNOWN,
+            message=last.text,
+            rank=last.rank,
+            path=logs.rows_source,
+            line=last.line,
+            step=last.step,
+        )
+    elif clue:
+        event = clue
+    else:
         return None
-    last = logs.rows[-1]
-    event = LogEvent(
-        kind=EventKind.KNOWN, message=last.text, rank=last.rank, path=logs.rows_source, line=last.line, step=last.step
-    )
     hypothesis = Hypothesis(Role(LogClass.DEAD_TRAINING, Tier.BROKEN_NUMBERS), [event], [], (0, 0, 0, 0, 0))
     case = Case(
         LogClass.DEAD_TRAINING,

@@ -62,7 +62,7 @@ def _all(steps: Sequence[str]) -> str:
 
 def _is_mild(case: Case) -> bool:
     """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
-    if case.kind in (LogClass.DATA_TIME, LogClass.LOSS_SPIKE, LogClass.NEAR_LIMIT):
+    if case.kind in (LogClass.DATA_TIME, LogClass.LOSS_SPIKE, LogClass.NEAR_LIMIT, LogClass.RESUME):
         return True
     return case.kind in ENDED_OUTSIDE or (case.kind is LogClass.UNKNOWN and case.lead.kind is EventKind.EXCEPTION)
 
