@@ -70,6 +70,7 @@ class Reason(StrEnum):
     BOTH_HALVES_ISSUED = "both_halves_issued"
     OTHER_PEER = "other_peer"
     ONE_TOO_MANY = "one_too_many"
+    NEVER_EXCHANGED = "never_exchanged"
     # PyTorch itself says what is wrong.
     ABORTED = "aborted"
     NAMED_ABSENT = "named_absent"

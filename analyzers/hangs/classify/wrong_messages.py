@@ -24,6 +24,8 @@ from analyzers.hangs.reading.p2p import (
 _EXPLAINED = (HangClass.UNMATCHED_P2P, HangClass.HOST_STUCK, HangClass.ALL_ARRIVED)
 """The classes of causes whose real reason may be a send or recv with a wrong peer."""
 CONFIDENCE = 0.8
+_USUAL_CALLS = 3
+"""A rank has a history of messages if it has issued one of them at least this many times."""
 
 
 class Stray(NamedTuple):
@@ -40,11 +42,13 @@ class Stray(NamedTuple):
 class Excess(NamedTuple):
     """A send or recv that `rank` issued once too often: its peer issued the counterpart one time less.
 
-    All other pairs of ranks in the process group issued theirs as often as this peer.
+    All other pairs of ranks in the process group issued theirs as often as this peer. `is_first`: instead, it is the
+    first message of this kind between the two, long after the rank's first messages with others.
     """
 
     rank: int
     issued: MessageName
+    is_first: bool = False
 
 
 def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
@@ -113,8 +117,9 @@ def _receives_from_any(counts: MessageCounts) -> bool:
 def _find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
     """Yield each send or recv that a victim issued once more often than a culprit issued the matching recv or send.
 
-    It is yielded only if all other pairs of ranks in the group issued theirs as often as this culprit. `cause` has the
-    victims and culprits; `known` has the counts of all ranks.
+    It is yielded only if all other pairs of ranks in the group issued theirs as often as this culprit, or if the two
+    ranks had never exchanged such a message before. `cause` has the victims and culprits; `known` has the counts of all
+    ranks.
     """
     for rank in cause.victims:
         for message, issued in known.get(rank, {}).items():
@@ -124,6 +129,19 @@ def _find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iter
             others = _calls_of_other_pairs(context, known, {rank, half.peer}, message)
             if others == {issued.calls - 1}:
                 yield Excess(rank, message)
+            elif issued.calls == 1 and _has_gone_on(context, half.peer) and _has_history(known[rank]):
+                yield Excess(rank, message, is_first=True)
+
+
+def _has_gone_on(context: HangContext, rank: int) -> bool:
+    """Return whether a rank is in a collective, so that it will not issue a message that others wait for now."""
+    node = context.graph.waits_in.get(rank)
+    return node is not None and not node.is_p2p
+
+
+def _has_history(counts: MessageCounts) -> bool:
+    """Return whether a rank has issued some of its messages again and again."""
+    return max((message.calls for message in counts.values()), default=0) >= _USUAL_CALLS
 
 
 def _calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
@@ -157,7 +175,8 @@ def _blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
 
 def _blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
     """Return, in a list, a `Cause` that blames a rank for one send or recv too many; empty if it waits in none."""
-    cause = _make_message_cause(context, Reason.ONE_TOO_MANY, excess.rank, [excess.rank])
+    reason = Reason.NEVER_EXCHANGED if excess.is_first else Reason.ONE_TOO_MANY
+    cause = _make_message_cause(context, reason, excess.rank, [excess.rank])
     return [replace(cause, issued=_as_side(context, excess.rank, excess.issued))] if cause else []
 
 

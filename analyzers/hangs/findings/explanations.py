@@ -299,6 +299,8 @@ _EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.OTHER_PEER: "one peer waits for the message that it never issued, and another one never issued the other"
     " half of the message that it did issue",
     Reason.ONE_TOO_MANY: "its peer and all other pairs issued one message less",
+    Reason.NEVER_EXCHANGED: "it is the first such message between the two, after many others, and the peer has gone on"
+    " to a collective",
     Reason.ABORTED: _received_bytes,
     Reason.NAMED_ABSENT: "the error of the ranks that waited names it",
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",

@@ -324,13 +324,18 @@ def unmatched_p2p(cause: Cause) -> str:
 
 def message(cause: Cause) -> str:
     """Return the title of a finding on sends and receives that do not match."""
-    return _wrong_message(cause) if cause.reason in (Reason.OTHER_PEER, Reason.ONE_TOO_MANY) else unmatched_p2p(cause)
+    return _wrong_message(cause) if cause.reason in _WRONG_MESSAGES else unmatched_p2p(cause)
+
+
+_WRONG_MESSAGES = (Reason.OTHER_PEER, Reason.ONE_TOO_MANY, Reason.NEVER_EXCHANGED)
 
 
 def _wrong_message(cause: Cause) -> str:
     """Return the title of a finding on a send or recv that a rank should not have issued."""
     name = cause.issued.operation if cause.issued else "a message"
     wrong = f"{name} instead of {cause.expected.operation}" if cause.expected else f"{name} once too often"
+    if cause.reason is Reason.NEVER_EXCHANGED:
+        wrong = f"{name}, whose other half its peer has never issued,"
     return f"{rank_names(cause.ranks)} issued {wrong}{at_step(cause)}{_in_function(cause)}"
 
 

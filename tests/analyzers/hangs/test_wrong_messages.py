@@ -89,3 +89,17 @@ def test_both_lines_of_two_stages_that_wait_for_each_other_are_named(folder, rec
         " (me/train.py:20), rank 1 is in recv 1<-0 of process group default_pg (me/train.py:21), and no rank has issued"
         " the other halves"
     )
+
+
+def test_the_rank_that_waits_for_a_message_that_was_never_exchanged_before_is_named(folder, recorder):
+    """Rank 0 alone thinks that the borders are periodic, and waits for rank 2, which has gone on."""
+    calls = [{"send 0->1": 6, "recv 0<-2": 1}, {"recv 1<-0": 6, "send 1->2": 6}, {"recv 2<-1": 6}]
+    verdict = ranks_in(folder, recorder, calls, ["recv", "all_reduce", "all_reduce"])
+    assert (verdict.kind, verdict.ranks) == ("unmatched_p2p", [0])
+    assert "Rank 0 issued recv 0<-2, whose other half its peer has never issued, in main" in verdict.sentence
+
+
+def test_at_the_first_message_the_rank_that_sends_none_is_named(folder, recorder):
+    calls = [{"recv 0<-2": 1}, {}, {}]
+    verdict = ranks_in(folder, recorder, calls, ["recv", "all_reduce", "all_reduce"])
+    assert verdict.ranks == [2]
