@@ -160,7 +160,7 @@ class _Names(dict[str, str]):
 def write(text: Text, case: Case) -> str:
     """Return a text of an entry for a case, with the names in it filled in."""
     if not isinstance(text, str):
-        return text(case)
+        return " ".join(text(case).split())
     lead = case.lead
     names = {
         "who": who(case.ranks),
@@ -168,7 +168,8 @@ def write(text: Text, case: Case) -> str:
         "step": at_step(lead),
         "quote": quoted(lead),
     }
-    return text.format_map({**case.given, **names}) if "{" in text else text
+    # What a text gives may have line ends.
+    return " ".join(text.format_map({**case.given, **names}).split()) if "{" in text else text
 
 
 def next_steps(entry: Failure, case: Case) -> list[str]:
