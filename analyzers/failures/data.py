@@ -1,9 +1,11 @@
 """Failures of data loading and of files that are written."""
 
-from analyzers.case.facts import LogClass, Reason
+import re
+
+from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case
 from analyzers.case.wording import at_step, first_with, place, quoted, who
-from analyzers.failures.entry import Failure
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 
 
 def dataloader_worker(case: Case) -> str:
@@ -60,7 +62,773 @@ def _for_worker(case: Case) -> str:
     return "set `num_workers=0` and run with `python -X faulthandler` to see which sample or library crashes"
 
 
+def _shapes_differ(case: Case) -> str:
+    """Return a clause on how two shapes of samples differ: swapped sides, lengths, or the number of dimensions."""
+    first, second = ([int(n) for n in re.findall(r"\d+", case.given[name])] for name in ("first", "second"))
+    if len(first) != len(second):
+        return f"they have {len(first)} and {len(second)} dimensions, as a grey image beside one with colours"
+    if first != second and sorted(first) == sorted(second):
+        return "the sides are swapped: one image is upright and one is wide"
+    differing = [n for n, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+    if len(differing) == 1:
+        n = differing[0]
+        what = (
+            " (channels: an image in grey, with colours or with transparency)"
+            if {first[n], second[n]} <= {1, 2, 3, 4}
+            else ""
+        )
+        return f"they differ in dimension {n}: {first[n]} and {second[n]}{what}"
+    return "they differ in several dimensions, as images of different size do"
+
+
+_ONE_SIZE = (
+    "bring the samples of a batch to one size: pad them to the longest in the collate function (collate_fn with"
+    " pad_sequence, or a DataCollatorWithPadding), or resize or crop each sample in the data set"
+)
+_FEWER_WORKERS = "use fewer workers (num_workers) and a smaller prefetch_factor"
+
+LOADING = (
+    Failure(
+        id="data.unequal_samples",
+        kind=LogClass.CRASHED,
+        what="Samples of one batch have different shapes, and the loader cannot stack them.",
+        signs=(
+            sign(
+                "stack expects each tensor to be equal size",
+                r"stack expects each tensor to be equal size, but got (?P<first>\[[\d, ]*\]) at entry \d+ and"
+                r" (?P<second>\[[\d, ]*\]) at entry (?P<entry>\d+)",
+            ),
+        ),
+        headline="Samples of one batch differ in shape: {first} and {second}",
+        why=lambda case: _shapes_differ(case) + "; a batch is one tensor, so all its samples must have one shape",
+        next=(
+            _ONE_SIZE,
+            "or group samples of one size into batches (a BatchSampler with buckets by length or aspect ratio)",
+            "check the sample if all are meant to be equal: print the index and shape in __getitem__",
+        ),
+        check="batch_size=1 runs; that is a test and no cure",
+        rules_out="a lack of memory, or a worker that crashed",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: stack expects each tensor to be equal size, but got [24, 32, 64] at entry 0 and [24, 64, 32] at"
+                " entry 1",
+                source="aimagelab/TR-MISR issues",
+                says=("[24, 32, 64] and [24, 64, 32]", "collate", "swapped"),
+            ),
+            Example(
+                "RuntimeError: stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [1, 224, 224] at"
+                " entry 5",
+                says=("channels", "collate"),
+            ),
+        ),
+        knowledge="torch.utils.data: default_collate; torch.stack",
+    ),
+    Failure(
+        id="data.unequal_lists",
+        kind=LogClass.CRASHED,
+        what="Lists of different length are to become one tensor.",
+        signs=(
+            sign("each element in list of batch should be of equal size"),
+            sign(
+                "expected sequence of length",
+                r"expected sequence of length (?P<first>\d+) at dim \d+ \(got (?P<second>\d+)\)",
+            ),
+            sign("you should probably activate truncation and/or padding"),
+        ),
+        headline=lambda case: (
+            f"Samples of one batch have different lengths: {case.given['first']} and {case.given['second']}"
+            if case.given.get("first")
+            else "Samples of one batch have different lengths, and nothing pads them"
+        ),
+        why="a list of lists becomes a tensor only if all are equally long",
+        next=(
+            "pad in the collate function: DataCollatorWithPadding, DataCollatorForSeq2Seq or pad_sequence; or tokenize with"
+            " padding and truncation (padding='max_length', truncation=True, max_length=N)",
+            "pad the labels too (with -100), and remove columns that are text or nested (remove_unused_columns,"
+            " dataset.remove_columns)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example("RuntimeError: each element in list of batch should be of equal size", says=("collate",)),
+            Example("ValueError: expected sequence of length 165 at dim 1 (got 128)", says=("165 and 128", "padding")),
+            Example(
+                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with"
+                " 'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features (`labels`"
+                " in this case) have excessive nesting (inputs type `list` where type `int` is expected).",
+                says=("labels", "truncation=True"),
+            ),
+        ),
+        knowledge="torch.utils.data: default_collate; transformers: data collators",
+    ),
+    Failure(
+        id="data.broken_image",
+        kind=LogClass.CRASHED,
+        what="A file of the data set is damaged or is no image.",
+        signs=(
+            sign(
+                "image file is truncated",
+                r"(?P<what>image file is truncated(?: \((?P<bytes>\d+) bytes not processed\))?)",
+            ),
+            sign(
+                "cannot identify image file",
+                r"cannot identify image file (?P<file><[^>]{1,120}>|'[^']{1,200}'|\S{1,200})",
+            ),
+            sign("broken data stream when reading image file"),
+            sign("DecompressionBombError"),
+        ),
+        headline=lambda case: (
+            f"A file of the data set is no image: {case.given['file'][-50:]}"
+            if case.given.get("file")
+            else "An image of the data set is too large for PIL's safety limit"
+            if "Bomb" in text_of(case.lead)
+            else "An image file of the data set is damaged: its end is missing"
+        ),
+        why="the file was cut while it was downloaded, copied or unpacked, or something else has that name (an empty file, an"
+        " HTML page)",
+        next=(
+            "find it: catch the exception in __getitem__ and print the path, or open and .load() every file once before the"
+            " training; then copy it again or leave it out",
+            Advice(
+                "to read what there is of cut files: from PIL import ImageFile; ImageFile.LOAD_TRUNCATED_IMAGES = True",
+                when=lambda case: "truncated" in text_of(case.lead) or "broken" in text_of(case.lead),
+            ),
+            Advice(
+                "raise Image.MAX_IMAGE_PIXELS, or make the image smaller before",
+                when=lambda case: "Bomb" in text_of(case.lead),
+            ),
+        ),
+        rules_out="a lack of memory; a worker that was killed says so",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "OSError: image file is truncated (1 bytes not processed)", says=("damaged", "LOAD_TRUNCATED_IMAGES")
+            ),
+            Example(
+                "PIL.UnidentifiedImageError: cannot identify image file 'data/train/00012.jpg'",
+                says=("data/train/00012.jpg",),
+            ),
+        ),
+        knowledge="Pillow: ImageFile",
+    ),
+    Failure(
+        id="data.worker_killed",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A worker of a DataLoader was killed, most often for lack of host memory.",
+        signs=(sign("is killed by signal", r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Killed"),),
+        headline="A DataLoader worker (pid {pid}) was killed (SIGKILL), most often for host memory",
+        why="nobody but the kernel's OOM killer usually kills a worker: each worker holds its own copy of what the data set keeps"
+        " in memory, and prefetch_factor batches",
+        next=(
+            f"{_FEWER_WORKERS} (0 as a test), and do not hold the data set in memory (caches, lists of Python objects, which grow"
+            " in every worker)",
+            "or give the job more host memory (--mem, the container's limit)",
+        ),
+        check="`dmesg -T | grep -i 'killed process'`, `sacct -j JOB -o State,MaxRSS`; `free -h` while it runs",
+        rules_out="GPU memory, and a full /dev/shm (that is a bus error)",
+        event=EventKind.DATALOADER_WORKER,
+        examples=(
+            Example(
+                "RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed.",
+                source="TorchSSL/TorchSSL#4",
+                says=("12847", "num_workers", "--mem"),
+            ),
+        ),
+        near_misses=("RuntimeError: DataLoader worker (pid 12) is killed by signal: Terminated.",),
+        knowledge="pytorch/pytorch#13246",
+    ),
+    Failure(
+        id="data.worker_crashed",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A worker of a DataLoader crashed in native code.",
+        signs=(
+            sign(
+                "is killed by signal",
+                r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Floating point"
+                r" exception|Illegal instruction)",
+            ),
+            sign(
+                "encountered in worker",
+                r"Unexpected (?P<how>segmentation fault|floating-point exception) encountered in worker",
+            ),
+        ),
+        headline=lambda case: f"A DataLoader worker crashed in native code: {case.given['how'].lower()}",
+        why="a library that decodes or transforms samples crashed: one that does not survive a fork (OpenCV with threads, an open"
+        " HDF5 or LMDB file), or a damaged sample",
+        next=(
+            "run once with num_workers=0 and python -X faulthandler: the crash then shows its line",
+            "open files in each worker and not before the fork (in __getitem__, at first use), call cv2.setNumThreads(0), or use"
+            " multiprocessing_context='spawn'",
+            "if it is always the same sample, decode that file alone",
+        ),
+        event=EventKind.DATALOADER_WORKER,
+        examples=(
+            Example(
+                "RuntimeError: DataLoader worker (pid 3320) is killed by signal: Segmentation fault.",
+                says=("faulthandler",),
+            ),
+            Example("ERROR: Unexpected segmentation fault encountered in worker.", says=("cv2.setNumThreads(0)",)),
+        ),
+        knowledge="pytorch/pytorch#1355, #50858",
+    ),
+    Failure(
+        id="data.shared_memory",
+        kind=LogClass.DATALOADER_WORKER,
+        what="The shared memory through which DataLoader workers pass batches is full.",
+        signs=(
+            sign("bus error", r"[Uu]nexpected bus error encountered in worker|is killed by signal: Bus error"),
+            sign("is killed by signal: Bus error"),
+            sign("out of shared memory", r"dataloader's workers are out of shared memory"),
+            sign("unable to write to file", r"unable to write to file </torch_"),
+            sign(
+                "unable to mmap",
+                r"unable to mmap (?P<bytes>\d+) bytes from file </?torch_\S{0,60}?(?:>|)[^\n]{0,20}(?:Cannot|No space|$)",
+            ),
+            sign("unable to resize file", r"unable to resize file </torch_"),
+            sign(
+                "unable to open shared memory object",
+                r"unable to open shared memory object </torch_\S+ in (?:read-write|read-only) mode",
+            ),
+            sign(
+                "No space left on device",
+                r"\A[\s\S]{0,300}?(?:/dev/shm|torch_\d+_\d+)[\s\S]{0,200}?No space left on device"
+                r"|No space left on device[^\n]{0,60}(?:/dev/shm|torch_\d+)",
+            ),
+        ),
+        headline=lambda case: (
+            "A DataLoader worker could not open shared memory: /dev/shm is full, or a limit is reached"
+            if "unable to open" in text_of(case.lead)
+            else "Shared memory (/dev/shm) is too small for the batches of the DataLoader workers"
+        ),
+        why="workers hand over batches in /dev/shm, which has only 64 MB in a container unless more is asked for",
+        next=(
+            "give the container more: docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir of medium Memory at"
+            " /dev/shm",
+            Advice(
+                "if `df -h /dev/shm` shows room, the limit of open files is reached: ulimit -n 65535, or"
+                " torch.multiprocessing.set_sharing_strategy('file_system')",
+                when=lambda case: "unable to open" in text_of(case.lead),
+            ),
+            f"or {_FEWER_WORKERS}, or smaller batches; num_workers=0 needs none",
+        ),
+        check="`df -h /dev/shm` on the node or in the container, while it runs",
+        rules_out="a full disk: /dev/shm is memory",
+        event=EventKind.DATALOADER_WORKER,
+        examples=(
+            Example(
+                "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+                says=("--shm-size",),
+            ),
+            Example(
+                "RuntimeError: DataLoader worker (pid 27) is killed by signal: Bus error. It is possible that dataloader's workers"
+                " are out of shared memory. Please try to raise your shared memory limit.",
+                says=("--shm-size",),
+            ),
+            Example(
+                "RuntimeError: unable to write to file </torch_1034_3310563345_0>: No space left on device (28)",
+                says=("--shm-size",),
+            ),
+        ),
+        near_misses=("OSError: [Errno 28] No space left on device: '/scratch/ckpt/model.pt'",),
+        knowledge="pytorch/pytorch#5040; docker run: --shm-size",
+    ),
+    Failure(
+        id="data.worker_exited",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A worker of a DataLoader ended without saying why.",
+        signs=(
+            sign(
+                "exited unexpectedly",
+                r"DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) exited unexpectedly(?: with exit code (?P<code>-?\d+))?",
+            ),
+            sign("Pin memory thread exited unexpectedly"),
+        ),
+        headline=lambda case: (
+            "A DataLoader worker ended without an exception"
+            + (f" (pid {case.given['pid']})" if len(case.given.get("pid", "")) in range(1, 12) else "")
+            + ": killed, crashed, or it could not start"
+        ),
+        why="the text names no reason: a kill for host memory, a crash in native code, and an exception while the worker starts all"
+        " look like this",
+        next=(
+            "look for the reason elsewhere: an exception of the worker above, `dmesg -T | grep -i 'killed process'`, the scheduler's"
+            " log (oom-kill)",
+            f"set num_workers=0 for one run: the exception then appears in the rank itself; if it runs, {_FEWER_WORKERS}",
+            "on Windows and macOS, put the start of the program under if __name__ == '__main__':",
+        ),
+        event=EventKind.DATALOADER_WORKER,
+        examples=(
+            Example(
+                "RuntimeError: DataLoader worker (pid(s) 411948) exited unexpectedly",
+                says=("411948", "num_workers=0", "dmesg"),
+            ),
+        ),
+        knowledge="torch.utils.data: DataLoader",
+    ),
+    Failure(
+        id="data.worker_timeout",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A DataLoader waited longer than its timeout for a batch.",
+        signs=(sign("DataLoader timed out", r"DataLoader timed out after (?P<seconds>\d+) seconds"),),
+        headline="The DataLoader got no batch within its timeout of {seconds} s",
+        why="a worker is stuck or slow: storage that does not answer, one very large sample, or a deadlock after a fork",
+        next=(
+            "see where it is: py-spy dump --pid PID for the workers (ps shows them), or num_workers=0 once",
+            "raise timeout= only if one sample really takes that long",
+            "for a deadlock: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, multiprocessing_context='spawn'",
+        ),
+        event=EventKind.DATALOADER_WORKER,
+        examples=(Example("RuntimeError: DataLoader timed out after 60 seconds", says=("60 s", "py-spy")),),
+        knowledge="torch.utils.data: DataLoader(timeout=)",
+    ),
+    Failure(
+        id="data.main_guard",
+        kind=LogClass.STARTUP,
+        what="A program starts processes while it is imported, which the start method spawn forbids.",
+        signs=(sign("bootstrapping phase", r"before the\s+current process has finished its bootstrapping phase"),),
+        headline="Processes are started outside of if __name__ == '__main__': (spawn needs it)",
+        why="with spawn, the start method of Windows and macOS, each worker imports the script anew, and would start workers again",
+        next=(
+            "put everything that runs under if __name__ == '__main__': main(), and only definitions outside of it",
+            "or num_workers=0",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: \n        An attempt has been made to start a new process before the\n        current process has finished"
+                " its bootstrapping phase.",
+                says=("__main__",),
+            ),
+        ),
+        knowledge="Python: multiprocessing, safe importing of main module",
+    ),
+    Failure(
+        id="data.cuda_in_fork",
+        kind=LogClass.CRASHED,
+        what="A forked process uses CUDA although its parent had used it before.",
+        signs=(sign("in forked subprocess", r"Cannot re-initialize (?:CUDA|XPU) in forked subprocess"),),
+        headline="A forked process used CUDA after its parent had: CUDA does not survive a fork",
+        why="a DataLoader worker or a Pool on Linux is a fork; a tensor on the GPU in the data set, its transforms or its collate"
+        " function is enough",
+        next=(
+            "keep the data set, its transforms and collate function on the CPU (no .cuda(), no tensor of the GPU, no"
+            " torch.set_default_device('cuda')), and move batches in the training loop",
+            "or start workers by spawn: DataLoader(multiprocessing_context='spawn'), torch.multiprocessing.set_start_method('spawn');"
+            " for vLLM VLLM_WORKER_MULTIPROC_METHOD=spawn",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the"
+                " 'spawn' start method",
+                says=("spawn", "collate"),
+            ),
+        ),
+        knowledge="PyTorch: multiprocessing best practices",
+    ),
+    Failure(
+        id="data.pickling",
+        kind=LogClass.CRASHED,
+        what="Something that is to be sent to another process cannot be pickled.",
+        signs=(
+            sign(
+                "pickle",
+                r"(?:Can't|[Cc]annot|can't) pickle (?:local object |(?=[<']))(?P<what>'[^']{1,120}'|<[^\n]{1,120}?>|\S{1,80})",
+            ),
+        ),
+        headline=lambda case: f"Cannot be sent to another process (pickle): {case.given['what'].strip(chr(39))[:45]}",
+        why="with spawn, a DataLoader sends its data set, collate_fn and worker_init_fn to each worker by pickle; functions within"
+        " functions, lambdas, open files, locks and modules cannot be pickled",
+        next=(
+            "define the function or class at the top level of a module (functools.partial instead of a lambda), and open files,"
+            " databases and clients in the worker at first use, not in __init__",
+            "or num_workers=0; on Linux multiprocessing_context='fork' needs no pickle",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "AttributeError: Can't pickle local object 'build_loader.<locals>.collate'",
+                says=("build_loader", "top level"),
+            ),
+            Example("TypeError: cannot pickle '_io.BufferedReader' object", says=("_io.BufferedReader",)),
+            Example(
+                "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f2b>: attribute lookup <lambda> on __main__ failed",
+                says=("functools.partial",),
+            ),
+        ),
+        knowledge="Python: pickle, what can be pickled",
+    ),
+    Failure(
+        id="data.empty",
+        kind=LogClass.CRASHED,
+        what="A data set has no samples.",
+        signs=(
+            sign(
+                "num_samples should be a positive integer",
+                r"num_samples should be a positive integer value, but got num_samples=0",
+            ),
+            sign("No images found", r"No images found in"),
+        ),
+        headline="The data set is empty: it found no samples",
+        why="the folder, the split, the filter or the file list gave nothing",
+        next=(
+            "print len(dataset) and the path that it reads; check the path (relative to where the job starts), the file endings, and"
+            " filters such as a maximum length that drop every sample",
+            "delete a cached list or *.cache of an earlier, empty reading",
+        ),
+        examples=(
+            Example(
+                "ValueError: num_samples should be a positive integer value, but got num_samples=0",
+                says=("empty", "path"),
+            ),
+        ),
+        knowledge="torch.utils.data: RandomSampler",
+    ),
+    Failure(
+        id="data.iterable_length",
+        kind=LogClass.CRASHED,
+        what="A data set without a length is used where a length is needed.",
+        signs=(
+            sign(
+                "has no len()",
+                r"object of type '(?P<type>[\w.]*(?:Iterable|Dataset|Loader|Pipe|Stream|generator)\w*)' has no len\(\)",
+            ),
+            sign(
+                "does not have a length",
+                r"max_steps must be set to a positive value if dataloader does not have a length",
+            ),
+            sign(
+                "expected unspecified shuffle option", r"DataLoader with IterableDataset: expected unspecified shuffle"
+            ),
+        ),
+        headline=lambda case: (
+            "A streamed data set has no length, and the trainer needs a number of steps"
+            if "shuffle" not in text_of(case.lead)
+            else "shuffle=True is not possible for an IterableDataset"
+        ),
+        why="an IterableDataset only yields samples, so epochs, schedules and samplers cannot know how many there are",
+        next=(
+            Advice(
+                "give the number of steps: TrainingArguments(max_steps=N), Trainer(max_steps=N), or a schedule by steps",
+                when=lambda case: "shuffle" not in text_of(case.lead),
+            ),
+            "shuffle in the data set itself (dataset.shuffle(buffer_size=10000, seed=0)) and pass no sampler",
+            "or use a map-style data set (load_dataset(..., streaming=False))",
+        ),
+        examples=(
+            Example(
+                "ValueError: args.max_steps must be set to a positive value if dataloader does not have a length, was -1",
+                says=("max_steps=N",),
+            ),
+            Example("TypeError: object of type 'IterableDataset' has no len()", says=("max_steps=N",)),
+        ),
+        knowledge="torch.utils.data: IterableDataset; transformers: TrainingArguments",
+    ),
+    Failure(
+        id="data.parquet_damaged",
+        kind=LogClass.CRASHED,
+        what="A Parquet or Arrow file is cut off or is no such file.",
+        signs=(
+            sign(
+                "Parquet",
+                r"Parquet magic bytes not found in footer|Couldn't deserialize thrift|Parquet file size is \d+ bytes",
+            ),
+            sign("Not an Arrow file", r"Not an Arrow file|Tried reading schema message, was null or length 0"),
+            sign(
+                "Expected to read",
+                r"Expected to (?:be able to )?read (?P<want>\d+) (?:metadata )?bytes(?: for message body, got|, but only read| but got) (?P<got>-?\d+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"A file of the data set is cut off: {case.given['want']} bytes expected, {case.given['got']} read"
+            if case.given.get("want") and len(case.given["want"]) < 14
+            else "A Parquet or Arrow file of the data set is damaged, cut off or something else"
+        ),
+        why="a download or a write was interrupted (also by a full disk), or the file is a git-lfs pointer or an HTML page",
+        next=(
+            "find it by its size (ls -lS; a pointer has about 130 bytes), delete it and download it again"
+            " (load_dataset(..., download_mode='force_redownload'))",
+            "for the cache of Hugging Face datasets: remove the folder of this data set in ~/.cache/huggingface/datasets, and build it"
+            " by one process before the ranks start",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer. Either the file is corrupted or this is not a"
+                " parquet file.",
+                says=("git-lfs", "force_redownload"),
+            ),
+            Example(
+                "pyarrow.lib.ArrowInvalid: Expected to read 538970747 metadata bytes, but only read 2131",
+                says=("538970747", "2131"),
+            ),
+        ),
+        knowledge="Apache Arrow: Parquet and IPC formats",
+    ),
+    Failure(
+        id="data.columns_differ",
+        kind=LogClass.CRASHED,
+        what="The files of a data set do not have the same columns or types.",
+        signs=(
+            sign(
+                "JSON parse error",
+                r"JSON parse error: Column\((?P<column>[^)]{0,80})\) (?:changed from|was specified twice)(?P<how>[^\n]{0,60})",
+            ),
+            sign("cast", r"[Cc]ouldn't cast(?: array of type)?(?P<how>[^\n]{0,60})"),
+            sign("column names don't match"),
+            sign(
+                "All the data files must have the same columns",
+                r"All the data files must have the same columns, but at some point there are"
+                r" (?P<how>[^\n]{0,120})",
+            ),
+        ),
+        headline=lambda case: (
+            "The files of the data set do not agree in their columns or types"
+            + (
+                f" (column {column})"
+                if (column := case.given.get("column", "").strip("/")) and len(column) < 24
+                else ""
+            )
+        ),
+        why="datasets takes columns and types from the first rows or file, and a later one differs: a missing key, a number beside a"
+        " text, a list beside a single value",
+        next=(
+            "give every row the same keys and types (empty values included), or pass features=Features(...) to load_dataset",
+            "load files of different kinds apart: data_files=... with one kind only, or a configuration for each, and bring them to"
+            " one form before concatenate_datasets",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "pyarrow.lib.ArrowInvalid: JSON parse error: Column(/answer) changed from string to array in row 0",
+                says=("answer", "Features"),
+            ),
+            Example(
+                "datasets.exceptions.DatasetGenerationCastError: An error occurred while generating the dataset\n\nAll the data files"
+                " must have the same columns, but at some point there are 3 new columns ({'input', 'output', 'source'}) and 2 missing"
+                " columns ({'prompt', 'label'}).",
+                says=("columns",),
+            ),
+        ),
+        knowledge="Hugging Face datasets: dataset features",
+    ),
+    Failure(
+        id="data.arrow_overflow",
+        kind=LogClass.CRASHED,
+        what="A column of a table holds more than 2 GiB in one piece.",
+        signs=(sign("offset overflow while concatenating arrays"),),
+        headline="A column of the data set is larger than 2 GiB in one piece (Arrow's 32-bit offsets)",
+        why="string and list columns have 32-bit offsets, and a batch of rows with large samples exceeds them",
+        next=(
+            "make smaller pieces: map(..., writer_batch_size=100), batch_size=100, or large_string / large_list as types",
+            "keep images and audio as files or bytes in shards, not in one row group",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "pyarrow.lib.ArrowInvalid: offset overflow while concatenating arrays", says=("writer_batch_size",)
+            ),
+        ),
+        knowledge="huggingface/datasets#6206; Apache Arrow: variable-size layouts",
+    ),
+    Failure(
+        id="data.tar_damaged",
+        kind=LogClass.CRASHED,
+        what="A tar shard of a data set is cut off.",
+        signs=(
+            sign(
+                "ReadError",
+                r"(?:tarfile\.)?ReadError\W{1,3}(?P<what>unexpected end of data|empty file|file could not be opened"
+                r" successfully|invalid header|bad checksum|truncated header)",
+            ),
+            sign("unexpected end of data"),
+        ),
+        headline=lambda case: (
+            f"A tar shard of the data set is damaged: {case.given.get('what') or 'unexpected end of data'}"
+        ),
+        why="a download or upload was interrupted, or an empty or partial shard was written at the end of a preparation",
+        next=(
+            "find it: for f in *.tar; do tar -tf $f > /dev/null || echo $f; done; then copy it again or leave it out",
+            "with webdataset, go on after such shards: handler=wds.warn_and_continue; for streams from a bucket retry"
+            " (pipe:curl --retry 5)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(Example("tarfile.ReadError: unexpected end of data", says=("tar -tf", "warn_and_continue")),),
+        knowledge="webdataset: handlers; Python: tarfile",
+    ),
+    Failure(
+        id="data.no_shards_for_worker",
+        kind=LogClass.CRASHED,
+        what="There are fewer shards than workers, so that some get no data.",
+        signs=(
+            sign("fewer shards than", r"(?:fewer shards than (?:there are )?workers|[Tt]oo many dataloader workers)"),
+        ),
+        headline="There are fewer shards than DataLoader workers: some get no data",
+        why="shards are dealt to ranks first and then to workers, and each needs one of its own",
+        next=(
+            "use fewer workers (num_workers <= shards / ranks), or write more and smaller shards",
+            "or resampled=True (webdataset), with a number of steps for each epoch",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ValueError: no samples found in dataset; perhaps you have fewer shards than workers",
+                says=("num_workers <=",),
+            ),
+        ),
+        knowledge="webdataset: split_by_worker",
+    ),
+    Failure(
+        id="data.hdf_lock",
+        kind=LogClass.CRASHED,
+        what="An HDF5 file is locked or cannot be locked on this file system.",
+        signs=(sign("unable to lock file", r"unable to lock file, errno = (?P<errno>\d+)"),),
+        headline="An HDF5 file could not be locked (errno {errno})",
+        why=lambda case: (
+            "another process has it open for writing"
+            if case.given["errno"] == "11"
+            else "the file system does not offer locks, as some network file systems"
+        ),
+        next=(
+            "for files that are only read: HDF5_USE_FILE_LOCKING=FALSE in the environment, or h5py.File(path, 'r', locking=False)",
+            "close the program that writes it, or write from one process only",
+        ),
+        examples=(
+            Example(
+                "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11, error message = 'Resource temporarily"
+                " unavailable')",
+                says=("HDF5_USE_FILE_LOCKING=FALSE", "errno 11"),
+            ),
+        ),
+        knowledge="HDF5: file locking",
+    ),
+    Failure(
+        id="data.no_locks",
+        kind=LogClass.CRASHED,
+        what="The file system of a cache does not offer locks.",
+        signs=(sign("No locks available", r"\[Errno 37\] No locks available"),),
+        headline="The file system of the cache offers no locks (errno 37)",
+        why="datasets, the hub and Triton lock files in their caches, and this network file system does not support that",
+        next=(
+            "put the caches on a local disk: HF_HOME, HF_DATASETS_CACHE, TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR",
+            "or mount the file system with locks (NFS: local_lock=all or a running lockd; Lustre: -o flock)",
+        ),
+        examples=(Example("OSError: [Errno 37] No locks available", says=("HF_HOME",)),),
+        knowledge="fcntl(2): ENOLCK; filelock",
+    ),
+    Failure(
+        id="data.index_file",
+        kind=LogClass.CRASHED,
+        what="A file that is mapped into memory is shorter than expected.",
+        signs=(
+            sign("mmap length is greater than file", r"mmap length is greater than file ?size"),
+            sign("cannot mmap an empty file"),
+            sign("No data left in file"),
+        ),
+        headline="A file of the data set is shorter than its index or header says: it is cut off",
+        why="preprocessing or a copy stopped before the end, or a full disk did",
+        next=(
+            "compare its size with the original, copy it again or preprocess anew, and remove the cached index files beside it",
+            "let one rank build index files before the others read them",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example("ValueError: mmap length is greater than file size", says=("preprocess",)),
+            Example("EOFError: No data left in file", says=("cut off",)),
+        ),
+        knowledge="Python: mmap; NumPy: numpy.load",
+    ),
+    Failure(
+        id="data.missing_file",
+        kind=LogClass.CRASHED,
+        what="A file that the data set lists does not exist on the node.",
+        signs=(
+            sign(
+                "FileNotFoundError in DataLoader worker",
+                r"Caught FileNotFoundError in DataLoader worker[\s\S]{0,1800}?No such file or directory: '(?P<path>[^'\n]{1,300})'",
+            ),
+            sign("FileNotFoundError in DataLoader worker"),
+        ),
+        headline=lambda case: (
+            "A file of the data set does not exist on this node"
+            + (f": …{path[-34:]}" if (path := case.given.get("path")) else "")
+        ),
+        why="the list of samples names it, but the copy on this node is not complete, is not mounted, or lies elsewhere",
+        next=(
+            "check the path on the node of this rank (ls, mount), and whether paths in the list are relative to another folder",
+            "compare the list with the files once before the training",
+        ),
+        examples=(
+            Example(
+                "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.\nOriginal Traceback (most recent call"
+                " last):",
+                says=("on this node", "mount"),
+            ),
+        ),
+        knowledge="Python: FileNotFoundError",
+    ),
+    Failure(
+        id="data.no_padding_token",
+        kind=LogClass.CRASHED,
+        what="A tokenizer is to pad but has no padding token.",
+        signs=(
+            sign("does not have a padding token"),
+            sign("Cannot handle batch sizes > ", r"Cannot handle batch sizes > 1 if no padding token is defined"),
+        ),
+        headline="The tokenizer has no padding token, so samples cannot be padded to one length",
+        why="tokenizers of GPT and Llama models have none",
+        next=(
+            "set one: tokenizer.pad_token = tokenizer.eos_token (and model.config.pad_token_id = tokenizer.pad_token_id)",
+            "or add one: tokenizer.add_special_tokens with pad_token='[PAD]', then model.resize_token_embeddings(len(tokenizer))",
+        ),
+        examples=(
+            Example(
+                "ValueError: Asking to pad but the tokenizer does not have a padding token. Please select a token to use as `pad_token`"
+                " `(tokenizer.pad_token = tokenizer.eos_token e.g.)`",
+                says=("tokenizer.eos_token",),
+            ),
+        ),
+        knowledge="transformers: padding and truncation",
+    ),
+    Failure(
+        id="data.token_out_of_range",
+        kind=LogClass.CRASHED,
+        what="An index is larger than the embedding table.",
+        signs=(sign("index out of range in self"),),
+        headline="An index is beyond the embedding table: a token id, position or class is too large",
+        why="the CPU reports it at the lookup; on a GPU the same is a device-side assert",
+        next=(
+            "compare the largest index with the table: input_ids.max() against model.get_input_embeddings().num_embeddings; after added"
+            " tokens call model.resize_token_embeddings(len(tokenizer))",
+            "for positions: cut sequences to max_position_embeddings (truncation=True, max_length=N); for labels of -100, do not look"
+            " them up",
+        ),
+        examples=(
+            Example(
+                "IndexError: index out of range in self", says=("resize_token_embeddings", "max_position_embeddings")
+            ),
+        ),
+        knowledge="torch.nn.functional.embedding",
+    ),
+    Failure(
+        id="data.label_out_of_range",
+        kind=LogClass.CRASHED,
+        what="A label is larger than the number of classes.",
+        signs=(sign("is out of bounds", r"IndexError: Target (?P<label>-?\d+) is out of bounds"),),
+        headline="Label {label} is out of range: the model has fewer classes",
+        why="the classes of C outputs are 0 to C-1",
+        next=(
+            "set the number of classes (num_labels, num_classes) to the largest label + 1, or renumber labels that begin at 1",
+            "give labels that are to be ignored the ignore_index of the loss (-100, or 255 for masks)",
+        ),
+        check="min and max of all labels of the data set",
+        examples=(Example("IndexError: Target 10 is out of bounds.", says=("Label 10", "num_labels")),),
+        knowledge="torch.nn.CrossEntropyLoss",
+    ),
+)
+
+
 ENTRIES = (
+    *LOADING,
     Failure(
         id="data.worker",
         kind=LogClass.DATALOADER_WORKER,

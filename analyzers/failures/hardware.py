@@ -1,10 +1,12 @@
 """Failures of devices, links and networks."""
 
-from analyzers.case.facts import LogClass, Reason
+import re
+
+from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
-from analyzers.case.wording import at_step, first_with, place, quoted
-from analyzers.failures.entry import Failure
-from analyzers.words import rank_names
+from analyzers.case.wording import at_step, first_with, place, quoted, who
+from analyzers.failures.entry import Advice, Example, Failure, Sign, sign, text_of
+from analyzers.words import rank_names, size
 
 
 def hardware(case: Case) -> str:
@@ -102,7 +104,1014 @@ def _why_hardware(case: Case) -> str:
     return "such a message comes from the driver, the network or the scheduler; the training program is not its cause"
 
 
+# Xids: the error numbers of NVIDIA's driver. What each means is in NVIDIA's catalogue of Xids.
+
+_XID_NAMES = {
+    13: "an exception of a kernel",
+    31: "an illegal address (MMU fault)",
+    43: "a GPU that stopped processing",
+    48: "an uncorrectable memory error (double-bit ECC)",
+    61: "a breakpoint of an internal microcontroller",
+    62: "a halt of an internal microcontroller",
+    63: "memory that is to be remapped",
+    64: "memory that could not be remapped",
+    74: "an NVLink error",
+    79: "a GPU that fell off the bus",
+    94: "a contained ECC error",
+    95: "an uncontained ECC error",
+    109: "a context switch that timed out",
+    119: "a timeout of the GPU's own processor (GSP)",
+    120: "an error of the GPU's own processor (GSP)",
+    137: "an illegal access over NVLink",
+    140: "an unrecovered ECC error",
+    **dict.fromkeys(range(144, 151), "an NVLink error"),
+}
+_DIAGNOSE = "check the GPU before it is used again: nvidia-smi -q -d ECC,ROW_REMAPPER and dcgmi diag -r 3"
+_DRAIN = (
+    "drain the node, and reset the GPU (nvidia-smi --gpu-reset -i ID) or reboot; then resume from the last checkpoint"
+)
+_SANITIZE = (
+    "run once with CUDA_LAUNCH_BLOCKING=1 to see the call, and under `compute-sanitizer --tool memcheck` to see the kernel;"
+    " suspect custom kernels and compiled extensions first, then indices out of range"
+)
+_ALL = ("exceptions.*", "processes.*", "collectives.*", "network.*", "numerics.nonfinite")
+
+
+def _xid_sign(codes: str) -> Sign:
+    """Return the sign of a line of the kernel's log with one of these Xids; `codes` is an expression such as `63|64`."""
+    return sign("Xid", rf"Xid \(PCI:(?P<pci>[0-9a-fA-F:.]{{4,20}})\): (?P<xid>{codes})(?!\d),? ?(?P<rest>.{{0,200}})")
+
+
+def _gpu(case: Case) -> str:
+    """Return the GPU of an Xid as `The GPU at dc:00`, without the domain that is always 0000."""
+    return f"The GPU at {case.given['pci'].removeprefix('0000:')}"
+
+
+def _xid_event(text: str, *says: str, source: str = "") -> Example:
+    """Return an example for an Xid with the words that its answer has."""
+    return Example(text, source=source, says=says)
+
+
+def _fell_off_why(case: Case) -> str:
+    """Return why a GPU cannot be reached, with the error of the link that came first if the log shows it."""
+    if case.printed("Surprise Down"):
+        return (
+            "its PCIe link went down first (AER: Surprise Down Error), as with a card, riser or slot with bad contact, too"
+            " little power, or a card that is too hot; no program can cause this"
+        )
+    return "the driver no longer reaches it over PCIe: the card, its power, its cooling or its slot; no program causes this"
+
+
+def _previous(case: Case) -> int:
+    """Return the Xid that an Xid 45 names as its cause; 0 if it names none."""
+    return int(case.given.get("previous") or 0)
+
+
+def _cleanup_headline(case: Case) -> str:
+    """Return the headline for an Xid 45, by the Xid that it follows from."""
+    code = _previous(case)
+    if code:
+        return f"{_gpu(case)} had Xid {code}, {_XID_NAMES.get(code, 'an earlier error')}; Xid 45 followed"
+    return f"{_gpu(case)}: the driver cleaned up after a program that ended (Xid 45)"
+
+
+XIDS = (
+    Failure(
+        id="hardware.xid_fell_off_bus",
+        kind=LogClass.HARDWARE,
+        what="The driver no longer reaches a GPU over PCIe (Xid 79).",
+        signs=(
+            _xid_sign("79"),
+            sign("fallen off the bus", r"GPU (?:at PCI:)?(?P<pci>[0-9a-fA-F:.]{7,20})\S*[^\n]{0,80}fallen off the bus"),
+        ),
+        clues=(sign("Surprise Down"),),
+        headline=lambda case: f"{_gpu(case)} fell off the bus: its PCIe link is gone",
+        why=_fell_off_why,
+        next=(
+            "drain the node and power-cycle it (a reset of the GPU does not reach it); if it comes back, check power cables,"
+            " cooling (nvidia-smi -q -d TEMPERATURE,POWER) and the seat of the card, then run dcgmi diag -r 3",
+            "replace the card or move it to another slot if it happens again",
+        ),
+        check="`lspci -s ADDRESS` shows `rev ff` for a card that is gone; `dmesg -T | grep -i aer` shows the link's errors",
+        rules_out="a driver that was updated without a reboot, which says `version mismatch`",
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[74889.542184] pcieport 0000:00:02.0:    [ 5] Surprise Down Error    (First)\n"
+                "[74889.644138] NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",
+                source="NVIDIA developer forums",
+                says=("02:00", "Surprise Down", "power-cycle"),
+            ),
+            Example(
+                "NVRM: Xid (PCI:0000:9d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+                says=("9d:00", "cooling"),
+            ),
+        ),
+        near_misses=("pcieport 0000:00:02.0:    [12] Replay Timer Timeout",),
+        knowledge="NVIDIA: Xid errors, 79",
+    ),
+    Failure(
+        id="hardware.xid_cleanup",
+        kind=LogClass.HARDWARE,
+        what="The driver removed a program's channels after an earlier error (Xid 45).",
+        signs=(
+            sign(
+                "Xid",
+                r"Xid \(PCI:(?P<pci>[0-9a-fA-F:.]{4,20})\): 45,[^\n]{0,200}?caused by previous Xid (?P<previous>\d+)",
+            ),
+        ),
+        headline=_cleanup_headline,
+        why=lambda case: (
+            f"Xid 45 only reports that the program's channels were cleaned up; the line of Xid {_previous(case)} itself stands"
+            " further above in the kernel's log"
+        ),
+        next=(
+            lambda case: (
+                f"find the first line with Xid {_previous(case)} (`dmesg -T | grep Xid`): it names the GPU and the link"
+                + (
+                    ". Then drain the node and reboot it; if NVLink errors come back on the same link, the GPU, the baseboard"
+                    " or the NVSwitch is to be replaced"
+                    if _previous(case) in range(144, 151) or _previous(case) in (74, 137)
+                    else ". Then treat the GPU as that Xid says"
+                )
+            ),
+            _DIAGNOSE,
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149\n"
+                "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=1818992, name=python3, Ch 0000000c caused by previous Xid 145",
+                source="NVIDIA/open-gpu-kernel-modules#1150",
+                says=("Xid 149", "NVLink", "reboot"),
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 45",
+    ),
+    Failure(
+        id="hardware.xid_memory_error",
+        kind=LogClass.HARDWARE,
+        what="A GPU had an uncorrectable error in its memory (Xid 48, 95, 140).",
+        signs=(_xid_sign("48|95|140"),),
+        headline=lambda case: f"{_gpu(case)} had an uncorrectable memory error (Xid {case.given['xid']})",
+        why=lambda case: (
+            "the error could not be contained, so every program on this GPU is affected, not only the one that is named"
+            if case.given["xid"] == "95"
+            else "the data in that memory are lost, and the driver ends the program; no program causes such an error"
+        ),
+        next=(
+            _DRAIN,
+            "replace the GPU if ROW_REMAPPER reports a failure, if remapping is exhausted, or if it happens again; "
+            + _DIAGNOSE,
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0000:3b:00): 48, pid=2837261, name=python, An uncorrectable double bit error (DBE) has been"
+                " detected on GPU in the framebuffer at partition 4, subpartition 0.",
+                "3b:00",
+                "gpu-reset",
+            ),
+            _xid_event(
+                "NVRM: Xid (PCI:0000:cb:00): 95, pid='<unknown>', name=<unknown>, Uncontained: FBHUB.", "every program"
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors; GPU memory error management",
+    ),
+    Failure(
+        id="hardware.xid_contained_ecc",
+        kind=LogClass.HARDWARE,
+        what="A GPU had an uncorrectable memory error that only affects one program (Xid 94).",
+        signs=(_xid_sign("94"),),
+        headline=lambda case: f"{_gpu(case)} had a memory error that ended this program (Xid 94, contained ECC)",
+        why="the error was contained: only the program that used this memory ends, and the row is remapped at the next reset",
+        next=(
+            "restart from the last checkpoint; reset the GPU when it is idle (nvidia-smi --gpu-reset -i ID), so that the row"
+            " is remapped",
+            _DIAGNOSE + "; several in a short time mean that the GPU is to be replaced",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error",
+                "9b:00",
+                "remapped",
+                source="leptonai/gpud#1174",
+            ),
+        ),
+        knowledge="NVIDIA: GPU memory error management",
+    ),
+    Failure(
+        id="hardware.xid_row_remap",
+        kind=LogClass.HARDWARE,
+        what="A GPU recorded memory that is to be remapped or retired (Xid 63), or could not do so (Xid 64).",
+        signs=(_xid_sign("63|64"),),
+        headline=lambda case: (
+            f"{_gpu(case)} could not remap bad memory (Xid 64): it needs to be replaced"
+            if case.given["xid"] == "64"
+            else f"{_gpu(case)} recorded a bad memory row or page (Xid 63), to be replaced at its next reset"
+        ),
+        why=lambda case: (
+            "its spare rows are used up, or the table could not be written"
+            if case.given["xid"] == "64"
+            else "this alone is no failure: look for Xid 48, 94 or 95 beside it, which end the program"
+        ),
+        next=(
+            lambda case: (
+                "drain the node, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER: Remapping Failure Occurred)"
+                if case.given["xid"] == "64"
+                else "reset the GPU when its jobs are done: nvidia-smi --gpu-reset -i ID, or a reboot; nvidia-smi -q -d"
+                " ROW_REMAPPER then shows no pending rows"
+            ),
+        ),
+        tier=Tier.SOFT_HARDWARE,
+        explains=_ALL,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0000:07:00): 63, pid=4211, name=python, Row Remapper: New row marked for remapping, reset gpu"
+                " to activate.",
+                "07:00",
+                "reset",
+            ),
+            _xid_event(
+                "NVRM: Xid (PCI:0000:07:00): 64, pid='<unknown>', name=<unknown>, Row remapper: failed to remap",
+                "replaced",
+            ),
+        ),
+        knowledge="NVIDIA: GPU memory error management; leptonai/gpud#987",
+    ),
+    Failure(
+        id="hardware.xid_illegal_address",
+        kind=LogClass.HARDWARE,
+        what="A program used an illegal address on a GPU (Xid 31).",
+        signs=(_xid_sign("31"),),
+        headline=lambda case: f"{_gpu(case)}: a kernel used an illegal address (Xid 31, MMU fault)",
+        why=lambda case: (
+            "the driver could not tell which client made the access, after which the GPU may need a reset; a kernel that"
+            " writes outside of its memory is the most common cause"
+            if "UNRECOGNIZED" in case.given["rest"]
+            else "this is most often a fault of a program: a kernel that reads or writes outside of its memory, which Python"
+            " reports as `an illegal memory access was encountered`"
+        ),
+        next=(
+            _SANITIZE,
+            "if different programs fail on this GPU only, or after a new driver, suspect these: go back to the driver before,"
+            " and run dcgmi diag -r 3",
+        ),
+        tier=Tier.SOFT_HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "[Fri Jan 29 23:42:34 2021] NVRM: Xid (PCI:0000:db:00): 31, pid=13641, Ch 00000008, intr 00000000. MMU Fault:"
+                " ENGINE GRAPHICS GPCCLIENT_T1_10 faulted @ 0x7fd7_90743000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
+                "illegal address",
+                "compute-sanitizer",
+                source="pytorch/pytorch#51382",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 31",
+    ),
+    Failure(
+        id="hardware.xid_kernel_exception",
+        kind=LogClass.HARDWARE,
+        what="A kernel raised an exception on a GPU (Xid 13).",
+        signs=(_xid_sign("13"),),
+        headline=lambda case: f"{_gpu(case)}: a kernel raised an exception (Xid 13)",
+        why="an index out of range, an illegal instruction or a misaligned address in a kernel; usually the program, rarely the"
+        " device",
+        next=(_SANITIZE, "if it stays on one GPU whatever runs there, run dcgmi diag -r 3 and exclude the node"),
+        tier=Tier.SOFT_HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "[Fri Aug 30 11:43:09 2024] NVRM: Xid (PCI:0000:cb:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp"
+                " Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter",
+                "cb:00",
+                "compute-sanitizer",
+                source="leptonai/gpud#46",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 13",
+    ),
+    Failure(
+        id="hardware.xid_stopped",
+        kind=LogClass.HARDWARE,
+        what="A program's work on a GPU was stopped after a fault of that program (Xid 43).",
+        signs=(_xid_sign("43"),),
+        headline=lambda case: f"{_gpu(case)} stopped the work of a program after its fault (Xid 43)",
+        why="the GPU itself is healthy: the program hit an error of its own, such as an illegal memory access or a failed"
+        " assertion",
+        next=(
+            "read the CUDA error that the program printed: that is the cause. Without one, " + _SANITIZE,
+            "if it stays on one GPU, run dcgmi diag -r 3",
+        ),
+        tier=Tier.ABORTED,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "[Wed Jan 27 23:04:35 2021] NVRM: Xid (PCI:0000:3d:00): 43, pid=35521, Ch 00000008",
+                "3d:00",
+                "CUDA error",
+                source="pytorch/pytorch#51382",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 43",
+    ),
+    Failure(
+        id="hardware.xid_nvlink",
+        kind=LogClass.HARDWARE,
+        what="A link between GPUs failed (Xid 74, 144 to 150; SXid of an NVSwitch).",
+        signs=(
+            _xid_sign("74|14[4-9]|150"),
+            sign("SXid", r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{4,20})\): (?P<xid>\d+),? ?(?P<rest>[^\n]{0,200})"),
+        ),
+        headline=lambda case: (
+            f"{_gpu(case) if 'SXid' not in text_of(case.lead) else 'The NVSwitch at ' + case.given['pci']} had an NVLink error"
+            f" ({'SXid' if 'SXid' in text_of(case.lead) else 'Xid'} {case.given['xid']})"
+        ),
+        why=lambda case: (
+            "the driver itself calls it not fatal, so look whether the job really ended at that time"
+            if re.search(r"(?i)non-?fatal", case.given["rest"])
+            else "a link or the switch between GPUs failed, and NCCL over NVLink with it; the program is not the cause"
+        ),
+        next=(
+            "drain the node and reboot it; nvidia-smi nvlink -e shows the counts of errors for each link",
+            "if the same link fails again, reseat or replace the GPU, the baseboard or the NVSwitch; to go on meanwhile on this"
+            " node only: NCCL_P2P_DISABLE=1, which is slow",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0019:01:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000 0x00000000"
+                " 0x00000000 0x00000000)",
+                "Xid 149",
+                "nvlink -e",
+                source="leptonai/gpud#1174",
+            ),
+            _xid_event(
+                "NVRM: Xid (PCI:0000:4e:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6"
+                "(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+                "4e:00",
+            ),
+            _xid_event(
+                "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "NVSwitch", "20034"
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors; fabric manager user guide",
+    ),
+    Failure(
+        id="hardware.xid_gsp",
+        kind=LogClass.HARDWARE,
+        what="The GPU's own processor (GSP) does not answer or failed (Xid 119, 120).",
+        signs=(_xid_sign("119|120"),),
+        headline=lambda case: f"{_gpu(case)}: its own processor (GSP) does not answer (Xid {case.given['xid']})",
+        why="the driver runs part of itself on that processor, and without its answers every call hangs or fails",
+        next=(
+            "drain the node, and power-cycle it (a reset of the GPU often hangs)",
+            "install a newer driver: some had faults of this kind, such as 525 before 525.105.17; as a test switch the firmware"
+            " off (NVreg_EnableGpuFirmware=0, only where the GPU still supports that)",
+            "if it stays on one GPU with a current driver, have it replaced",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0000:65:00): 119, pid=1589, name=nvidia-smi, Timeout after 6s of waiting for RPC response from"
+                " GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20800a4c 0x4).",
+                "65:00",
+                "power-cycle",
+                source="NVIDIA/open-gpu-kernel-modules#446",
+            ),
+        ),
+        knowledge="NVIDIA/open-gpu-kernel-modules#446; release notes of the data center driver 525",
+    ),
+    Failure(
+        id="hardware.xid_peer_access",
+        kind=LogClass.HARDWARE,
+        what="A program accessed the memory of another GPU illegally over NVLink (Xid 137).",
+        signs=(_xid_sign("137"),),
+        headline=lambda case: f"{_gpu(case)}: an illegal access to another GPU's memory over NVLink (Xid 137)",
+        why="most often a program did this: memory of a peer that was freed or never mapped; a rank that died in the middle of"
+        " a collective leaves such accesses, too",
+        next=(
+            "look for the rank that failed first: its error is the cause, and this line its consequence",
+            "else " + _SANITIZE,
+        ),
+        tier=Tier.ABORTED,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0000:18:00): 137, pid=90211, name=python, NVLink FLA privilege error, remote MMU fault",
+                "18:00",
+                "failed first",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 137",
+    ),
+    Failure(
+        id="hardware.xid_context_switch",
+        kind=LogClass.HARDWARE,
+        what="A context switch on a GPU timed out (Xid 109).",
+        signs=(_xid_sign("109"),),
+        headline=lambda case: f"{_gpu(case)}: a context switch timed out (Xid 109), a kernel did not end",
+        why="a kernel that runs forever, or one that hangs after an earlier fault, keeps the GPU from switching",
+        next=(
+            "look for an Xid 13 or 31 just before, and treat that one: it is the cause",
+            "without one, see what runs: `cuda-gdb -p PID` or nvidia-smi; update the driver, and run dcgmi diag -r 3 if it stays"
+            " on one GPU",
+        ),
+        tier=Tier.SOFT_HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "[Fri Aug 30 11:43:14 2024] NVRM: Xid (PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008,"
+                " errorString CTX SWITCH TIMEOUT, Info 0x58005",
+                "cb:00",
+                "Xid 13",
+                source="leptonai/gpud#46",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 109",
+    ),
+    Failure(
+        id="hardware.xid_microcontroller",
+        kind=LogClass.HARDWARE,
+        what="A microcontroller in the GPU stopped (Xid 61, 62), or the GPU could not be set up (143).",
+        signs=(_xid_sign("61|62|143"),),
+        headline=lambda case: (
+            f"{_gpu(case)}: an internal microcontroller stopped (Xid {case.given['xid']})"
+            if case.given["xid"] != "143"
+            else f"{_gpu(case)} could not be initialised (Xid 143)"
+        ),
+        why="the firmware in the GPU failed, most often for lack of power, heat or a broken card; sometimes after a driver bug",
+        next=(
+            "drain the node and power-cycle it, update the driver and the VBIOS, check power and temperature",
+            "have the GPU replaced if it happens again on the same card",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "[14370.687545] NVRM: Xid (PCI:0000:0a:00): 62, pid='<unknown>', name=<unknown>, 2023b230 20238a3a 2023e8b6"
+                " 2023eac4 2023ec3c 2023ea86 00000000 00000000",
+                "0a:00",
+                "power-cycle",
+                source="madMAx43v3r/chia-gigahorse#301",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 61 and 62",
+    ),
+    Failure(
+        id="hardware.xid_recovery_action",
+        kind=LogClass.HARDWARE,
+        what="The driver says what a GPU needs to recover (Xid 154).",
+        signs=(_xid_sign("154"),),
+        headline=lambda case: (
+            f"{_gpu(case)} needs: {action[1]}"
+            if (action := re.search(r"to 0x\w+ \(([^)]{3,40})\)", case.given["rest"]))
+            else f"{_gpu(case)} needs an action of its administrator (Xid 154)"
+        ),
+        why="Xid 154 only says what is to be done; the Xid before it in the kernel's log says what happened",
+        next=(
+            "do what it says on that node (`Node Reboot Required`, `GPU Reset Required`, `Drain P2P`), and read the Xid before"
+            " (`dmesg -T | grep Xid`)",
+            _DIAGNOSE,
+        ),
+        explains=_ALL,
+        tier=Tier.SOFT_HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            _xid_event(
+                "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)",
+                "Node Reboot Required",
+                "dmesg",
+            ),
+        ),
+        knowledge="NVIDIA: Xid errors, 154",
+    ),
+)
+
+DEVICES = (
+    Failure(
+        id="hardware.cuda_ecc",
+        kind=LogClass.HARDWARE,
+        what="CUDA met an uncorrectable error in the memory of a GPU or on a link between GPUs.",
+        signs=(
+            sign("uncorrectable ECC error"),
+            sign("uncorrectable NVLink error", r"uncorrectable NVLink error detected"),
+        ),
+        headline=lambda case: (
+            f"A GPU{f' of {who(case.ranks)}' if case.ranks else ''} had an uncorrectable"
+            f" {'NVLink' if 'NVLink' in text_of(case.lead) else 'memory (ECC)'} error: its hardware failed"
+        ),
+        why="the data in that memory are lost; no program causes it, and the line of the traceback is only where it was noticed",
+        next=(
+            "drain the node of this rank, and reset the GPU or reboot; nvidia-smi -q -d ECC,ROW_REMAPPER shows which GPU counts"
+            " errors",
+            "resume from the last checkpoint on other nodes (Slurm: --exclude=NODE); have the GPU replaced if errors come back",
+        ),
+        check="`dmesg -T | grep Xid`: 48, 63, 94, 95 or 140 with the address of the GPU",
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously"
+                " reported at some other API call, so the stacktrace below might be incorrect.",
+                source="jade-hpc-gpu/jade-hpc-gpu.github.io#194",
+                says=("ECC", "drain"),
+            ),
+            Example(
+                "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
+                says=("NVLink",),
+            ),
+        ),
+        knowledge="CUDA: cudaErrorECCUncorrectable (214), cudaErrorNvlinkUncorrectable",
+    ),
+    Failure(
+        id="hardware.gpu_lost",
+        kind=LogClass.HARDWARE,
+        what="The tools of the driver cannot reach a GPU any more.",
+        signs=(
+            sign(
+                "Unable to determine the device handle",
+                r"Unable to determine the device handle for (?:GPU ?\d*:? ?)?(?P<pci>[0-9A-Fa-f:.]{7,20})?",
+            ),
+            sign("GPU is lost", r"GPU is lost\.?"),
+        ),
+        headline=lambda case: (
+            f"The driver cannot reach the GPU{' at ' + pci.strip(':') if (pci := case.given.get('pci')) else ''} any more"
+        ),
+        why="the card fell off the bus or hangs, most often for power, heat or a broken card; all GPUs of the node may be affected",
+        next=(
+            "reboot the node (power-cycle it if that hangs); `dmesg -T | grep -iE 'xid|aer'` says what happened to the card",
+            "if it happens again, check power and cooling, and have the card replaced",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Unable to determine the device handle for GPU 0000:5A:00.0: Unknown Error", says=("5A:00.0", "reboot")
+            ),
+            Example(
+                "Unable to determine the device handle for GPU0000:65:00.0: GPU is lost. Reboot the system to recover this GPU",
+                says=("65:00.0",),
+            ),
+        ),
+        knowledge="NVML: NVML_ERROR_GPU_IS_LOST",
+    ),
+    # AMD.
+    Failure(
+        id="hardware.amd_memory_fault",
+        kind=LogClass.CRASHED,
+        what="A kernel on an AMD GPU used an address that is not mapped.",
+        signs=(
+            sign(
+                "Memory access fault by GPU",
+                r"Memory access fault by GPU (?P<node>node-\d+)[^\n]{0,120}?(?:Reason: (?P<why>[^\n.]{1,80}))?$",
+            ),
+        ),
+        headline=lambda case: f"A kernel on an AMD GPU used an illegal address (GPU {case.given['node']})",
+        why=lambda case: (
+            f"{case.given['node']} is the number of the GPU in the runtime, not a host; a kernel read or wrote outside of its"
+            " memory. Most often that is a fault of a kernel, a library or the driver, and the card is well"
+            + (
+                f": {n} GPUs report it at once"
+                if (n := len({m for e in case.failure.events for m in re.findall(r"by GPU (node-\d+)", e.message)})) > 1
+                else ""
+            )
+        ),
+        next=(
+            "find the kernel: run once with AMD_SERIALIZE_KERNEL=3 HIP_LAUNCH_BLOCKING=1, and with the newest custom kernel or"
+            " extension (a line such as `finish build` before) switched off",
+            "update PyTorch and ROCm together, to versions that fit each other and the GPU (torch.version.hip,"
+            " `rocminfo | grep gfx`)",
+            "only if one GPU fails with every program, suspect the card",
+        ),
+        explains=("processes.*", "collectives.*", "network.*"),
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Memory access fault by GPU node-1 (Agent handle: 0x55f8b54eec30) on address 0x7f2a53193000. Reason: Page not"
+                " present or supervisor privilege.",
+                source="ROCm/ROCm#5051",
+                says=("node-1", "AMD_SERIALIZE_KERNEL"),
+            ),
+        ),
+        knowledge="ROCm: debugging with the runtime's environment variables; ROCm/ROCm#5051",
+    ),
+    Failure(
+        id="hardware.amd_false_allocation",
+        kind=LogClass.CRASHED,
+        what="The ROCm runtime failed to make a buffer although memory was free.",
+        signs=(
+            sign(
+                "Allocation failed : Device memory",
+                r"Allocation failed : Device memory : required :(?P<required>\d{1,17}) \| free :(?P<free>\d{1,17}) \| total"
+                r" :(?P<total>\d{1,17})",
+            ),
+        ),
+        headline=lambda case: (
+            f"The ROCm runtime could not allocate {size(int(case.given['required']))} with {size(int(case.given['free']))} free"
+            if int(case.given["required"]) < int(case.given["free"])
+            else f"The AMD GPU is full: {size(int(case.given['required']))} asked for, {size(int(case.given['free']))} free"
+        ),
+        why=lambda case: (
+            f"the GPU was not full ({size(int(case.given['free']))} of {size(int(case.given['total']))} free): a buffer of the"
+            " runtime or the driver failed, not a tensor"
+            if int(case.given["required"]) < int(case.given["free"])
+            else "the request was larger than what was free"
+        ),
+        next=(
+            lambda case: (
+                "use another version of ROCm and of the driver (amdgpu) that supports this GPU, with a PyTorch built for it; report"
+                " it to AMD with these lines. The batch is innocent"
+                if int(case.given["required"]) < int(case.given["free"])
+                else "use a smaller batch, or see with rocm-smi --showpids what else uses the GPU"
+            ),
+            "check the limits beside the GPU's memory: locked memory (ulimit -l), the size of the GTT, IOMMU settings",
+        ),
+        tier=Tier.OWN_FAILURE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                ":1:hip_memory.cpp :303 : 9616777863 us: 4277 : [tid:0x7f2accbfe6c0] Allocation failed : Device memory :"
+                " required :4 | free :2314338304 | total :17163091968",
+                source="deepspeedai/DeepSpeed and MI50",
+                says=("4 B", "2.2 GiB", "another version of ROCm"),
+            ),
+        ),
+        knowledge="ROCm: clr, hip_memory.cpp",
+    ),
+    Failure(
+        id="hardware.amd_gpu_hang",
+        kind=LogClass.HARDWARE,
+        what="An AMD GPU hangs, and its driver reset it.",
+        signs=(
+            sign(
+                "HW Exception by GPU",
+                r"HW Exception by GPU (?P<node>node-\d+)[^\n]{0,80}reason ?: ?(?P<why>[^\n]{1,60})",
+            ),
+            sign("GPU reset begin", r"amdgpu (?P<pci>[0-9a-f:.]{7,14}): amdgpu: GPU reset begin"),
+            sign("timeout, signaled seq", r"ring (?P<ring>[\w.]+) timeout, signaled seq"),
+        ),
+        headline=lambda case: (
+            "An AMD GPU hung"
+            + (
+                f" ({case.given.get('node') or case.given.get('pci') or 'ring ' + case.given.get('ring', '')})"
+                if any(case.given.get(name) for name in ("node", "pci", "ring"))
+                else ""
+            )
+            + ", and the driver resets it: its programs are lost"
+        ),
+        why="a kernel did not end in time, or the card failed; the reset ends every program on the GPU",
+        next=(
+            "read the lines of amdgpu in `dmesg -T` at that time: a page fault before the hang points to a kernel, RAS or ECC lines"
+            " to the card",
+            "update ROCm, the kernel driver and the GPU's firmware; leave out custom kernels (HIP_LAUNCH_BLOCKING=1 shows the call)",
+            "exclude the node if it happens on one GPU only (rocm-smi, amd-smi bad-pages)",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example("HW Exception by GPU node-4 (Agent handle: 0x1ebc04e0) reason :GPU Hang", says=("node-4", "dmesg")),
+            Example("[ 8123.114530] amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!", says=("0000:c1:00.0",)),
+            Example(
+                "kernel: amdgpu 0000:55:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=12, emitted seq=13",
+                says=("ring gfx_0",),
+            ),
+        ),
+        knowledge="Linux: amdgpu driver, GPU reset",
+    ),
+    Failure(
+        id="hardware.amd_hsa",
+        kind=LogClass.CRASHED,
+        what="A queue of the ROCm runtime was aborted.",
+        signs=(sign("HSA_STATUS_ERROR", r"(?P<status>HSA_STATUS_ERROR_[A-Z_]{4,60})"),),
+        headline=lambda case: f"The ROCm runtime aborted: {case.given['status']}"[:90],
+        why=lambda case: (
+            "a kernel ended with a hardware exception: an illegal instruction, an assertion or an index out of range"
+            if "EXCEPTION" in case.given["status"]
+            else "the runtime had no room for one of its own buffers (scratch, queues, events), or the GPU's memory was full"
+            if "RESOURCES" in case.given["status"]
+            else "a kernel read or wrote outside of its memory"
+            if "MEMORY" in case.given["status"]
+            else "a command of the program was refused by the runtime"
+        ),
+        next=(
+            lambda case: (
+                "run once with AMD_SERIALIZE_KERNEL=3 to see the call; check labels and indices (a class or token out of range"
+                " ends like this), and that PyTorch has kernels for this GPU (rocminfo | grep gfx, torch.cuda.get_arch_list())"
+                if "RESOURCES" not in case.given["status"]
+                else "check the GPU's memory (rocm-smi --showmeminfo vram) and the host's limits (ulimit -l, ulimit -u); then fewer"
+                " processes on the GPU, HSA_NO_SCRATCH_RECLAIM=1, or another version of ROCm"
+            ),
+            "update PyTorch and ROCm together",
+        ),
+        explains=("processes.*", "collectives.*", "network.*"),
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                ":0:rocdevice.cpp :3020: 5875275709338d us: Callback: Queue 0x7f4580c00000 aborting with error :"
+                " HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016",
+                source="vllm-project/vllm#20007",
+                says=("HSA_STATUS_ERROR_EXCEPTION", "AMD_SERIALIZE_KERNEL"),
+            ),
+            Example(
+                ":0:rocdevice.cpp :2652: 4238358292712 us: 48946: [tid:0x7fffd023f700] Device::callbackQueue aborting with"
+                " error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources.",
+                source="StanfordLegion/legion#1339",
+                says=("rocm-smi",),
+            ),
+        ),
+        knowledge="ROCr: hsa_status_t; pytorch/pytorch#173791",
+    ),
+    # Apple.
+    Failure(
+        id="hardware.mps_out_of_memory",
+        kind=LogClass.OOM,
+        what="An Apple GPU has no memory left within its limit.",
+        signs=(
+            sign(
+                "MPS backend out of memory",
+                r"MPS backend out of memory(?: \(MPS allocated: (?P<own>[\d.]+ [KMGT]i?B), other allocations: (?P<other>[\d.]+"
+                r" [KMGT]i?B), max allowed: (?P<limit>[\d.]+ [KMGT]i?B)\)\.? Tried to allocate (?P<asked>[\d.]+ \w+))?",
+            ),
+            sign("Invalid buffer size", r"Invalid buffer size: (?P<asked>[\d.]+ [KMGT]i?B)"),
+        ),
+        headline=lambda case: (
+            f"Apple GPU: {case.given['own']} of PyTorch and {case.given['other']} of others reach {case.given['limit']}"
+            if case.given.get("own")
+            else f"Apple GPU: one tensor of {case.given['asked']} is larger than a buffer may be"
+            if case.given.get("asked")
+            else "The Apple GPU (MPS) has no memory left"
+        ),
+        why=lambda case: (
+            "other allocations are those of the system, of other programs and of other parts of this one: they, and not the"
+            " model's tensors, take most of the shared memory"
+            if case.given.get("own") and _mps_bytes(case.given["other"]) > _mps_bytes(case.given["own"])
+            else "the GPU shares the memory of the Mac, and PyTorch stops at a share of it"
+        ),
+        next=(
+            "use a smaller batch or a shorter sequence (per_device_train_batch_size=1 with gradient_accumulation_steps), or"
+            " recompute activations",
+            Advice(
+                "close other programs, and restart Python: most of the memory is not that of tensors (torch.mps.empty_cache() frees"
+                " what PyTorch keeps)",
+                when=lambda case: (
+                    bool(case.given.get("own")) and _mps_bytes(case.given["other"]) > _mps_bytes(case.given["own"])
+                ),
+            ),
+            "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 in the environment of this very process lifts the limit, and the Mac may then"
+            " swap or freeze; a limit in the message means that it did not arrive",
+        ),
+        rules_out="settings for CUDA (PYTORCH_CUDA_ALLOC_CONF), which do nothing here",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: MPS backend out of memory (MPS allocated: 11.14 GB, other allocations: 6.65 GB, max allowed: 18.13"
+                " GB). Tried to allocate 375.40 MB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit"
+                " for memory allocations (may cause system failure).",
+                source="huggingface/transformers on MPS",
+                says=("11.14 GB", "smaller batch"),
+            ),
+            Example(
+                "RuntimeError: MPS backend out of memory (MPS allocated: 5.50 GB, other allocations: 14.76 GB, max allowed: 20.40"
+                " GB). Tried to allocate 147.24 MB on private pool.",
+                says=("14.76 GB", "close other programs"),
+            ),
+            Example("RuntimeError: Invalid buffer size: 58.07 GiB", says=("58.07 GiB", "shorter sequence")),
+        ),
+        knowledge="PyTorch: MPS environment variables",
+    ),
+    Failure(
+        id="hardware.mps_unsupported",
+        kind=LogClass.CRASHED,
+        what="An operation is not implemented for Apple GPUs.",
+        signs=(
+            sign(
+                "is not currently implemented for the MPS device",
+                r"operator '(?P<operator>[\w:.]+)' is not currently implemented for the MPS",
+            ),
+            sign("to float", r"Cannot convert a MPS Tensor to (?P<operator>float64) dtype"),
+            sign("not supported on MPS", r"(?P<operator>\w[\w ]{0,40}?) (?:is|are) not supported on MPS"),
+        ),
+        headline=lambda case: (
+            "Apple GPUs have no float64: a tensor or array of that type is sent to MPS"
+            if case.given["operator"] == "float64"
+            else f"{case.given['operator']} is not implemented for Apple GPUs (MPS) in this version of PyTorch"
+        ),
+        why=lambda case: (
+            "NumPy makes float64 by default, and Python's floats become it"
+            if case.given["operator"] == "float64"
+            else "operations are added from version to version"
+        ),
+        next=(
+            lambda case: (
+                "convert before .to('mps'): tensor.float(), or np.asarray(x, dtype=np.float32)"
+                if case.given["operator"] == "float64"
+                else "set PYTORCH_ENABLE_MPS_FALLBACK=1 before Python starts: the operation then runs on the CPU, which is slower"
+            ),
+            Advice(
+                "or install a newer PyTorch, which may have it",
+                when=lambda case: case.given["operator"] != "float64",
+            ),
+        ),
+        examples=(
+            Example(
+                "NotImplementedError: The operator 'torchvision::nms' is not currently implemented for the MPS device. If you want"
+                " this op to be added in priority during the prototype phase of this feature, please comment on"
+                " https://github.com/pytorch/pytorch/issues/77764.",
+                source="pytorch/pytorch#77754",
+                says=("torchvision::nms", "PYTORCH_ENABLE_MPS_FALLBACK=1"),
+            ),
+            Example(
+                "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use"
+                " float32 instead.",
+                says=("float64", "float32"),
+            ),
+        ),
+        knowledge="pytorch/pytorch#77764",
+    ),
+    # Other accelerators.
+    Failure(
+        id="hardware.ascend_hccl_timeout",
+        kind=LogClass.COLLECTIVE_TIMEOUT,
+        what="A rank on an Ascend NPU waited in vain for another one.",
+        signs=(
+            sign(
+                "Notify register",
+                r"EI0002: [\s\S]{0,300}?Notify register times out(?:[\s\S]{0,200}?remote rank: ?\[(?P<peer>\d+)\])?",
+            ),
+            sign("Getting socket times out", r"EI0006: [\s\S]{0,200}?Getting socket times out"),
+        ),
+        headline=lambda case: (
+            f"HCCL: {who(case.ranks)} waited in vain for rank {case.given['peer']}"
+            if case.given.get("peer")
+            else "HCCL: ranks could not connect in time (EI0006), one of them did not come"
+            if "EI0006" in text_of(case.lead)
+            else "HCCL: a rank waited in vain for another one (EI0002)"
+        ),
+        why="the rank that prints this waits; the one that it waits for failed before, is slow, or has fewer batches",
+        next=(
+            lambda case: (
+                "read the log of "
+                + (f"rank {case.given['peer']}" if case.given.get("peer") else "each rank that did not print this line")
+                + " for an earlier error: that one is the cause"
+            ),
+            "if it was only slow (compilation, loading, tokenization), wait longer: HCCL_EXEC_TIMEOUT for a collective,"
+            " HCCL_CONNECT_TIMEOUT=1200 for the first connection",
+            "check that all ranks have equally many batches, and the links of the NPUs (hccn_tool -i 0 -link -g)",
+        ),
+        tier=Tier.TIMEOUT,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The wait execution of the Notify register times out. Reason: The"
+                " Notify register has not received the Notify record from remote rank: [24].",
+                source="vllm-project/vllm-ascend#3413",
+                says=("rank 24", "HCCL_EXEC_TIMEOUT"),
+            ),
+            Example(
+                "EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the"
+                " data in time. Please check the reason for the rank being stuck",
+                source="vllm-project/vllm-ascend#486",
+                says=("EI0006", "HCCL_CONNECT_TIMEOUT"),
+            ),
+        ),
+        knowledge="Ascend: HCCL fault codes EI0002, EI0006",
+    ),
+    Failure(
+        id="hardware.ascend_previous_run",
+        kind=LogClass.STARTUP,
+        what="An earlier process still holds an Ascend NPU.",
+        signs=(sign("Failed to initialize the HCCP process"),),
+        headline="The Ascend NPU is still held by an earlier training process (EJ0001)",
+        why="the communication process of the card (HCCP) ends some seconds after its program",
+        next=(
+            "end the earlier process (npu-smi info shows it), wait 10 s and start again",
+            "check that no two ranks use the same NPU (ASCEND_RT_VISIBLE_DEVICES)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "EJ0001: 2024-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason: Maybe the last training process"
+                " is running.",
+                source="hiyouga/LlamaFactory#3839",
+                says=("npu-smi",),
+            ),
+        ),
+        knowledge="hiyouga/LlamaFactory#3839",
+    ),
+    Failure(
+        id="hardware.tpu_in_use",
+        kind=LogClass.STARTUP,
+        what="Another process holds the TPU.",
+        signs=(
+            sign(
+                "TPU is already in use",
+                r"TPU is already in use by (?:process with pid|another process)(?: (?P<pid>\d+))?",
+            ),
+            sign("TPU", r"(?:libtpu|TPU)[^\n]{0,120}Device or resource busy"),
+        ),
+        headline=lambda case: (
+            f"The TPU is in use by another process{' (pid ' + pid + ')' if (pid := case.given.get('pid')) else ''}"
+        ),
+        why="a TPU serves one process at a time",
+        next=(
+            "end that process (sudo lsof -w /dev/accel0 names it; often an earlier run or a notebook), and remove"
+            " /tmp/libtpu_lockfile",
+            "initialise it once for each process: no torch_xla call before xmp.spawn",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: TPU initialization failed: open(/dev/accel0): Operation not permitted: Device or resource busy;"
+                " Couldn't open device: /dev/accel0",
+                says=("lsof",),
+            ),
+            Example(
+                "The TPU is already in use by process with pid 23212. Not attempting to load libtpu.so in this process.",
+                says=("23212",),
+            ),
+        ),
+        knowledge="Cloud TPU: troubleshooting",
+    ),
+    Failure(
+        id="hardware.xpu_lost",
+        kind=LogClass.CRASHED,
+        what="The runtime of an Intel GPU failed.",
+        signs=(
+            sign(
+                "UR_RESULT_ERROR",
+                r"(?P<status>UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|OUT_OF_DEVICE_MEMORY|OUT_OF_HOST_MEMORY))",
+            ),
+            sign("PI_ERROR", r"(?P<status>PI_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|DEVICE_NOT_AVAILABLE))"),
+        ),
+        headline=lambda case: (
+            f"The Intel GPU was lost ({case.given['status']})"
+            if "LOST" in case.given["status"]
+            else f"The Intel GPU has no room left ({case.given['status']})"
+        ),
+        why=lambda case: (
+            "a kernel hung until the driver reset the GPU, or wrote outside of its memory"
+            if "LOST" in case.given["status"]
+            else "a kernel needs more memory, registers or scratch space than the GPU has left"
+        ),
+        next=(
+            lambda case: (
+                "read `dmesg -T | grep -iE 'i915|xe '` for a hang or reset; update the GPU's driver and PyTorch; on a desktop the"
+                " watchdog ends long kernels (preempt_timeout_ms)"
+                if "LOST" in case.given["status"]
+                else "use a smaller batch; for one tensor of more than 4 GiB set UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1"
+            ),
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+                says=("lost", "dmesg"),
+            ),
+            Example(
+                "RuntimeError: Native API failed. Native API returns: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
+                says=("smaller batch",),
+            ),
+            Example(
+                "RuntimeError: Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES) -5 (PI_ERROR_OUT_OF_RESOURCES)",
+                says=("no room",),
+            ),
+        ),
+        knowledge="oneAPI: unified runtime, ur_result_t",
+    ),
+)
+
+
+def _mps_bytes(printed: str) -> float:
+    """Return a printed size such as `14.76 GB` as a number that can be compared."""
+    amount, unit = printed.split()
+    return float(amount) * {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[unit[0]]
+
+
 ENTRIES = (
+    *XIDS,
+    *DEVICES,
     Failure(
         id="hardware.device",
         kind=LogClass.HARDWARE,

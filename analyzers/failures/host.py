@@ -1,5 +1,1178 @@
 """Failures of the host: its memory, its limits, and the schedulers and containers that end jobs."""
 
-from analyzers.failures.entry import Failure
+import re
 
-ENTRIES: tuple[Failure, ...] = ()
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Case, Tier
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
+from analyzers.words import size
+
+_FOLLOWS = ("processes.*", "data.worker", "data.worker_killed", "data.worker_exited", "exceptions.other", "network.*",
+            "collectives.*")  # fmt: skip
+"""What follows from the death of a process by a lack of host memory, although it may be printed first."""
+_LESS_HOST_MEMORY = (
+    "use less host memory for each rank: fewer DataLoader workers and a smaller prefetch_factor, no data set that is"
+    " held in memory, checkpoints loaded with mmap=True, less that is offloaded to the CPU"
+)
+_KIB = 1024
+
+# Ray.
+
+_MONITOR = (
+    r"Task was killed due to the node running low on memory[\s\S]{0,300}?"
+    r"(?:name=(?P<task>[^,)]{1,120}), pid=\d+, memory used=(?P<own>[\d.]+)GB\))?[^()]{0,60}was running was"
+    r" (?P<used>[\d.]+)GB ?/ ?(?P<total>[\d.]+)GB \([\d.]+\), which exceeds the memory usage threshold of"
+    r" (?P<limit>[\d.]+)"
+)
+_USER = re.compile(r"^\s*\d{1,9}\s+(?P<gigabytes>\d[\d.]*)\s+(?P<command>\S.{0,200})$", re.MULTILINE)
+
+
+def _ray_headline(case: Case) -> str:
+    """Return the headline for Ray's memory monitor, with the memory of the node if it is printed."""
+    if case.given.get("used"):
+        return (
+            f"Host memory of the node was full ({case.given['used']} of {case.given['total']} GB), so Ray killed a"
+            " worker"
+        )
+    if case.given.get("count"):
+        return f"Host memory of a node ran out: Ray's memory monitor killed {case.given['count']} of its workers"
+    return "Host memory of a node ran out, and Ray's memory monitor killed a worker"
+
+
+def _ray_why(case: Case) -> str:
+    """Return why Ray killed this worker, with what it used and the largest processes if they are printed."""
+    own, used = case.given.get("own"), case.given.get("used")
+    text = "Ray kills the task that it can restart best, often the youngest one, and not the one that uses most"
+    if own and used:
+        text += f"; the killed one used {own} of the {used} GB, so the rest belongs to others"
+    largest: dict[str, float] = {}
+    for found in _USER.finditer(text_of(case.lead)):
+        name = found["command"].partition(".")[0].strip()[:60]
+        largest[name] = largest.get(name, 0.0) + float(found["gigabytes"])
+    first = sorted(largest.items(), key=lambda item: -item[1])[:3]
+    if first:
+        text += "; the largest in its table: " + ", ".join(f"{name} {amount:.1f} GB" for name, amount in first)
+    return text.replace("{", "(").replace("}", ")")
+
+
+# DeepSpeed prints the memory of the host while it is set up.
+
+_CPU_MEMORY = sign("CPU Virtual Memory", r"CPU Virtual Memory: {1,3}used = (?P<used>[\d.]+) GB, percent = [\d.]+%")
+_NEARLY_FULL = 70.0
+
+
+def _cpu_memory(case: Case) -> tuple[str, float] | None:
+    """Return the memory of the host that DeepSpeed printed last, in GB as text, and its share in percent."""
+    lines = (event.message for event in case.events if event.kind is EventKind.CLUE)
+    found = [m for line in lines if (m := re.search(r"used = ([\d.]+) GB, percent = ([\d.]+)%", line))]
+    return (found[-1][1], float(found[-1][2])) if found else None
+
+
+def _is_nearly_full(case: Case) -> bool:
+    """Return whether the memory of the host was nearly full when DeepSpeed printed it last."""
+    memory = _cpu_memory(case)
+    return memory is not None and memory[1] >= _NEARLY_FULL
+
+
+def _deepspeed_headline(case: Case) -> str:
+    """Return the headline for a rank of DeepSpeed that SIGKILL ended."""
+    memory = _cpu_memory(case)
+    if memory and _is_nearly_full(case):
+        return f"A rank was killed with the host's memory {memory[1]:.0f} % full ({memory[0]} GB used)"
+    return "A rank of DeepSpeed was killed by SIGKILL (return code -9), most often for host memory"
+
+
+def _ended_headline(case: Case) -> str:
+    """Return the headline for processes that DeepSpeed's launcher ended, as far as the host's memory is known."""
+    memory = _cpu_memory(case)
+    if memory and _is_nearly_full(case):
+        return f"DeepSpeed's ranks ended with the host's memory {memory[1]:.0f} % full ({memory[0]} GB used)"
+    return "DeepSpeed's launcher ended its ranks because one of them had failed; the cause is above"
+
+
+_LESS_OFFLOAD = (
+    "offload less to the CPU: keep the parameters on the GPU (offload_param: none), or offload to NVMe instead; give the"
+    " job more host memory, or more ranks, which share what is offloaded"
+)
+
+
+def _killed_bytes(case: Case) -> str:
+    """Return the resident memory of a process that the kernel killed, with a blank before it; empty if not printed."""
+    printed = re.search(r"anon-rss:(\d{1,15})kB", text_of(case.lead))
+    shared = re.search(r"shmem-rss:(\d{1,15})kB", text_of(case.lead))
+    kilobytes = sum(int(found[1]) for found in (printed, shared) if found)
+    return f", which used {size(kilobytes * _KIB)}" if kilobytes else ""
+
+
+def _process(case: Case) -> str:
+    """Return the process that the kernel killed, as `python3 (pid 25315)`."""
+    name, pid = case.given.get("name") or "a process", case.given.get("pid")
+    return f"{name} (pid {pid})" if pid else name
+
+
+# Requests that failed.
+
+
+def _asked(case: Case) -> int:
+    """Return how many bytes a failed request to the host's memory asked for."""
+    given = case.given
+    if given.get("bytes"):
+        return int(given["bytes"])
+    units = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50}
+    amount, unit = given.get("amount"), given.get("unit", "")
+    return round(float(amount.rstrip(".")) * 2.0 ** units.get(unit, 0)) if amount else 0
+
+
+_ABSURD = 64 << 30
+"""A single request for so much host memory is more probably a wrong shape than the last of many requests."""
+
+
+def _evicted_for(case: Case) -> str:
+    """Return the resource for which a pod was evicted."""
+    return case.given.get("resource") or "memory"
+
+
+_OOM_KILLED = "Kubernetes: a container reached its memory limit and was killed (OOMKilled)"
+
+
+def _storage_headline(case: Case) -> str:
+    """Return the headline for a pod that was evicted for its local storage, with the limit or the volume."""
+    return (
+        f"Kubernetes evicted the pod: volume {case.given['volume']} is over its limit of {case.given['limit']}"
+        if case.given.get("volume")
+        else "Kubernetes evicted the pod: its local storage is over the limit"
+        + (f" of {limit}" if (limit := case.given.get("limit") or case.given.get("limit2")) else "")
+        if case.given.get("limit") or case.given.get("limit2")
+        else "Kubernetes evicted the pod because the node's local disk was nearly full"
+    )
+
+
+def _memory_headline(case: Case) -> str:
+    """Return the headline for a pod that was evicted because its node was short of memory."""
+    return f"Kubernetes evicted the pod because its node ran low on {_evicted_for(case)}" + (
+        f" (it used {case.given['used']})" if case.given.get("used") else ""
+    )
+
+
+ENTRIES: tuple[Failure, ...] = (
+    Failure(
+        id="host.ray_memory_monitor",
+        kind=LogClass.HOST_OOM,
+        what="Ray's memory monitor killed a worker because the memory of its node was nearly full.",
+        signs=(
+            sign("Task was killed due to the node running low on memory", _MONITOR),
+            sign(
+                "killed due to memory pressure",
+                r"(?P<count>\d+) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
+            ),
+            sign("due to the node running low on memory"),
+            sign("RayOutOfMemoryError", r"More than \d+% of the memory on node \S+ is used"),
+        ),
+        headline=_ray_headline,
+        why=_ray_why,
+        next=(
+            "find the process that grows in Ray's table of the top memory users (`ray logs raylet.out -ip NODE`), and"
+            " give it less: fewer workers or environments on the node, less offload to the CPU, smaller batches of"
+            " rollouts; or a node with more memory",
+            "if the memory grows from step to step, look for what is kept: references in the object store (`ray memory"
+            " --stats-only`), results in lists, a dataloader with state",
+            "raising RAY_memory_usage_threshold only helps if the rest of the node's memory is really free",
+        ),
+        check="`ray logs raylet.out -ip NODE` shows the memory of all processes at the time of the kill",
+        rules_out="GPU memory: this monitor only looks at the memory of the host",
+        explains=_FOLLOWS,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+                "Memory on the node (IP: 192.168.0.107, ID: fc2befb2867ce88e73a8a45572c43a64) where the task (actor ID:"
+                " f9cc340f5aef7b479d86345001000000, name=SimEnv.__init__, pid=4331, memory used=2.22GB) was running was"
+                " 59.49GB / 62.58GB (0.950744), which exceeds the memory usage threshold of 0.95. Ray killed this worker"
+                " because it was the most recently scheduled task\n"
+                "PID\tMEM(GB)\tCOMMAND\n4331\t2.22\tray::SimEnv.__init__\n4310\t2.31\tray::SimEnv.step",
+                source="real-stanford/flingbot#11",
+                says=("59.49 of 62.58 GB", "fewer workers", "2.22 of the 59.49 GB", "ray::SimEnv 4.5 GB"),
+            ),
+            Example(
+                "(raylet) [2025-12-07 09:57:19,206 E 393463 393463] (raylet) node_manager.cc:3277: 2 Workers (tasks /"
+                " actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID:"
+                " 8289f87b78d161ae, IP: 172.24.0.226) over the last time period.",
+                source="WM-PO/WMPO#3",
+                says=("2 of its workers", "ray logs raylet.out"),
+            ),
+        ),
+        near_misses=("ray.exceptions.ObjectStoreFullError: Failed to put object in object store because it is full.",),
+        knowledge="Ray: out-of-memory prevention; ray-project/ray#30312",
+    ),
+    Failure(
+        id="host.ray_node_died",
+        kind=LogClass.TERMINATED,
+        what="Ray lost a whole node, by preemption, by a failure or because its own daemon ended.",
+        signs=(
+            sign(
+                "node has died",
+                r"The actor (?:is dead|died) because its node has died\.(?: Node Id: (?P<node>\w{6}))?(?:[\s\S]{0,200}?"
+                r"(?P<preempted>preempted))?",
+            ),
+            sign(
+                "Task failed because the node",
+                r"Task failed because the node it was running on is dead or unavailable\. Node IP: (?P<ip>[\w.:-]+)",
+            ),
+            sign(
+                "has been marked dead",
+                r"The node with node id: (?P<node>\w{6})\w* and (?:ip|address): ?(?P<ip>[\w.:-]+)[\s\S]{0,120}?has been"
+                r" marked dead",
+            ),
+            sign("Owner's node has crashed"),
+        ),
+        headline=lambda case: (
+            "Ray lost a node"
+            + (f" ({case.given['ip'].rstrip('.')})" if case.given.get("ip") else "")
+            + (": it was preempted" if case.given.get("preempted") else ", and with it the actors that ran there")
+        ),
+        why=lambda case: (
+            "the provider or the scheduler took the node back"
+            if case.given.get("preempted")
+            else "a node is lost when it is preempted, when it fails, or when its raylet ends, for example for lack of"
+            " memory: this text does not say which"
+        ),
+        next=(
+            Advice(
+                "resume from the last checkpoint on another node; for spot nodes let Ray Train restart by itself"
+                " (FailureConfig(max_failures=-1)) and save checkpoints often",
+                when=lambda case: bool(case.given.get("preempted")),
+            ),
+            Advice(
+                "find out what became of the node: `ray list nodes`, `ray logs raylet.out -ip NODE`, and the scheduler or"
+                " cloud console (preempted, rebooted, out of memory). Then resume from the last checkpoint",
+                when=lambda case: not case.given.get("preempted"),
+            ),
+            "leave memory for the raylet on each node (fewer workers, less offload): without it, the raylet misses its"
+            " heartbeats, and the node counts as dead",
+        ),
+        tier=Tier.STOPPED,
+        explains=("exceptions.other", "network.*", "collectives.*", "processes.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n"
+                "\tclass_name: RayTrainWorker\n\tip: 10.72.56.3\n"
+                "The actor is dead because its node has died. Node Id: 677df2a9020c5db45e755b0078c469e2ce51e05ea093ed3b",
+                source="ray-project/ray#43751",
+                says=("lost a node", "ray list nodes"),
+            ),
+            Example(
+                "(TrainController pid=79312) The actor died because its node has died. Node Id: b157c93de9603b1458ae4bd2"
+                " the actor's node was preempted: preemption_integration_demo: simulating node drain",
+                source="ray-project/ray#63807",
+                says=("preempted", "max_failures"),
+            ),
+            Example(
+                "ray.exceptions.NodeDiedError: Task failed because the node it was running on is dead or unavailable."
+                " Node IP: 127.0.0.1, node ID: e55b8ca03ebf3f7418f51533d8d55abeaab75fa9b29e2e6282b47646. This can happen"
+                " if the node was preempted, had a hardware failure, or its raylet crashed unexpectedly.",
+                source="ray-project/ray#58638",
+                says=("127.0.0.1",),
+            ),
+        ),
+        knowledge="ray-project/ray#41107, #58638, #45497",
+    ),
+    Failure(
+        id="host.ray_worker_died",
+        kind=LogClass.SIGNAL,
+        what="A worker process of Ray ended without an exception of Python.",
+        signs=(
+            sign("worker process has died", r"its worker process has died"),
+            sign("A worker died or was killed while executing a task", r"A worker died or was killed while executing"),
+            sign("Worker unexpectedly exits with a connection error"),
+            sign("worker died unexpectedly while executing this task"),
+        ),
+        headline="A Ray worker ended without an exception: it was killed, or it crashed in native code",
+        why="Ray only saw its connection end, so its message lists candidates: the OOM killer of the host or of the"
+        " job's limit, `ray stop --force`, or a crash such as SIGSEGV",
+        next=(
+            "look for a kill first: `dmesg -T | grep -i 'killed process'` on its node, `sacct -j JOB -o State,MaxRSS`"
+            " under Slurm, `kubectl describe pod` (OOMKilled). If it was killed for memory: fewer workers, less offload"
+            " to the CPU, or more host memory",
+            "else read the worker's own log for a crash (`ray logs worker-WORKERID*out -ip NODE`, files `*.err` in"
+            " /tmp/ray/session_latest/logs); python -X faulthandler shows the line",
+        ),
+        check="the logs of the raylet (`ray logs raylet.out`) say whether Ray's own memory monitor killed it",
+        tier=Tier.KILLED,
+        explains=("exceptions.other", "network.*", "collectives.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+                "\tclass_name: ActorModelRayActorBOX\n\tpid: 12903\n"
+                "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit"
+                " detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some potential"
+                " root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage.",
+                source="hkust-nlp/simpleRL-reason#25",
+                says=("killed", "dmesg"),
+            ),
+        ),
+        knowledge="Ray: debugging worker failures",
+    ),
+    Failure(
+        id="host.ray_object_store",
+        kind=LogClass.HOST_OOM,
+        what="Ray's object store, or the disk to which it spills, is full.",
+        signs=(
+            sign("ObjectStoreFullError"),
+            sign("OutOfDiskError", r"OutOfDiskError|Local disk is full"),
+        ),
+        headline=lambda case: (
+            "Ray's disk for spilled objects is full"
+            if "Disk" in text_of(case.lead)
+            else "Ray's object store is full, and its objects could not be spilled"
+        ),
+        why="objects that are still referenced stay in the store's shared memory, or are spilled to the disk of the"
+        " session folder (/tmp/ray)",
+        next=(
+            "release references to results that are no longer needed (del, no lists of ObjectRefs), and keep fewer tasks"
+            " in flight; `ray memory --stats-only` shows what is held",
+            "or give it more room: ray.init(object_store_memory=BYTES) with a larger /dev/shm, and a larger disk for"
+            " --temp-dir or object_spilling_directory",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ray.exceptions.ObjectStoreFullError: Failed to put object"
+                " 2751d69548dba956ffffffffffffffffffffffff0100000001000000 in object store because it is full. Object"
+                " size is 1000000105 bytes.",
+                source="Ray documentation: object store",
+                says=("object store",),
+            ),
+        ),
+        knowledge="Ray: object spilling",
+    ),
+    # Slurm, containers and the kernel.
+    Failure(
+        id="host.slurm_oom",
+        kind=LogClass.HOST_OOM,
+        what="Slurm's memory limit of the job was reached, and the kernel killed a process in it.",
+        signs=(
+            sign("oom-kill event", r"Detected (?P<count>\d+) oom-kill event\(s\) in (?P<step>\S+?)\.?(?: cgroup|\s|$)"),
+            sign("oom_kill event", r"Detected (?P<count>\d+) oom_kill events? in (?P<step>\S+?)\.?(?:\s|$)"),
+            sign("cgroup out-of-memory handler"),
+            sign(": Out Of Memory", r"error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): Out Of Memory"),
+            sign("memory limit", r"Exceeded (?:job|step) memory limit"),
+        ),
+        headline=lambda case: (
+            "The job's memory limit was reached"
+            + (f" on {case.given['host']} (task {case.given['tasks']})" if case.given.get("host") else "")
+            + ": Slurm's cgroup killed a process"
+        ),
+        why="host memory of all processes of the job on a node counts against --mem, DataLoader workers and cached files"
+        " in /dev/shm as well; GPU memory does not",
+        next=(
+            "ask for more host memory (#SBATCH --mem=200G, or --mem-per-gpu, --mem=0 for the whole node): `sacct -j JOB -o"
+            " JobID,State,ReqMem,MaxRSS` shows what was asked for and used",
+            _LESS_HOST_MEMORY,
+        ),
+        check="`sacct -j JOB` shows the state OUT_OF_MEMORY",
+        rules_out="a CUDA out of memory, which Python reports as an exception",
+        explains=_FOLLOWS,
+        event=EventKind.HOST_OUT_OF_MEMORY,
+        examples=(
+            Example(
+                "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup. Some of your processes may"
+                " have been killed by the cgroup out-of-memory handler.",
+                source="ArjunaCluster/ArjunaUsers#52",
+                says=("--mem", "memory limit"),
+            ),
+            Example(
+                "slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0. Some of the step tasks have been OOM"
+                " Killed.\nsrun: error: sdumont6156: task 0: Out Of Memory",
+                source="nextflow-io/nextflow#5932",
+                says=("--mem",),
+            ),
+        ),
+        knowledge="Slurm: cgroup.conf, ConstrainRAMSpace; sacct",
+    ),
+    Failure(
+        id="host.cgroup_oom",
+        kind=LogClass.HOST_OOM,
+        what="The memory limit of a container or of a job was reached, and the kernel killed a process in it.",
+        signs=(
+            sign(
+                "Memory cgroup out of memory",
+                r"Memory cgroup out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]{1,80})\)",
+            ),
+            sign(
+                "CONSTRAINT_MEMCG", r"oom-kill:constraint=CONSTRAINT_MEMCG\S*task=(?P<name>[^,]{1,80}),pid=(?P<pid>\d+)"
+            ),
+        ),
+        headline=lambda case: f"The container's or job's memory limit was reached: kernel killed {_process(case)}",
+        why=lambda case: (
+            f"the limit of its control group was full, not the machine{_killed_bytes(case)}; all processes in the group"
+            " count, and so does /dev/shm"
+        ),
+        next=(
+            "raise the limit: resources.limits.memory of the pod, docker run --memory, --mem of Slurm",
+            _LESS_HOST_MEMORY,
+        ),
+        check="the kernel's line `oom_memcg=` names the group: kubepods, docker, slurm or user.slice",
+        explains=_FOLLOWS,
+        event=EventKind.HOST_OUT_OF_MEMORY,
+        examples=(
+            Example(
+                "[12345.678] Memory cgroup out of memory: Killed process 19289 (python3) total-vm:79471988kB,"
+                " anon-rss:62914560kB, file-rss:1468kB, shmem-rss:2097152kB, UID:0",
+                says=("python3 (pid 19289)", "62.0 GiB", "--memory"),
+            ),
+            Example(
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/ltp_19257,"
+                "task_memcg=/ltp_19257,task=memcg_process,pid=19289,uid=0",
+                source="linux kernel log of the Linux Test Project",
+                says=("memcg_process (pid 19289)",),
+            ),
+        ),
+        knowledge="Linux: admin-guide/cgroup-v2, memory.max",
+    ),
+    Failure(
+        id="host.kernel_oom",
+        kind=LogClass.HOST_OOM,
+        what="The machine's memory ran out, and the kernel killed a process.",
+        signs=(
+            sign("Out of memory: Kill", r"Out of memory: Kill(?:ed)? process (?P<pid>\d+),? \((?P<name>[^)]{1,80})\)"),
+            sign(
+                "global_oom",
+                r"oom-kill:constraint=CONSTRAINT_NONE\S*global_oom\S*task=(?P<name>[^,]+),pid=(?P<pid>\d+)",
+            ),
+        ),
+        headline=lambda case: f"The machine's memory ran out: the kernel killed {_process(case)}",
+        why=lambda case: (
+            "the kernel kills the process with the highest score, most often the largest one"
+            + _killed_bytes(case)
+            + "; nothing of this is GPU memory"
+        ),
+        next=(
+            _LESS_HOST_MEMORY,
+            "or use a machine with more memory, or add swap; `free -h` and `ps aux --sort=-rss | head` show who else uses"
+            " it",
+        ),
+        check="`dmesg -T | grep -i 'killed process'` shows the time and the size of each killed process",
+        explains=_FOLLOWS,
+        event=EventKind.HOST_OUT_OF_MEMORY,
+        examples=(
+            Example(
+                "[2059991.491542] Out of memory: Killed process 25315 (python3) total-vm:53312244kB, anon-rss:31451456kB,"
+                " file-rss:74816kB, shmem-rss:12296kB, UID:0 pgtables:69068kB oom_score_adj:0",
+                source="pcyin/tranX#41",
+                says=("python3 (pid 25315)", "30.0 GiB", "DataLoader workers"),
+            ),
+        ),
+        near_misses=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",),
+        knowledge="Linux: mm/oom_kill.c",
+    ),
+    Failure(
+        id="host.kubernetes_oom_killed",
+        kind=LogClass.HOST_OOM,
+        what="A container of Kubernetes reached its memory limit.",
+        signs=(
+            sign("OOMKilled", r"(?:[Rr]eason\W{1,6}|STATUS[\s\S]{0,200}?|\s|\")OOMKilled\b"),
+            sign("OOMKilling", r"OOMKilling"),
+        ),
+        headline=_OOM_KILLED,
+        sentence=_OOM_KILLED,
+        why="the memory of all processes in the container counts against resources.limits.memory, and so does a /dev/shm"
+        " that is an emptyDir of medium Memory; this is host memory, not that of the GPU",
+        next=(
+            "raise resources.limits.memory of the container (and requests with it)",
+            _LESS_HOST_MEMORY,
+        ),
+        check="`kubectl describe pod POD`: Last State: Terminated, Reason: OOMKilled, Exit Code: 137",
+        rules_out="Reason: Error with exit code 137: then something else sent SIGKILL",
+        explains=_FOLLOWS,
+        event=EventKind.HOST_OUT_OF_MEMORY,
+        examples=(
+            Example(
+                "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137",
+                source="Kubernetes documentation: assign memory resources",
+                says=("limits.memory",),
+            ),
+            Example(
+                "Pod failed: PodPattern matched: containers: - name: app reason: OOMKilled code: 137",
+                says=("limits.memory",),
+            ),
+        ),
+        knowledge="Kubernetes: assign memory resources to containers and pods",
+    ),
+    Failure(
+        id="host.kubernetes_evicted_storage",
+        kind=LogClass.DISK_FULL,
+        what="Kubernetes evicted a pod because its local (ephemeral) storage was full.",
+        signs=(
+            sign(
+                "phemeral",
+                r"(?:Pod )?ephemeral local storage usage exceeds the total limit of containers (?P<limit>[\w.]+?)\.?(?:\s|$)"
+                r"|Container (?P<container>\S+) exceeded its local ephemeral storage limit \"?(?P<limit2>[\w.]+?)\"?\.",
+            ),
+            sign(
+                "low on resource: ephemeral-storage",
+                r"node was low on resource: ephemeral-storage(?:[\s\S]{0,80}?Container (?P<container>\S+) was using"
+                r" (?P<used>\w+))?",
+            ),
+            sign("DiskPressure", r"(?:condition: \[|reason: )DiskPressure"),
+            sign(
+                "exceeds the limit",
+                r"Usage of EmptyDir volume \"(?P<volume>[^\"]{1,80})\" exceeds the limit \"(?P<limit>\w+)\"",
+            ),
+        ),
+        headline=_storage_headline,
+        sentence=_storage_headline,
+        why="all that the containers write outside of mounted volumes counts: checkpoints, caches in the home folder,"
+        " /tmp, logs, and the cache of a storage sidecar",
+        next=(
+            "write checkpoints, HF_HOME and TMPDIR to a mounted volume that is large enough",
+            "or raise resources.limits.ephemeral-storage (or the sizeLimit of the emptyDir)",
+        ),
+        check="`kubectl describe pod POD`; `du -xsh /* ~/.cache` in the container shows what fills it",
+        rules_out="OOMKilled: this eviction has nothing to do with memory",
+        explains=("processes.*", "network.*", "collectives.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "  Warning  Evicted              109s  kubelet                                Pod ephemeral local storage"
+                " usage exceeds the total limit of containers 5Gi.",
+                source="substratusai/runbooks#92",
+                says=("5Gi", "mounted volume", "ephemeral-storage"),
+            ),
+            Example(
+                "The node was low on resource: ephemeral-storage. Container trainer was using 97362528Ki, which exceeds"
+                " its request of 0.",
+                says=("local disk", "mounted volume"),
+            ),
+        ),
+        near_misses=(
+            "The node was low on resource: memory. Container egg was using 5053216Ki, which exceeds its request of 0.",
+        ),
+        knowledge="Kubernetes: node-pressure eviction; local ephemeral storage",
+    ),
+    Failure(
+        id="host.kubernetes_evicted_memory",
+        kind=LogClass.HOST_OOM,
+        what="Kubernetes evicted a pod because its node ran low on memory or process ids.",
+        signs=(
+            sign(
+                "low on resource",
+                r"node was low on resource: (?P<resource>memory|pids)(?:[\s\S]{0,80}?Container (?P<container>\S+) was"
+                r" using (?P<used>\w+)[\s\S]{0,40}?request (?:of|is) (?P<request>\w+))?",
+            ),
+            sign("MemoryPressure", r"condition: \[MemoryPressure\]"),
+        ),
+        headline=_memory_headline,
+        sentence=_memory_headline,
+        why=lambda case: (
+            "the kubelet evicts first the pods that use more than they requested"
+            + (
+                f": {case.given['container']} had requested {case.given['request']}"
+                if case.given.get("request")
+                else ""
+            )
+        ),
+        next=(
+            "set resources.requests.memory of the pod to what it really needs, so that it is scheduled to a node with room"
+            " and is evicted last; equal requests and limits make it Guaranteed",
+            _LESS_HOST_MEMORY,
+        ),
+        check="`kubectl describe node NODE` shows MemoryPressure; `kubectl top pod` what the pod uses",
+        rules_out="OOMKilled: the pod was not over its own limit, the node was short of memory",
+        explains=("processes.*", "network.*", "collectives.*"),
+        event=EventKind.HOST_OUT_OF_MEMORY,
+        examples=(
+            Example(
+                "4m11s       Warning   Evicted               pod/egg-0    The node was low on resource: memory. Container"
+                " egg was using 5053216Ki, which exceeds its request of 0.",
+                source="FederatedAI/KubeFATE#64",
+                says=("low on memory", "requests.memory", "requested 0"),
+            ),
+        ),
+        knowledge="Kubernetes: node-pressure eviction",
+    ),
+    Failure(
+        id="host.windows_paging_file",
+        kind=LogClass.HOST_OOM,
+        what="Windows could not commit memory, because its paging file is too small.",
+        signs=(
+            sign(
+                "[WinError",
+                r"\[WinError 1455\](?:[\s\S]{0,200}?Error loading \"[^\"]{0,200}?(?P<library>[\w.-]+\.dll)\")?",
+            ),
+            sign("os error", r"\(os error 1455\)"),
+            sign("paging file is too small"),
+        ),
+        headline=lambda case: (
+            "Windows could not commit memory: the paging file is too small (error 1455)"
+            + (f" for {case.given['library']}" if len(case.given.get("library", "")) in range(1, 15) else "")
+        ),
+        why="each process that imports torch commits some GiB for its CUDA libraries, and on Windows each DataLoader"
+        " worker imports torch anew; a file that is mapped in full, such as a model, counts as well",
+        next=(
+            "use fewer DataLoader workers (num_workers or --workers of 0 to 2)",
+            "or enlarge the paging file: System > Advanced > Performance > Virtual memory, at least as large as RAM, on a"
+            " drive with room",
+            Advice(
+                "load the model in parts or in a smaller type, as the file that failed to open is read by one process",
+                when=lambda case: "os error" in text_of(case.lead),
+            ),
+        ),
+        check="Task Manager > Performance > Memory: Committed is near its limit",
+        rules_out="a missing library: the file is there, but could not be mapped",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "OSError: [WinError 1455] The paging file is too small for this operation to complete. Error loading"
+                ' "D:\\anaconda3\\envs\\yolov5\\lib\\site-packages\\torch\\lib\\caffe2_detectron_ops_gpu.dll" or one of its'
+                " dependencies.",
+                source="ultralytics/yolov5#11418",
+                says=("paging file", "DataLoader workers"),
+            ),
+            Example(
+                "Server execution error: The paging file is too small for this operation to complete. (os error 1455)",
+                source="Acly/krita-ai-diffusion#1898",
+                says=("paging file",),
+            ),
+        ),
+        knowledge="pytorch/pytorch#35803; Microsoft: introduction to the page file",
+    ),
+    # DeepSpeed.
+    Failure(
+        id="host.deepspeed_sigkill",
+        kind=LogClass.SIGNAL,
+        what="A rank of DeepSpeed was killed by SIGKILL.",
+        signs=(sign("exits with return code", r"exits with return code = -9\b"),),
+        clues=(_CPU_MEMORY,),
+        headline=_deepspeed_headline,
+        why="nothing but SIGKILL leaves this code and no exception; the kernel's OOM killer sends it when host memory or"
+        " the limit of the container or job is full, as with optimizer state or parameters that are offloaded",
+        next=(
+            "make sure of it: `dmesg -T | grep -i 'killed process'` on the node, `sacct -j JOB -o State,MaxRSS`, or"
+            " `kubectl describe pod` (OOMKilled)",
+            _LESS_OFFLOAD,
+            "while a model is loaded, each rank may hold a whole copy of it: load with low_cpu_mem_usage=True, or under"
+            " deepspeed.zero.Init",
+        ),
+        rules_out="a person or a scheduler that killed the process at that time",
+        tier=Tier.KILLED,
+        examples=(
+            Example(
+                "[2023-04-14 13:11:27,879] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 13266\n"
+                "[2023-04-14 13:11:27,885] [ERROR] [launch.py:434:sigkill_handler] ['/usr/bin/python3', '-u', 'main.py',"
+                " '--local_rank=0'] exits with return code = -9",
+                source="deepspeedai/DeepSpeed#3232",
+                says=("SIGKILL", "dmesg", "offload"),
+            ),
+        ),
+        knowledge="deepspeedai/DeepSpeed#4239",
+    ),
+    Failure(
+        id="host.deepspeed_ended",
+        kind=LogClass.SIGNAL,
+        what="DeepSpeed's launcher ended its ranks because one of them had failed.",
+        signs=(sign("sigkill_handler", r"sigkill_handler\] Killing subprocess"),),
+        clues=(_CPU_MEMORY,),
+        headline=_ended_headline,
+        why=lambda case: (
+            "sigkill_handler is the launcher's reaction to the end of a rank; a rank that ends without an exception while"
+            " host memory is nearly full was most often killed by the kernel's OOM killer"
+            if _is_nearly_full(case)
+            else "sigkill_handler is the launcher's reaction to the end of a rank, not the cause"
+        ),
+        next=(
+            Advice(
+                "make sure of it: `dmesg -T | grep -i 'killed process'` on the node, or the return code below (-9)",
+                when=_is_nearly_full,
+            ),
+            Advice(_LESS_OFFLOAD, when=_is_nearly_full),
+            Advice(
+                "look above these lines, and in the output of each rank, for the first exception or signal; the line"
+                " `exits with return code` names how the first rank ended (-9: killed, -11: segmentation fault, 1:"
+                " exception)",
+                when=lambda case: not _is_nearly_full(case),
+            ),
+        ),
+        tier=Tier.ABORTED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[2024-01-22 16:50:44,316] [INFO] [utils.py:799:see_memory_usage] CPU Virtual Memory: used = 26.4 GB,"
+                " percent = 84.6%\n"
+                "[2024-01-22 16:50:49,553] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 1080504",
+                source="deepspeedai/DeepSpeed#4571",
+                says=("85 %", "26.4 GB", "offload"),
+            ),
+            Example(
+                "[2021-11-21 08:32:07,148] [INFO] [launch.py:131:sigkill_handler] Killing subprocess 250621\n"
+                "[2021-11-21 08:32:07,149] [INFO] [launch.py:131:sigkill_handler] Killing subprocess 250622",
+                source="deepspeedai/DeepSpeed#1581",
+                says=("look above",),
+            ),
+        ),
+        knowledge="DeepSpeed: launcher/launch.py",
+    ),
+    # Requests for memory that failed.
+    Failure(
+        id="host.cpu_allocator",
+        kind=LogClass.HOST_OOM,
+        what="PyTorch asked the system for host memory, and got none.",
+        signs=(
+            sign(
+                "DefaultCPUAllocator",
+                r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to"
+                r" allocate (?P<bytes>\d{1,17}) ?bytes",
+            ),
+        ),
+        headline=lambda case: f"Host memory ran out: a tensor of {size(_asked(case))} on the CPU could not be made",
+        why=lambda case: (
+            "a single request of this size is more probably a wrong shape, or a whole data set in one tensor, than the"
+            " last of many"
+            if _asked(case) >= _ABSURD
+            else "the request itself is small, so the memory, or a limit on it, was full before"
+            if _asked(case) < 1 << 28
+            else "this is memory of the host, not of the GPU"
+        ),
+        next=(
+            Advice(
+                "check the shape of the tensor that this line makes, and why it is on the CPU; work in pieces (chunks,"
+                " neighbour sampling, np.memmap) if it really is that large",
+                when=lambda case: _asked(case) >= _ABSURD,
+            ),
+            _LESS_HOST_MEMORY,
+            "check what limits it: `free -h`, `ulimit -v`, the limit of the container or --mem of Slurm; on Windows the"
+            " paging file",
+        ),
+        rules_out="CUDA memory: its message names a GPU",
+        examples=(
+            Example(
+                "RuntimeError: [enforce fail at alloc_cpu.cpp:73] . DefaultCPUAllocator: can't allocate memory: you tried"
+                " to allocate 116813856768 bytes. Error code 12 (Cannot allocate memory)",
+                source="JingyunLiang/VRT#49",
+                says=("108.8 GiB", "shape"),
+            ),
+            Example(
+                "RuntimeError: [enforce fail at ..\\c10\\core\\impl\\alloc_cpu.cpp:72] data. DefaultCPUAllocator: not"
+                " enough memory: you tried to allocate 26214400 bytes.",
+                source="lllyasviel/Fooocus#237",
+                says=("25.0 MiB", "full before"),
+            ),
+        ),
+        knowledge="PyTorch: c10/core/impl/alloc_cpu.cpp",
+    ),
+    Failure(
+        id="host.numpy_memory",
+        kind=LogClass.HOST_OOM,
+        what="NumPy asked the system for memory for an array, and got none.",
+        signs=(
+            sign(
+                "Unable to allocate",
+                r"Unable to allocate (?P<amount>[\d.]+) ?(?P<unit>[KMGTP]iB) for an array with shape (?P<shape>\([\d, ]*\))"
+                r" and data type (?P<dtype>[^\n]{1,40})",
+            ),
+        ),
+        headline="Host memory ran out: NumPy could not make an array of {amount} {unit}, shape {shape}",
+        why=lambda case: (
+            "a single array of this size is most often a wrong shape or a dense copy of something sparse"
+            if _asked(case) >= _ABSURD
+            else f"an array of {case.given['dtype'].strip()} of this shape was asked for on the host"
+            + (", and float64 needs twice the memory of float32" if "float64" in case.given["dtype"] else "")
+        ),
+        next=(
+            Advice("use float32 instead of float64 (NumPy's default)", when=lambda c: "float64" in c.given["dtype"]),
+            "check the shape; do not hold the whole data set in one array: np.load(..., mmap_mode='r'), or read samples"
+            " in __getitem__",
+            "with several processes that each hold it (ranks, DataLoader workers), share it by memory-mapping one file",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "numpy.core._exceptions.MemoryError: Unable to allocate 7.91 GiB for an array with shape (1396913, 190, 4)"
+                " and data type float64",
+                source="open-mmlab/mmhuman3d#331",
+                says=("7.91 GiB", "float32"),
+            ),
+            Example(
+                "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 2.73 TiB for an array with shape"
+                " (124994103978,) and data type [('sample_id', '<u8'), ('ptr', '<u8'), ('size', '<u8')]",
+                source="libffcv/ffcv-imagenet#21",
+                says=("2.73 TiB", "wrong shape"),
+            ),
+        ),
+        knowledge="numpy/numpy#13225",
+    ),
+    Failure(
+        id="host.bad_alloc",
+        kind=LogClass.HOST_OOM,
+        what="Native code asked for host memory, and got none.",
+        signs=(sign("std::bad_alloc"),),
+        headline="Native code could not get host memory (std::bad_alloc)",
+        why="C++ throws it for a request that fails: the host's memory or a limit is full, or the asked size is nonsense,"
+        " as from a damaged file",
+        next=(
+            "watch the memory of the process (`free -h`, `ps -o rss`): if it is nearly full, " + _LESS_HOST_MEMORY,
+            "if there was room, the size was wrong: suspect the file that was read last, or a library built for another"
+            " version (python -X faulthandler shows the call)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+                says=("std::bad_alloc", "DataLoader workers"),
+            ),
+        ),
+        knowledge="C++ standard library",
+    ),
+    Failure(
+        id="host.fork_memory",
+        kind=LogClass.HOST_OOM,
+        what="A new process could not be started, because the system promised no more memory.",
+        signs=(sign("[Errno", r"OSError: \[Errno 12\] Cannot allocate memory"),),
+        headline=lambda case: (
+            "A DataLoader worker could not be started: the host has no memory for a fork"
+            if case.called(r"dataloader\.py|popen_fork")
+            else "The host has no memory left for this process (errno 12, ENOMEM)"
+        ),
+        why="a fork reserves as much memory as its parent has, so a parent with a large data set cannot fork many times",
+        next=(
+            "use fewer DataLoader workers, persistent_workers=True (so that they are not started for each epoch), or"
+            " start them before the data set is loaded",
+            "keep less in the parent process (np.memmap, Arrow), or use multiprocessing_context='forkserver'",
+            "else let the system promise more: sysctl vm.overcommit_memory=1, swap, or a higher limit of the container",
+        ),
+        examples=(
+            Example(
+                'Traceback (most recent call last):\n  File "train.py", line 60, in <module>\n    for batch in loader:\n'
+                '  File "/usr/lib/python3.8/multiprocessing/popen_fork.py", line 70, in _launch\n    self.pid = os.fork()\n'
+                "OSError: [Errno 12] Cannot allocate memory",
+                says=("DataLoader worker", "persistent_workers"),
+            ),
+        ),
+        knowledge="fork(2): ENOMEM; Linux: overcommit-accounting",
+    ),
+    # Limits of a process.
+    Failure(
+        id="host.open_files",
+        kind=LogClass.CRASHED,
+        what="A process reached its limit of open files.",
+        signs=(
+            sign("Too many open files"),
+            sign("items of ancdata", r"received \d+ items of ancdata"),
+            sign(
+                "unable to open shared memory object",
+                r"unable to open shared memory object[^\n]{0,120}(?:\(24\)|open files)",
+            ),
+        ),
+        headline=lambda case: (
+            "The limit of open files was reached (ulimit -n)"
+            + (
+                " while a data loader passed tensors"
+                if case.called(r"resource_sharer|reductions?\.py|dataloader\.py")
+                or "ancdata" in text_of(case.lead)
+                or "workers" in text_of(case.lead)
+                else ""
+            )
+        ),
+        why="with the sharing strategy file_descriptor, each tensor that a DataLoader worker sends holds an open file until"
+        " it is freed; the usual limit is 1024",
+        next=(
+            "raise the limit before the start: ulimit -n 65535 (in a container --ulimit nofile=65535, in a service"
+            " LimitNOFILE)",
+            "or share tensors by name: torch.multiprocessing.set_sharing_strategy('file_system'), in the workers as well"
+            " (worker_init_fn)",
+            "if it grows with the steps, something keeps them open: batches kept in a list (copy what is kept: .clone(),"
+            " or NumPy arrays), or files opened in __getitem__ without close",
+        ),
+        check="`ls /proc/PID/fd | wc -l` beside `ulimit -n`",
+        rules_out="a full /dev/shm, which ends workers with a bus error or `No space left on device`",
+        explains=("data.worker", "data.shared_memory", "data.worker_exited", "exceptions.other"),
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Too many open files. Communication with the workers is no longer possible. Please increase"
+                " the limit using `ulimit -n` in the shell or change the sharing strategy by calling"
+                " `torch.multiprocessing.set_sharing_strategy('file_system')` at the beginning of your code",
+                source="pytorch/pytorch#34768",
+                says=("ulimit -n", "file_system", "data loader"),
+            ),
+            Example(
+                'Traceback (most recent call last):\n  File "train.py", line 17, in <module>\n    for batch in loader:\n'
+                '  File "/opt/lib/python3.7/multiprocessing/reduction.py", line 161, in recvfds\n    len(ancdata))\n'
+                "RuntimeError: received 0 items of ancdata",
+                source="lzccccc/SMOKE#21",
+                says=("ulimit -n", "file_system"),
+            ),
+        ),
+        near_misses=("OSError: [Errno 28] No space left on device",),
+        knowledge="pytorch/pytorch#973; torch.multiprocessing: sharing strategies",
+    ),
+    Failure(
+        id="host.thread_limit",
+        kind=LogClass.CRASHED,
+        what="No further thread or process could be started.",
+        signs=(
+            sign(
+                "blas_thread_init",
+                r"blas_thread_init: (?:RLIMIT_NPROC (?P<limit>-?\d+) current|pthread_create)(?: failed for thread \d+ of"
+                r" (?P<threads>\d+))?",
+            ),
+            sign("can't start new thread"),
+            sign("Thread creation failed", r"libgomp: Thread creation failed"),
+            sign(
+                "Resource temporarily unavailable",
+                r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable"
+                r"|fork: (?:retry: )?Resource temporarily unavailable|pthread_create failed",
+            ),
+        ),
+        headline=lambda case: (
+            "No new thread or process could be started: the limit of processes is reached"
+            + (f" ({case.given['limit']})" if case.given.get("limit", "-1") not in ("", "-1") else "")
+        ),
+        why=lambda case: (
+            "threads count as processes (ulimit -u, pids.max of the container), and each rank and each DataLoader worker"
+            " starts one thread per core for OpenMP and BLAS"
+            + (f" (here {case.given['threads']})" if case.given.get("threads") else "")
+        ),
+        next=(
+            "start fewer threads: OMP_NUM_THREADS=4 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=4 in the environment of all"
+            " ranks, and fewer DataLoader workers",
+            "or raise the limit: ulimit -u 65535, docker run --pids-limit=-1, podPidsLimit of the kubelet",
+            "if the limits are high, the memory for another stack was missing: `free -h`, `ulimit -v`",
+        ),
+        check="`ulimit -u`; `cat /sys/fs/cgroup/pids.max`; `ps -eLf | wc -l`",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable\n"
+                "OpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 513046 max",
+                source="MIC-DKFZ/nnUNet#1343",
+                says=("OMP_NUM_THREADS", "64"),
+            ),
+            Example("RuntimeError: can't start new thread", says=("ulimit -u",)),
+            Example(
+                "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+                source="facebookresearch/detectron2#3900",
+                says=("ulimit -u",),
+            ),
+        ),
+        knowledge="getrlimit(2): RLIMIT_NPROC; Linux: cgroup-v2 pids; OpenBLAS FAQ",
+    ),
+    # Schedulers.
+    Failure(
+        id="host.batch_memory_limit",
+        kind=LogClass.HOST_OOM,
+        what="A batch system other than Slurm ended a job at its memory limit.",
+        signs=(
+            sign("TERM_MEMLIMIT", r"TERM_MEMLIMIT: job killed"),
+            sign(
+                "PBS: job killed", r"PBS: job killed: (?:v?mem|pmem|pvmem) (?P<used>\w+) exceeded limit (?P<limit>\w+)"
+            ),
+            sign("exceeded MEM usage", r"exceeded MEM usage"),
+        ),
+        headline=lambda case: (
+            "The batch system killed the job at its memory limit"
+            + (f": {case.given['used']} used, {case.given['limit']} allowed" if case.given.get("limit") else "")
+        ),
+        why="the memory of all processes of the job on a node counts, DataLoader workers as well; GPU memory does not",
+        next=(
+            "ask for more memory: LSF `bsub -M` and `-R rusage[mem=...]` (per core or per job, as the site has it), PBS"
+            " `-l select=...:mem=`",
+            _LESS_HOST_MEMORY,
+        ),
+        explains=_FOLLOWS,
+        event=EventKind.HOST_OUT_OF_MEMORY,
+        examples=(
+            Example(
+                "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with exit code 130.",
+                source="OmicsML/scMoFormer#2",
+                says=("bsub -M",),
+            ),
+            Example(
+                "=>> PBS: job killed: mem 67175384kb exceeded limit 67108864kb",
+                says=("67175384kb used",),
+            ),
+        ),
+        knowledge="IBM LSF: termination reasons; PBS Professional: enforcement of limits",
+    ),
+    Failure(
+        id="host.batch_time_limit",
+        kind=LogClass.TIME_LIMIT,
+        what="A batch system other than Slurm ended a job at its time limit.",
+        signs=(
+            sign("TERM_RUNLIMIT", r"TERM_RUNLIMIT: job killed"),
+            sign("PBS: job killed", r"PBS: job killed: (?:walltime|cput) (?P<used>\d+) exceeded limit (?P<limit>\d+)"),
+            sign("timed-out and not checkpointable"),
+        ),
+        headline=lambda case: (
+            "The batch system ended the job at its time limit"
+            + (f" of {int(case.given['limit']) / 3600:.1f} h" if case.given.get("limit") else "")
+        ),
+        why="the job was still running when its time was used up",
+        next=(
+            "ask for more time, or resume from the last checkpoint in a chain of jobs, and save often enough",
+            Advice(
+                "with submitit, give the submitted callable a method checkpoint() that returns DelayedSubmission: then it"
+                " is requeued at its timeout",
+                when=lambda case: "checkpointable" in text_of(case.lead),
+            ),
+        ),
+        tier=Tier.STOPPED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example("=>> PBS: job killed: walltime 86416 exceeded limit 86400", says=("24.0 h", "checkpoint")),
+            Example(
+                "submitit.core.utils.UncompletedJobError: Job not requeued because: timed-out and not checkpointable.",
+                source="facebookincubator/submitit#1775",
+                says=("checkpoint()",),
+            ),
+        ),
+        knowledge="PBS Professional; IBM LSF; facebookincubator/submitit: checkpointing",
+    ),
+    Failure(
+        id="host.submitit_preempted",
+        kind=LogClass.TERMINATED,
+        what="Slurm preempted a job of submitit, or its time was up, and submitit did not or did requeue it.",
+        signs=(
+            sign(
+                "submitit",
+                r"(?:Job has been preempted|Job (?:not )?requeued? because|Bypassing signal SIG(?:TERM|CONT))",
+            ),
+            sign("Caught signal", r"Caught signal SIG\w+ on \S+: (?P<why>this job is (?:preempted|timed-out))"),
+        ),
+        headline=lambda case: f"Slurm stopped the job: {case.given.get('why') or 'it was preempted or timed out'}",
+        why="submitit gets a signal before the end, saves if the submitted callable has a method checkpoint(), and requeues"
+        " the job",
+        next=(
+            "look whether the job was requeued (`squeue -j JOB`, the next log file of the same job) and resumed from its"
+            " checkpoint",
+            "to lose fewer steps, save checkpoints more often, and set --signal=USR2@120 to be told earlier",
+        ),
+        tier=Tier.STOPPED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "submitit WARNING (2023-05-02 10:12:01,123) - Caught signal SIGUSR2 on node-12: this job is preempted.\n"
+                "submitit INFO (2023-05-02 10:12:02,001) - Job has been preempted (time 1 / 3)",
+                says=("preempted", "squeue"),
+            ),
+        ),
+        knowledge="facebookincubator/submitit: core/job_environment.py",
+    ),
+    Failure(
+        id="host.mpi_node_lost",
+        kind=LogClass.NETWORK,
+        what="The launcher of MPI lost its daemon on a node.",
+        signs=(
+            sign(
+                "has lost communication with a remote daemon",
+                r"(?P<launcher>ORTE|PRTE) has lost communication with a remote daemon",
+            ),
+            sign("has lost communication with its daemon", r"ORTE has lost communication with its daemon"),
+        ),
+        headline="MPI's launcher lost a node: its daemon ended, or the connection to it broke",
+        why="the daemon ends with its node or container, for example when that is out of memory or was preempted; a"
+        " broken connection looks the same",
+        next=(
+            "look at the node that the next lines call `Remote daemon`: is it up (ping, `kubectl get pods`), was its"
+            " container killed (exit code 137: OOMKilled), did it reboot (`uptime`)?",
+            "if the node was well, choose the network for the launcher: --mca oob_tcp_if_include eth0 --mca"
+            " btl_tcp_if_include eth0 (Open MPI 5: --prtemca)",
+        ),
+        tier=Tier.NETWORK,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "--------------------------------------------------------------------------\n"
+                "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[27407,0],0] on node batch2\n"
+                "  Remote daemon: [[27407,0],1] on node d23n02",
+                source="radical-cybertools/radical.pilot#2164",
+                says=("lost a node", "137"),
+            ),
+            Example("PRTE has lost communication with a remote daemon.", source="openpmix/prrte#2694", says=("node",)),
+        ),
+        knowledge="open-mpi/ompi#6618, openpmix/prrte#2694",
+    ),
+    Failure(
+        id="host.mpi_rank_killed",
+        kind=LogClass.SIGNAL,
+        what="A rank that MPI's launcher had started was ended by a signal.",
+        signs=(
+            sign(
+                "noticed that process rank",
+                r"(?:mpirun|mpiexec|prterun|orterun) noticed that process rank (?P<rank>\d+) with PID \d+ on node"
+                r" (?P<node>\S+)\s{1,4}exited on\s{1,4}signal (?P<signal>\d+)(?: \((?P<name>[^)]{1,40})\))?",
+            ),
+        ),
+        headline=lambda case: (
+            f"Rank {case.given['rank']} on {case.given['node'][:30]} was ended by signal {case.given['signal']}"
+            + (f" ({case.given['name']})" if case.given.get("name") else "")
+        ),
+        why=lambda case: {
+            "9": "SIGKILL leaves no exception: the kernel's OOM killer sends it when host memory, or the limit of the"
+            " container, is full; a scheduler and a person can send it, too",
+            "11": "a segmentation fault is a crash in native code: an extension, a library of another version",
+            "7": "a bus error is most often a full /dev/shm, or a file that became shorter while it was mapped",
+            "6": "the process aborted itself: the reason stands above, in its own output",
+            "15": "SIGTERM is a request to stop, from a scheduler, a person, or a launcher that ends the other ranks",
+        }.get(case.given["signal"], "a signal ends a process without an exception of Python"),
+        next=(
+            Advice(
+                "check the memory of that node: `dmesg -T | grep -i 'killed process'`, `sacct -j JOB -o State,MaxRSS`,"
+                " OOMKilled; if so, " + _LESS_HOST_MEMORY,
+                when=lambda case: case.given["signal"] == "9",
+            ),
+            Advice(
+                "run with `python -X faulthandler` to see the line, and compare the versions of the libraries on all"
+                " nodes",
+                when=lambda case: case.given["signal"] in ("11", "4", "8"),
+            ),
+            Advice(
+                "give the container more shared memory: --shm-size=16g", when=lambda case: case.given["signal"] == "7"
+            ),
+            "read the output of that rank alone: mpirun --tag-output, or --output-filename DIR",
+        ),
+        tier=Tier.KILLED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "mpirun noticed that process rank 7 with PID 0 on node worker-3 exited on signal 9 (Killed).",
+                source="horovod/horovod#469",
+                says=("Rank 7 on worker-3", "signal 9", "dmesg"),
+            ),
+            Example(
+                "mpirun noticed that process rank 0 with PID 21 on node gpu1 exited on signal 11 (Segmentation fault).",
+                says=("faulthandler",),
+            ),
+        ),
+        knowledge="open-mpi/ompi: help-orterun.txt; signal(7)",
+    ),
+    Failure(
+        id="host.mpi_slots",
+        kind=LogClass.STARTUP,
+        what="MPI's launcher has fewer slots than processes were asked for.",
+        signs=(
+            sign(
+                "not enough slots available",
+                r"There are not enough slots available in the system to satisfy the (?P<count>\d+)",
+            ),
+        ),
+        headline="mpirun has fewer slots than the {count} processes that were asked for",
+        why="without `slots=` in the host file each host counts one slot for each core that the scheduler granted",
+        next=(
+            "write the slots into the host file (node1 slots=8), or use -H node1:8,node2:8",
+            "under Slurm ask for the tasks (--ntasks-per-node=8); --oversubscribe only where several ranks may share a"
+            " core",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "There are not enough slots available in the system to satisfy the 8\nslots that were requested by the"
+                " application:\n\n  python",
+                says=("8 processes", "slots=8"),
+            ),
+        ),
+        knowledge="Open MPI: help-ras-base.txt",
+    ),
+)
