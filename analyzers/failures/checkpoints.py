@@ -1,5 +1,943 @@
-"""Failures of writing, reading and loading checkpoints."""
+"""Failures of checkpoints: files that cannot be written or read, and states that do not fit the model."""
 
-from analyzers.failures.entry import Failure
+import re
 
-ENTRIES: tuple[Failure, ...] = ()
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Case
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
+
+_WHOLE_TEXT = 4000
+_ANOTHER_CHECKPOINT = (
+    "resume from the checkpoint before it (delete this one, or give its path), and check that one's size first"
+)
+
+
+def _all_text(case: Case) -> str:
+    """Return the text of a failure with the lines around it."""
+    return f"{text_of(case.lead)}\n{case.lead.excerpt}"[:_WHOLE_TEXT]
+
+
+def _keys(case: Case, kind: str) -> list[str]:
+    """Return the keys that a message lists as `Missing` or `Unexpected`."""
+    found = re.search(rf"{kind} key\(s\) in state_dict:? ?((?:\"[^\"\n]{{1,200}}\"(?:, )?)+)", _all_text(case))
+    return re.findall(r'"([^"\n]{1,200})"', found[1]) if found else []
+
+
+_WRAPPERS = {
+    "module.": "DataParallel, DistributedDataParallel or DeepSpeed",
+    "_orig_mod.": "torch.compile",
+    "_fsdp_wrapped_module.": "FSDP",
+    "_forward_module.": "Lightning Fabric or DeepSpeed",
+    "base_model.model.": "PEFT",
+    "model.": "a class that holds the model as self.model",
+}
+"""{prefix of keys: what adds it}."""
+
+
+def _prefix(case: Case) -> tuple[str, bool] | None:
+    """Return the prefix by which the keys of model and checkpoint differ, and whether the model's keys have it.
+
+    None if the keys differ otherwise, or if the text does not show it.
+    """
+    missing, unexpected = _keys(case, "Missing"), _keys(case, "Unexpected")
+    for prefix in _WRAPPERS:
+        if any(prefix + key in missing for key in unexpected):
+            return prefix, True
+        if any(prefix + key in unexpected for key in missing):
+            return prefix, False
+    for prefix in ("module.", "_orig_mod.", "_fsdp_wrapped_module."):
+        if missing and not unexpected and all(key.startswith(prefix) for key in missing):
+            return prefix, True
+        if unexpected and not missing and all(key.startswith(prefix) for key in unexpected):
+            return prefix, False
+    return None
+
+
+def _prefix_headline(case: Case) -> str:
+    """Return the headline for keys that differ by a prefix."""
+    prefix, model_has_it = _prefix(case) or ("", False)
+    return (
+        f"The model's keys begin with '{prefix}' and those of the checkpoint do not"
+        if model_has_it
+        else f"The checkpoint's keys begin with '{prefix}' and those of the model do not"
+    )
+
+
+def _prefix_next(case: Case) -> str:
+    """Return how to load a state whose keys differ by a prefix."""
+    prefix, model_has_it = _prefix(case) or ("", False)
+    if model_has_it:
+        return (
+            "load into the model before it is wrapped, or into the inner one: model."
+            f"{prefix.rstrip('.')}.load_state_dict(state)"
+        )
+    return f"strip it: state = dict((k.removeprefix('{prefix}'), v) for k, v in state.items())"
+
+
+_VOCABULARY = re.compile(r"embed|lm_head|wte|word_emb|decoder\.bias|output\.weight|vocab")
+_HEAD = re.compile(r"(?i)class|head|fc\.|logits|score|pred|cls")
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a printed shape."""
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def _size_headline(case: Case) -> str:
+    """Return the headline for a parameter whose shape differs, with both shapes."""
+    name, saved, model = case.given["name"], case.given["saved"], case.given["model"]
+    short = name if len(name) <= 30 else "…" + name[-28:]
+    return f"{short} is {saved} in the checkpoint and {model} in the model"
+
+
+def _size_why(case: Case) -> str:
+    """Return what parameters of different shape point to, by their name and by what differs."""
+    name, saved, model = case.given["name"], _numbers(case.given["saved"]), _numbers(case.given["model"])
+    others = len(re.findall(r"size mismatch for", _all_text(case)))
+    more = f"; at least {others} parameters differ" if others > 1 else ""
+    if 0 in model or 0 in saved:
+        return f"an empty shape is that of a parameter which DeepSpeed ZeRO-3 has split over the ranks{more}"
+    if (
+        len(saved) == len(model)
+        and sum(a != b for a, b in zip(saved, model, strict=True)) == 1
+        and saved[0] != model[0]
+    ):
+        if _VOCABULARY.search(name):
+            return f"the vocabularies differ: {saved[0]} and {model[0]} tokens{more}"
+        if _HEAD.search(name):
+            return f"the number of classes or outputs differs: {saved[0]} and {model[0]}{more}"
+    return f"the model was built with other sizes than the one that was saved{more}"
+
+
+def _size_next(case: Case) -> str:
+    """Return how to load a state with a parameter of another shape."""
+    name, saved, model = case.given["name"], _numbers(case.given["saved"]), _numbers(case.given["model"])
+    if 0 in model or 0 in saved:
+        return (
+            "load under deepspeed.zero.GatheredParameters(params, modifier_rank=0), or save with"
+            " stage3_gather_16bit_weights_on_model_save / zero_to_fp32.py"
+        )
+    if saved[:1] != model[:1] and _VOCABULARY.search(name):
+        return (
+            "configure the base model and tokenizer with which the checkpoint was trained; if tokens were added since, load first"
+            " and call model.resize_token_embeddings(len(tokenizer)) afterwards, or resize to the checkpoint's number before"
+        )
+    if saved[:1] != model[:1] and _HEAD.search(name):
+        return (
+            "for the same task set the number of classes of the checkpoint; for a new one leave this layer out"
+            " (ignore_mismatched_sizes=True in transformers, or drop its keys)"
+        )
+    return "build the model with the configuration of the checkpoint (its config.json, hparams or command line), and compare both"
+
+
+def _path(case: Case) -> str:
+    """Return the file in the message of an error of the file system, with a blank before it; empty if there is none."""
+    found = re.search(r"(?:device|exceeded|system|handle|error|denied): '([^'\n]{1,300})'", text_of(case.lead))
+    if not found:
+        return ""
+    return f" ({found[1] if len(found[1]) <= 32 else '…' + found[1][-31:]})"
+
+
+_AFTER_WRITE = "then delete the file that was being written, which is cut off, and resume from the checkpoint before it"
+
+ENTRIES: tuple[Failure, ...] = (
+    # Files that cannot be written.
+    Failure(
+        id="checkpoints.quota",
+        kind=LogClass.DISK_FULL,
+        what="A quota of the user, the group or the project is used up.",
+        signs=(
+            sign("Disk quota exceeded"),
+            sign("Errno", r"\[Errno 122\]"),
+        ),
+        headline=lambda case: f"A disk quota is used up{_path(case)}: the disk itself may have room (errno 122)",
+        why="a quota limits the bytes or the number of files of a user, a group or a project on this file system; df does not show"
+        " it",
+        next=(
+            "look at the quota, bytes and number of files (quota -s; Lustre: lfs quota -hu $USER PATH; GPFS: mmlsquota), and delete or"
+            " move old checkpoints and caches (~/.cache/huggingface, pip, conda)",
+            "write checkpoints to the scratch or project file system, and keep fewer of them (save_total_limit)",
+            _AFTER_WRITE,
+        ),
+        rules_out="a full disk, which is errno 28",
+        event=EventKind.DISK_FULL,
+        examples=(
+            Example(
+                "OSError: [Errno 122] Disk quota exceeded: '/home/user/work_dirs/epoch_14.pth'",
+                source="open-mmlab/mmdetection#12069",
+                says=("quota", "lfs quota", "epoch_14.pth"),
+            ),
+        ),
+        knowledge="errno(3): EDQUOT",
+    ),
+    Failure(
+        id="checkpoints.no_space",
+        kind=LogClass.DISK_FULL,
+        what="A disk is full.",
+        signs=(
+            sign(
+                "No space left on device",
+                r"\A(?![\s\S]{0,3000}?(?:\bshm\b|torch_\d+_\d+|shared memory|nccl-))[\s\S]{0,3000}?No space left on device",
+            ),
+        ),
+        headline=lambda case: f"A disk is full{_path(case)}: no space is left (errno 28)",
+        why="a write stopped before its end, so the file that was being written is cut off; inodes can be used up, too",
+        next=(
+            "see which disk (df -h PATH, and df -i for the number of files), and free space: old checkpoints, caches (HF_HOME, TMPDIR,"
+            " /tmp), logs",
+            "keep fewer checkpoints (save_total_limit, keep_last), and write them to a larger file system",
+            _AFTER_WRITE,
+        ),
+        rules_out="a quota, which is errno 122",
+        event=EventKind.DISK_FULL,
+        examples=(
+            Example(
+                "OSError: [Errno 28] No space left on device: '/scratch/run7/model_0012.pt'",
+                says=("df -h", "model_0012.pt", "cut off"),
+            ),
+            Example("tee: train.log: No space left on device", says=("df -h",)),
+        ),
+        near_misses=("RuntimeError: unable to write to file </torch_1034_3310563345_0>: No space left on device (28)",),
+        knowledge="errno(3): ENOSPC",
+    ),
+    Failure(
+        id="checkpoints.read_only",
+        kind=LogClass.DISK_FULL,
+        what="A file is to be written on a file system that is mounted read-only.",
+        signs=(sign("Read-only file system"),),
+        headline=lambda case: f"The file system is read-only{_path(case)} (errno 30)",
+        why="it is mounted so (a container's image, a data volume, a home folder on compute nodes), or the kernel made it read-only"
+        " after an error of the disk",
+        next=(
+            "write elsewhere: output_dir, HF_HOME, TMPDIR, TRITON_CACHE_DIR on a volume that can be written (`mount | grep PATH`)",
+            "if it could be written before, see `dmesg -T` for errors of the disk, and leave this node",
+        ),
+        event=EventKind.DISK_FULL,
+        examples=(
+            Example("OSError: [Errno 30] Read-only file system: '/data/cache'", says=("/data/cache", "HF_HOME")),
+        ),
+        knowledge="errno(3): EROFS",
+    ),
+    Failure(
+        id="checkpoints.stale_handle",
+        kind=LogClass.DISK_FULL,
+        what="A file on a network file system was removed or its server was restarted.",
+        signs=(sign("Stale file handle"), sign("Stale NFS file handle"), sign("Errno", r"\[Errno 116\]")),
+        headline=lambda case: f"A file on a network file system is gone{_path(case)}: stale file handle (errno 116)",
+        why="another process deleted or replaced it while it was open here, or the server or its export changed",
+        next=(
+            "start again from the last checkpoint; if it comes back, remount the file system on that node",
+            "do not delete or replace files that other ranks read (old checkpoints, caches that are rebuilt): let one rank do it after"
+            " a barrier",
+        ),
+        event=EventKind.DISK_FULL,
+        examples=(Example("OSError: [Errno 116] Stale file handle", says=("errno 116", "remount")),),
+        knowledge="errno(3): ESTALE; nfs(5)",
+    ),
+    Failure(
+        id="checkpoints.io_error",
+        kind=LogClass.DISK_FULL,
+        what="A device or a network file system failed to read or write.",
+        signs=(sign("Input/output error"),),
+        headline=lambda case: f"The disk or network file system failed{_path(case)}: input/output error (errno 5)",
+        why="the storage itself failed or did not answer: this is neither a full disk nor a fault of the program",
+        next=(
+            "read `dmesg -T` of that node for errors of the disk, NFS, Lustre or FUSE; run on another node, and report it",
+            "copy a checkpoint that was being written again from a good one; it may be damaged",
+        ),
+        event=EventKind.DISK_FULL,
+        examples=(
+            Example(
+                "OSError: [Errno 5] Input/output error: '/mnt/nfs/ckpt/rank3.pt'", says=("errno 5", "dmesg", "rank3.pt")
+            ),
+        ),
+        knowledge="errno(3): EIO",
+    ),
+    Failure(
+        id="checkpoints.permission",
+        kind=LogClass.CRASHED,
+        what="The user may not write or read a file or folder.",
+        signs=(
+            sign(
+                "Permission denied",
+                r"(?:PermissionError: \[Errno 13\] |Errno 13\] )Permission denied: '(?P<path>[^'\n]{1,300})'",
+            ),
+        ),
+        headline=lambda case: (
+            f"No permission for {path if len(path := case.given['path']) <= 60 else '…' + path[-58:]}"
+        ),
+        why="the file or folder belongs to another user (root in a container is one), its mode does not allow it, or the mount is"
+        " read-only",
+        next=(
+            "see who owns it: ls -ld PATH and its parent, id; then chown or chmod it, or run as that user (docker run --user $(id -u))",
+            "or put it where you may write: output and cache folders (HF_HOME, TMPDIR), or a copy of the data set if a cache is made"
+            " beside it",
+        ),
+        check="`touch PATH/x` as the job's user; `mount` shows ro for a read-only mount",
+        rules_out="a full disk",
+        examples=(
+            Example(
+                "PermissionError: [Errno 13] Permission denied: 'data/input/train_001/cache/hunyuan-video'",
+                source="tdrussell/diffusion-pipe#71",
+                says=("data/input/train_001/cache/hunyuan-video", "chown"),
+            ),
+        ),
+        knowledge="errno(3): EACCES",
+    ),
+    Failure(
+        id="checkpoints.write_failed",
+        kind=LogClass.DISK_FULL,
+        what="A file could not be written to its end, and the text does not say why.",
+        signs=(
+            sign(
+                "failed writing",
+                r"PytorchStreamWriter failed writing (?:file|central directory)(?: (?P<file>[\w./]{1,60}))?",
+            ),
+            sign("unexpected pos", r"unexpected pos \d+ vs \d+"),
+            sign("iostream error", r"basic_ios::clear: iostream error"),
+            sign("I/O error: No space", r"I/O error: No space"),
+        ),
+        headline="A checkpoint could not be written to its end, and the message does not say why",
+        why="a full disk, a quota and a network file system that failed for a moment all look like this",
+        next=(
+            "look which it was: df -h PATH and df -i, the quota (quota -s, lfs quota), the node's `dmesg -T`",
+            "then start again from the last complete checkpoint; if saving writes to a temporary file and renames it, the one before is"
+            " intact",
+            "if neither disk nor quota is full, let the save be tried again, and write to a local disk first",
+        ),
+        event=EventKind.DISK_FULL,
+        examples=(
+            Example(
+                "RuntimeError: [enforce fail at inline_container.cc:857] . PytorchStreamWriter failed writing file data/322: file write"
+                " failed",
+                says=("quota", "tried again"),
+            ),
+            Example(
+                "RuntimeError: [enforce fail at inline_container.cc:424] . unexpected pos 7323520 vs 7323408",
+                says=("df -h",),
+            ),
+        ),
+        knowledge="PyTorch: caffe2/serialize/inline_container.cc",
+    ),
+    # Files that cannot be read.
+    Failure(
+        id="checkpoints.truncated",
+        kind=LogClass.CRASHED,
+        what="A checkpoint is cut off or damaged.",
+        signs=(
+            sign("failed finding central directory"),
+            sign(
+                "PytorchStreamReader failed",
+                r"PytorchStreamReader failed (?:reading file|locating file|getting data|reading zip archive)",
+            ),
+            sign("file not found: archive/", r"file not found: archive/"),
+            sign("Invalid magic number; corrupt file"),
+            sign("The file might be corrupted", r"unexpected EOF, expected (?P<bytes>\d+) more bytes"),
+            sign("Ran out of input", r"EOFError: Ran out of input"),
+            sign("pickle data was truncated"),
+            sign("storage has wrong size", r"storage has wrong (?:byte )?size: expected -?\d+ got -?\d+"),
+        ),
+        headline=lambda case: (
+            f"The checkpoint file is cut off: {case.given['bytes']} more bytes were expected"
+            if case.given.get("bytes")
+            else "The checkpoint file is empty: there is nothing to read in it"
+            if "Ran out of input" in text_of(case.lead)
+            else "The checkpoint file is cut off or damaged: its end is missing"
+            if "central directory" in text_of(case.lead)
+            else "The checkpoint file is damaged: a part of it cannot be read"
+        ),
+        why="its writing, copy or download stopped early: a full disk, a job that was killed while saving, an interrupted transfer",
+        next=(
+            "compare its size with the original or with the other checkpoints (ls -l), and copy or download it again",
+            _ANOTHER_CHECKPOINT,
+            "to avoid it, save to a temporary name and rename it when it is complete, and free the disk if it was full",
+        ),
+        check="python -m zipfile -t FILE tests a .pt or .pth file",
+        rules_out="another version of PyTorch, which says so",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+                source="guoweiyu/Context-Enhanced-Stereo-Transformer#1",
+                says=("cut off", "copy", "before it"),
+            ),
+            Example(
+                "RuntimeError: PytorchStreamReader failed reading file data/104: invalid header or archive is corrupted",
+                source="LizhenWangT/StyleAvatar#23",
+                says=("damaged", "download it again"),
+            ),
+            Example(
+                "RuntimeError: unexpected EOF, expected 3302021 more bytes. The file might be corrupted.",
+                says=("3302021",),
+            ),
+            Example("EOFError: Ran out of input", says=("empty",)),
+        ),
+        knowledge="pytorch/pytorch#170244",
+    ),
+    Failure(
+        id="checkpoints.safetensors_header",
+        kind=LogClass.CRASHED,
+        what="A file with the ending safetensors is none, or is cut off.",
+        signs=(
+            sign(
+                "deserializing header",
+                r"Error while deserializing header: (?P<what>HeaderTooLarge|HeaderTooSmall|MetadataIncompleteBuffer|InvalidHeader\w*"
+                r"|[a-z][^\n]{2,80})",
+            ),
+        ),
+        headline=lambda case: (
+            "The .safetensors file is a small text (a git-lfs pointer or a web page), not the weights"
+            if "TooLarge" in case.given["what"] or "too large" in case.given["what"]
+            else "The .safetensors file is cut off: its header promises more bytes than it has"
+            if "ncomplete" in case.given["what"]
+            else f"The .safetensors file is damaged or none ({case.given['what'][:24]})"
+        ),
+        why=lambda case: (
+            "its first bytes are read as a length, and those of a text make a huge one"
+            if "arge" in case.given["what"]
+            else "a download, copy or save stopped early"
+        ),
+        next=(
+            Advice(
+                "look at it (ls -l; head -c 200 FILE): a pointer begins with `version https://git-lfs`. Then git lfs install && git lfs"
+                " pull in the repository, or download it by huggingface-cli download REPO",
+                when=lambda case: "ncomplete" not in case.given["what"],
+            ),
+            "delete it, in the cache as well (~/.cache/huggingface/hub/models--...), and download or copy it again",
+            Advice(_ANOTHER_CHECKPOINT, when=lambda case: "ncomplete" in case.given["what"]),
+        ),
+        check="ls -l shows some GB for weights, about 130 bytes for a pointer",
+        rules_out="another version of safetensors",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
+                source="microsoft/OmniParser#34",
+                says=("git-lfs", "git lfs"),
+            ),
+            Example(
+                "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
+                source="QwenLM/Qwen#462",
+                says=("cut off", "download"),
+            ),
+            Example(
+                "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered",
+                source="datalab-to/marker#970",
+                says=("cut off",),
+            ),
+        ),
+        knowledge="safetensors: format; lyogavin/airllm#137",
+    ),
+    Failure(
+        id="checkpoints.not_a_checkpoint",
+        kind=LogClass.CRASHED,
+        what="A file that is to be unpickled is a text or another format.",
+        signs=(sign("invalid load key", r"invalid load key, '(?P<key>[^\n]{1,6}?)'"),),
+        headline=lambda case: (
+            "The checkpoint is a git-lfs pointer, not the weights (it begins with 'v')"
+            if case.given["key"] == "v"
+            else "The checkpoint is a web page, not the weights (it begins with '<')"
+            if case.given["key"] == "<"
+            else "The file is no checkpoint of torch.save, or it is damaged at its beginning"
+        ),
+        why=lambda case: (
+            "a pointer begins with `version https://git-lfs`; the repository was cloned without git-lfs"
+            if case.given["key"] == "v"
+            else "the download got an error or a confirmation page instead of the file"
+            if case.given["key"] == "<"
+            else "its first byte is none of pickle's: a safetensors, GGUF or compressed file, or a damaged copy"
+        ),
+        next=(
+            lambda case: (
+                "git lfs install && git lfs pull in the repository, or download the file itself"
+                if case.given["key"] == "v"
+                else "look at it (head -c 300 FILE) and download it again, for example with gdown or huggingface-cli"
+                if case.given["key"] == "<"
+                else "see what it is (file FILE, head -c 16 FILE | xxd); load safetensors by safetensors.torch.load_file"
+            ),
+        ),
+        check="ls -l: a pointer has about 130 bytes",
+        examples=(
+            Example(
+                "_pickle.UnpicklingError: invalid load key, 'v'.",
+                source="vllm-project/vllm#1382",
+                says=("git lfs pull",),
+            ),
+            Example("_pickle.UnpicklingError: invalid load key, '<'.", says=("web page", "head -c")),
+        ),
+        knowledge="git-lfs/git-lfs#4366",
+    ),
+    Failure(
+        id="checkpoints.weights_only",
+        kind=LogClass.CRASHED,
+        what="A checkpoint holds objects that torch.load does not admit by default since PyTorch 2.6.",
+        signs=(
+            sign(
+                "Weights only load failed",
+                r"Weights only load failed[\s\S]{0,1800}?(?:Unsupported (?:global: GLOBAL|class|operand)|global) (?P<object>[A-Za-z_][\w.]{2,120})",
+            ),
+            sign("Weights only load failed"),
+        ),
+        headline=lambda case: (
+            f"torch.load refuses an object in the checkpoint: {name if len(name) <= 42 else '…' + name[-40:]}"
+            if (name := case.given.get("object"))
+            else "torch.load refuses the checkpoint: it holds more than tensors (weights_only=True)"
+        ),
+        why="since PyTorch 2.6 weights_only=True is the default, which admits tensors and a few types only",
+        next=(
+            lambda case: (
+                f"if you trust the file, admit it: torch.serialization.add_safe_globals([{case.given['object'].rpartition('.')[2]}])"
+                " before the load"
+                if case.given.get("object")
+                else "if you trust the file, admit the class that the message names: torch.serialization.add_safe_globals([CLASS])"
+            ),
+            "or torch.load(..., weights_only=False); where a library calls it, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment",
+            "a newer version of the library that resumes (transformers, DeepSpeed, Lightning) does this itself",
+        ),
+        rules_out="a damaged file",
+        examples=(
+            Example(
+                "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options, do"
+                " those steps only if you trust the source of the checkpoint. \n\t(1) In PyTorch 2.6, we changed the default value of the"
+                " `weights_only` argument in `torch.load` from `False` to `True`.\n\tWeightsUnpickler error: Unsupported global: GLOBAL"
+                " deepspeed.runtime.fp16.loss_scaler.LossScaler was not an allowed global by default.",
+                source="modelscope/ms-swift#5808",
+                says=("add_safe_globals([LossScaler])", "LossScaler"),
+            ),
+            Example(
+                "_pickle.UnpicklingError: Weights only load failed. Re-running `torch.load` with `weights_only` set to `False` will likely"
+                " succeed, but it can result in arbitrary code execution.Do it only if you get the file from a trusted source."
+                " WeightsUnpickler error: Unsupported class omegaconf.listconfig.ListConfig",
+                source="meta-pytorch/torchtune#1142",
+                says=("ListConfig",),
+            ),
+        ),
+        knowledge="PyTorch: torch.load, notes on serialization",
+    ),
+    Failure(
+        id="checkpoints.class_not_found",
+        kind=LogClass.CRASHED,
+        what="A checkpoint holds objects of a class or module that this program does not have.",
+        signs=(
+            sign(
+                "Can't get attribute",
+                r"Can't get attribute '(?P<name>[\w.<>]{1,100})' on <module '(?P<module>[\w.]{1,100})'",
+            ),
+        ),
+        headline="The checkpoint needs {module}.{name}, which this program does not have",
+        why="pickle stores the name of a class and its module; the class was moved or renamed, or was defined in the script that saved it"
+        " (__main__)",
+        next=(
+            "use the version of the code that saved it, or define or import the class under that name before the load",
+            "then save state_dict() instead of whole objects, which needs no classes",
+        ),
+        examples=(
+            Example(
+                "AttributeError: Can't get attribute 'Net' on <module '__main__' (built-in)>",
+                says=("__main__.Net", "state_dict"),
+            ),
+        ),
+        knowledge="PyTorch: saving and loading models",
+    ),
+    Failure(
+        id="checkpoints.device",
+        kind=LogClass.CRASHED,
+        what="A checkpoint is to be loaded onto a device that this machine does not have.",
+        signs=(
+            sign(
+                "Attempting to deserialize object on",
+                r"Attempting to deserialize object on (?:a )?(?P<kind>\w+) device(?: (?P<index>\d+) but torch\.\w+\.device_count\(\) is"
+                r" (?P<count>\d+))?",
+            ),
+            sign(
+                "how to restore data location",
+                r"don't know how to restore data location of \S+ \(tagged with (?P<tag>[\w:]+)\)",
+            ),
+        ),
+        headline=lambda case: (
+            f"The checkpoint was saved on {case.given['kind']} device {case.given['index']}, and {case.given['count']} are visible here"
+            if case.given.get("index")
+            else f"The checkpoint was saved on a device ('{case.given['tag']}') that is unknown here"
+            if case.given.get("tag")
+            else f"The checkpoint was saved on a {case.given['kind']} device, and none is available here"
+        ),
+        why="torch.load puts each tensor back on the device from which it was saved",
+        next=(
+            "torch.load(..., map_location='cpu'), then move the model (also saves GPU memory); or map_location=f'cuda:LOCAL_RANK'",
+            Advice(
+                "if there should be a GPU, see nvidia-smi, CUDA_VISIBLE_DEVICES and torch.cuda.is_available() first",
+                when=lambda case: not case.given.get("tag"),
+            ),
+        ),
+        examples=(
+            Example(
+                "RuntimeError: Attempting to deserialize object on CUDA device 3 but torch.cuda.device_count() is 1. Please use torch.load"
+                " with map_location to map your storages to an existing device.",
+                says=("CUDA device 3, and 1 are visible", "map_location"),
+            ),
+            Example(
+                "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+                says=("none is available", "map_location='cpu'"),
+            ),
+        ),
+        knowledge="torch.load: map_location",
+    ),
+    # States that do not fit.
+    Failure(
+        id="checkpoints.key_prefix",
+        kind=LogClass.CRASHED,
+        what="The keys of a state_dict differ from those of the model by a prefix.",
+        signs=(sign("in state_dict", r"(?:Missing|Unexpected) key\(s\) in state_dict"),),
+        when=lambda case: _prefix(case) is not None,
+        headline=_prefix_headline,
+        sentence=_prefix_headline,
+        why=lambda case: f"this prefix is that of {_WRAPPERS[(_prefix(case) or ('model.', False))[0]]}",
+        next=(
+            _prefix_next,
+            "save without it: model.module.state_dict(), model._orig_mod.state_dict() or accelerator.unwrap_model(model)",
+        ),
+        rules_out="strict=False, which would load nothing and say nothing",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                'Missing key(s) in state_dict "module.encoders.0.basic_module.SingleConv1.conv.weight"\n'
+                'Unexpected key(s) in state_dict "encoders.0.basic_module.SingleConv1.conv.weight"',
+                says=("module.", "before it is wrapped"),
+            ),
+            Example(
+                'RuntimeError: Error(s) in loading state_dict for GPT:\n\tMissing key(s) in state_dict: "wte.weight", "wpe.weight". \n'
+                '\tUnexpected key(s) in state_dict: "_orig_mod.wte.weight", "_orig_mod.wpe.weight". ',
+                says=("_orig_mod.", "removeprefix", "torch.compile"),
+            ),
+        ),
+        near_misses=(
+            'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "fc.weight". \n\tUnexpected key(s) in'
+            ' state_dict: "head.weight". ',
+        ),
+        knowledge="torch.nn.Module.load_state_dict",
+    ),
+    Failure(
+        id="checkpoints.size_mismatch",
+        kind=LogClass.CRASHED,
+        what="A parameter has another shape in the checkpoint than in the model.",
+        signs=(
+            sign(
+                "size mismatch for",
+                r"size mismatch for (?P<name>[\w.]{1,200}): copying a param(?:eter)? (?:with shape|of)\s?(?:torch\.Size\()?(?P<saved>[\[(]?[\d, ]*[\])]?)\)?"
+                r" from (?:the )?checkpoint, (?:the shape in current model is|where the shape is) (?:torch\.Size\()?(?P<model>[\[(]?[\d, ]*[\])]?)\)?",
+            ),
+        ),
+        headline=_size_headline,
+        why=_size_why,
+        next=(
+            _size_next,
+            "if only some layers are meant to be reused, drop the others from the state before load_state_dict: strict=False does not skip"
+            " shapes that differ",
+        ),
+        rules_out="a damaged file",
+        examples=(
+            Example(
+                "RuntimeError: Error(s) in loading state_dict for EntRelJointDecoder:\n\tsize mismatch for"
+                " embedding_model.bert_encoder.bert_model.embeddings.word_embeddings.weight: copying a param with shape"
+                " torch.Size([31090, 768]) from checkpoint, the shape in current model is torch.Size([30522, 768]).",
+                source="Receiling/UniRE#1",
+                says=("[31090, 768] in the checkpoint and [30522, 768]", "31090 and 30522 tokens", "tokenizer"),
+            ),
+            Example(
+                "RuntimeError: Error(s) in loading state_dict for ResNet:\n\tsize mismatch for fc.weight: copying a param with shape"
+                " torch.Size([1000, 512]) from checkpoint, the shape in current model is torch.Size([10, 512]).",
+                says=("1000 and 10", "classes"),
+            ),
+            Example(
+                "RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:\n\tsize mismatch for model.embed_tokens.weight: copying a"
+                " param with shape torch.Size([0]) from checkpoint, the shape in current model is torch.Size([32000, 4096]).",
+                says=("ZeRO-3", "zero_to_fp32"),
+            ),
+        ),
+        knowledge="torch.nn.Module.load_state_dict",
+    ),
+    Failure(
+        id="checkpoints.keys_differ",
+        kind=LogClass.CRASHED,
+        what="The keys of a state_dict are not those of the model.",
+        signs=(
+            sign("loading state_dict for", r"Error\(s\) in loading state_dict for (?P<model>\w+)"),
+            sign("in state_dict", r"(?:Missing|Unexpected) key\(s\) in state_dict"),
+        ),
+        headline=lambda case: (
+            f"The checkpoint does not fit the model{' ' + case.given['model'] if case.given.get('model') else ''}"
+            + (
+                f": key {key if len(key) <= 30 else '…' + key[-28:]} is missing"
+                if (key := (_keys(case, "Missing") or [""])[0])
+                else ""
+            )
+        ),
+        why=lambda case: (
+            f"keys that only the checkpoint has, such as {unexpected[0][-60:]}, show another architecture or version of the code"
+            if (unexpected := _keys(case, "Unexpected"))
+            else "the checkpoint has no such keys: another architecture or version of the code, or the weights lie one level deeper in the"
+            " file (state['model'], state['state_dict'])"
+        ),
+        next=(
+            "compare list(state)[:5] with list(model.state_dict())[:5]: pass the inner dictionary if the weights lie one level deeper, and"
+            " build the model with the configuration of the checkpoint",
+            "strict=False only if the missing keys are meant to start fresh: read what it returns",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "fc.weight". \n\tUnexpected key(s)'
+                ' in state_dict: "head.weight". ',
+                says=("fc.weight", "head.weight"),
+            ),
+        ),
+        knowledge="torch.nn.Module.load_state_dict",
+    ),
+    Failure(
+        id="checkpoints.optimizer_groups",
+        kind=LogClass.CRASHED,
+        what="The state of an optimizer was saved for other parameters than it has now.",
+        signs=(
+            sign("match the size of optimizer's group"),
+            sign("different number of parameter groups"),
+        ),
+        headline="The saved optimizer state is for other parameters than this optimizer has",
+        why="the state is matched by position, so frozen or added layers, another split into groups, or another model change it",
+        next=(
+            "build the optimizer from the same parameters as when it was saved: freeze and unfreeze first (requires_grad), same groups of"
+            " weight decay, same LoRA targets, same code version",
+            "or load only the model and start the optimizer fresh, with a short warm-up; the model's weights are not affected",
+        ),
+        rules_out="a damaged file",
+        examples=(
+            Example(
+                "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+                source="STVIR/pysot#92",
+                says=("requires_grad", "fresh"),
+            ),
+            Example("ValueError: loaded state dict has a different number of parameter groups", says=("groups",)),
+        ),
+        knowledge="torch.optim.Optimizer.load_state_dict",
+    ),
+    Failure(
+        id="checkpoints.optimizer_state_missing",
+        kind=LogClass.CRASHED,
+        what="A checkpoint has no state of the optimizer, or not in the form that the optimizer reads.",
+        signs=(
+            sign(
+                "KeyError",
+                r"KeyError: '(?P<key>state|optimizer|optimizer_states|exp_avg|param_groups|optimizer_state_dict|lr_scheduler)'",
+            ),
+        ),
+        when=lambda case: (
+            case.called(r"load_state_dict|load_checkpoint|resume|_load_optimizer")
+            or case.printed(r"\b(?:load_state_dict|load_checkpoint)\(")
+        ),
+        headline=lambda case: f"The checkpoint has no '{case.given.get('key', 'state')}' for the optimizer",
+        why="it was saved without the optimizer, by another version or another optimizer, or in a form that this one does not read; the"
+        " model's weights are not affected",
+        next=(
+            "load the model only and start the optimizer fresh (Megatron: --no-load-optim --no-load-rng or --finetune; others: do not pass"
+            " the optimizer)",
+            "or resume with the code, the optimizer and the checkpoint format with which it was saved",
+            "if it was saved so by the same code, this is a fault of that code for this optimizer: report it",
+        ),
+        examples=(
+            Example(
+                'Traceback (most recent call last):\n  File "/opt/app/train.py", line 354, in <module>\n    pretrain()\n'
+                '  File "/opt/megatron-lm/megatron/training/checkpointing.py", line 1818, in load_checkpoint\n'
+                "    optimizer.load_state_dict(state_dict['optimizer'])\n"
+                '  File "/opt/megatron-lm/megatron/core/optimizer/optimizer.py", line 1240, in load_state_dict\n'
+                "    state_dict['state']\nKeyError: 'state'",
+                source="NVIDIA/Megatron-LM#3885",
+                says=("--no-load-optim", "'state'"),
+            ),
+        ),
+        near_misses=("KeyError: 'state'",),
+        knowledge="Megatron-LM: arguments of checkpointing",
+    ),
+    Failure(
+        id="checkpoints.deepspeed_world_size",
+        kind=LogClass.CRASHED,
+        what="A ZeRO checkpoint is loaded by another number of ranks than saved it.",
+        signs=(
+            sign(
+                "DP world size of",
+                r"checkpoint being loaded used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)",
+            ),
+        ),
+        headline="The ZeRO checkpoint was saved by {saved} ranks and is loaded by {now}",
+        why="each rank saved its own part of the optimizer's state, and ZeRO does not split it anew",
+        next=(
+            "resume with {saved} ranks",
+            "or convert it to a universal checkpoint (deepspeed/checkpoint/ds_to_universal.py) and set load_universal",
+            "or take only the weights (zero_to_fp32.py, load_optimizer_states=False) and start the optimizer fresh",
+        ),
+        examples=(
+            Example(
+                "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 32 but the current world"
+                " size is 128. Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported.",
+                source="deepspeedai/DeepSpeed#3810",
+                says=("32 ranks", "universal"),
+            ),
+        ),
+        event=EventKind.KNOWN,
+        knowledge="DeepSpeed: universal checkpointing",
+    ),
+    Failure(
+        id="checkpoints.dcp_missing_key",
+        kind=LogClass.CRASHED,
+        what="A distributed checkpoint does not have a key that the model asks for.",
+        signs=(
+            sign(
+                "Missing key in checkpoint state_dict",
+                r"Missing key in checkpoint state_dict: (?P<key>[\w./]{1,200}?)\.?(?=\s|$)",
+            ),
+        ),
+        headline=lambda case: (
+            f"The distributed checkpoint has no {key if len(key := case.given['key']) <= 45 else '…' + key[-43:]}"
+        ),
+        why=lambda case: (
+            "_extra_state is written by Transformer Engine's layers: the checkpoint was saved without it, or by another version"
+            if "_extra_state" in case.given["key"]
+            else "torch.distributed.checkpoint loads exactly the keys of the state that it is given; the model, a prefix, or what is saved"
+            " with it (optimizer, scheduler) is another one"
+        ),
+        next=(
+            Advice(
+                "build the model as it was saved (the same Transformer Engine settings and version), or leave _extra_state out"
+                " (Megatron: --dist-ckpt-strictness log_unexpected)",
+                when=lambda case: "_extra_state" in case.given["key"],
+            ),
+            "list what is in it: FileSystemReader(PATH).read_metadata().state_dict_metadata.keys(), and ask for these keys only",
+            "to let keys that are missing keep their values: DefaultLoadPlanner(allow_partial_load=True)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Missing key in checkpoint state_dict: model.2.weight.",
+                source="pytorch/pytorch#148252",
+                says=("model.2.weight", "allow_partial_load"),
+            ),
+            Example(
+                "RuntimeError: Missing key in checkpoint state_dict:"
+                " module.decoder.layers.self_attention.q_layernorm._extra_state/shard_0_16.",
+                source="NVIDIA/cosmos#69",
+                says=("_extra_state", "Transformer Engine"),
+            ),
+        ),
+        knowledge="pytorch/pytorch#148252; torch.distributed.checkpoint",
+    ),
+    Failure(
+        id="checkpoints.shared_tensors",
+        kind=LogClass.CRASHED,
+        what="Tensors that share memory, or that are not contiguous, cannot be saved as safetensors.",
+        signs=(
+            sign("share memory", r"[Ss]ome tensors share memory"),
+            sign("non contiguous tensor", r"trying to save a non contiguous tensor: `(?P<name>[^`\n]{1,120})`"),
+        ),
+        headline=lambda case: (
+            "safetensors cannot save tensors that share memory (tied weights)"
+            if "share memory" in text_of(case.lead)
+            else f"safetensors cannot save a tensor that is not contiguous: {case.given['name'][-26:]}"
+        ),
+        why="the format holds each tensor once and in one piece",
+        next=(
+            "save by model.save_pretrained(..., safe_serialization=True), which knows tied weights, or safetensors.torch.save_model(model,"
+            " path)",
+            "for a plain dictionary clone them: dict((k, v.clone().contiguous()) for k, v in state.items()); or safe_serialization=False"
+            " (save_safetensors=False in TrainingArguments)",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: Some tensors share memory, this will lead to duplicate memory on disk and potential differences when loading"
+                " them again",
+                says=("save_model", "tied"),
+            ),
+        ),
+        knowledge="safetensors: torch shared tensors",
+    ),
+    Failure(
+        id="checkpoints.rename_race",
+        kind=LogClass.CRASHED,
+        what="Several nodes rename or remove the same folder of a checkpoint.",
+        signs=(
+            sign("tmp-checkpoint-", r"No such file or directory: '[^'\n]{0,300}tmp-checkpoint-\d+' -> '"),
+            sign("Directory not empty", r"\[Errno 39\] Directory not empty: '[^'\n]{0,300}checkpoint"),
+        ),
+        headline="Several ranks renamed the same checkpoint folder: one of them found it gone",
+        why="on a file system that all nodes share, the first process of each node does the same work",
+        next=(
+            "let one process do it: TrainingArguments(save_on_each_node=False) with a newer transformers (4.37 to 4.38 had this fault)",
+            "the checkpoint itself is complete in most cases: check the folder, and resume from it",
+        ),
+        examples=(
+            Example(
+                "FileNotFoundError: [Errno 2] No such file or directory: '/share/out/tmp-checkpoint-500' -> '/share/out/checkpoint-500'",
+                says=("save_on_each_node=False",),
+            ),
+        ),
+        knowledge="huggingface/transformers#27925",
+    ),
+    Failure(
+        id="checkpoints.no_weights",
+        kind=LogClass.CRASHED,
+        what="A folder or a repository has no weights that can be loaded.",
+        signs=(
+            sign(
+                "no file named",
+                r"no file named [\w.,\- ]{0,200}?(?:model\.safetensors|pytorch_model\.bin)[\s\S]{0,200}? (?:found )?in (?:directory )?(?P<path>\S{1,200}?)\.?(?=\s|$)",
+            ),
+            sign(
+                "does not appear to have a file named",
+                r"(?P<path>\S{1,200}) does not appear to have (?:a file|files) named [^\n]{0,40}?(?:pytorch_model|model\.safetensors|model-0)",
+            ),
+        ),
+        headline=lambda case: (
+            f"No weights in {path if len(path := case.given['path'].strip(chr(39))) <= 60 else '…' + path[-58:]}"
+        ),
+        why="the folder holds something else: an adapter, shards of DeepSpeed or FSDP, a checkpoint that was not finished, or another path",
+        next=(
+            "look into it (ls): for adapter_config.json load the base model and PeftModel.from_pretrained; for global_stepN run"
+            " zero_to_fp32.py; for FSDP shards run accelerate merge-weights",
+            "if it is empty, the save did not end or the path is wrong; take the checkpoint before",
+        ),
+        examples=(
+            Example(
+                "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, model.ckpt.index or flax_model.msgpack found in"
+                " directory output/checkpoint-500.",
+                says=("output/checkpoint-500", "adapter_config.json"),
+            ),
+        ),
+        knowledge="transformers: PreTrainedModel.from_pretrained",
+    ),
+    Failure(
+        id="checkpoints.no_latest",
+        kind=LogClass.CRASHED,
+        what="A run is to be resumed, and there is no checkpoint in the folder.",
+        signs=(
+            sign(
+                "No valid checkpoint found in output directory",
+                r"No valid checkpoint found in output directory \((?P<path>[^)]{1,200})\)",
+            ),
+            sign("valid checkpoint at", r"Can't find a valid checkpoint at (?P<path>\S{1,200})"),
+            sign("to find latest file at", r"[Uu]nable to find latest file at (?P<path>\S{1,200}?),? "),
+        ),
+        headline=lambda case: (
+            f"There is nothing to resume in {path if len(path := case.given['path']) <= 55 else '…' + path[-53:]}"
+        ),
+        why="no checkpoint was completed there yet, or the path is another one than the first run wrote to",
+        next=(
+            "list the folder: resume from an existing checkpoint-N (or tag), or start without resume_from_checkpoint",
+            "on several nodes, make sure that all see the same file system",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ValueError: No valid checkpoint found in output directory (out/llama)",
+                says=("out/llama", "checkpoint-N"),
+            ),
+        ),
+        knowledge="transformers: Trainer.train(resume_from_checkpoint=)",
+    ),
+)

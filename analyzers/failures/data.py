@@ -113,7 +113,7 @@ LOADING = (
             Example(
                 "RuntimeError: stack expects each tensor to be equal size, but got [24, 32, 64] at entry 0 and [24, 64, 32] at"
                 " entry 1",
-                source="aimagelab/TR-MISR issues",
+                source="Suanmd/TR-MISR#3",
                 says=("[24, 32, 64] and [24, 64, 32]", "collate", "swapped"),
             ),
             Example(

@@ -201,7 +201,7 @@ XIDS = (
             Example(
                 "[74889.542184] pcieport 0000:00:02.0:    [ 5] Surprise Down Error    (First)\n"
                 "[74889.644138] NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",
-                source="NVIDIA developer forums",
+                source="wilicc/gpu-burn#1",
                 says=("02:00", "Surprise Down", "power-cycle"),
             ),
             Example(
@@ -709,11 +709,11 @@ DEVICES = (
             Example(
                 "Memory access fault by GPU node-1 (Agent handle: 0x55f8b54eec30) on address 0x7f2a53193000. Reason: Page not"
                 " present or supervisor privilege.",
-                source="ROCm/ROCm#5051",
+                source="ROCm/legacy-rocm-build#5051",
                 says=("node-1", "AMD_SERIALIZE_KERNEL"),
             ),
         ),
-        knowledge="ROCm: debugging with the runtime's environment variables; ROCm/ROCm#5051",
+        knowledge="ROCm: debugging with the runtime's environment variables; ROCm/legacy-rocm-build#5051",
     ),
     Failure(
         id="hardware.amd_false_allocation",
@@ -752,7 +752,7 @@ DEVICES = (
             Example(
                 ":1:hip_memory.cpp :303 : 9616777863 us: 4277 : [tid:0x7f2accbfe6c0] Allocation failed : Device memory :"
                 " required :4 | free :2314338304 | total :17163091968",
-                source="deepspeedai/DeepSpeed and MI50",
+                source="ROCm/legacy-rocm-build#2480",
                 says=("4 B", "2.2 GiB", "another version of ROCm"),
             ),
         ),
@@ -889,7 +889,7 @@ DEVICES = (
                 "RuntimeError: MPS backend out of memory (MPS allocated: 11.14 GB, other allocations: 6.65 GB, max allowed: 18.13"
                 " GB). Tried to allocate 375.40 MB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit"
                 " for memory allocations (may cause system failure).",
-                source="huggingface/transformers on MPS",
+                source="pytorch/pytorch#152351",
                 says=("11.14 GB", "smaller batch"),
             ),
             Example(

@@ -34,8 +34,6 @@ def _ray_headline(case: Case) -> str:
             f"Host memory of the node was full ({case.given['used']} of {case.given['total']} GB), so Ray killed a"
             " worker"
         )
-    if case.given.get("count"):
-        return f"Host memory of a node ran out: Ray's memory monitor killed {case.given['count']} of its workers"
     return "Host memory of a node ran out, and Ray's memory monitor killed a worker"
 
 
@@ -54,6 +52,15 @@ def _ray_why(case: Case) -> str:
         text += "; the largest in its table: " + ", ".join(f"{name} {amount:.1f} GB" for name, amount in first)
     return text.replace("{", "(").replace("}", ")")
 
+
+_RAY_NEXT = (
+    "find the process that grows in Ray's table of the top memory users (`ray logs raylet.out -ip NODE`), and"
+    " give it less: fewer workers or environments on the node, less offload to the CPU, smaller batches of"
+    " rollouts; or a node with more memory",
+    "if the memory grows from step to step, look for what is kept: references in the object store (`ray memory"
+    " --stats-only`), results in lists, a dataloader with state",
+    "raising RAY_memory_usage_threshold only helps if the rest of the node's memory is really free",
+)
 
 # DeepSpeed prints the memory of the host while it is set up.
 
@@ -161,23 +168,12 @@ ENTRIES: tuple[Failure, ...] = (
         what="Ray's memory monitor killed a worker because the memory of its node was nearly full.",
         signs=(
             sign("Task was killed due to the node running low on memory", _MONITOR),
-            sign(
-                "killed due to memory pressure",
-                r"(?P<count>\d+) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
-            ),
             sign("due to the node running low on memory"),
             sign("RayOutOfMemoryError", r"More than \d+% of the memory on node \S+ is used"),
         ),
         headline=_ray_headline,
         why=_ray_why,
-        next=(
-            "find the process that grows in Ray's table of the top memory users (`ray logs raylet.out -ip NODE`), and"
-            " give it less: fewer workers or environments on the node, less offload to the CPU, smaller batches of"
-            " rollouts; or a node with more memory",
-            "if the memory grows from step to step, look for what is kept: references in the object store (`ray memory"
-            " --stats-only`), results in lists, a dataloader with state",
-            "raising RAY_memory_usage_threshold only helps if the rest of the node's memory is really free",
-        ),
+        next=_RAY_NEXT,
         check="`ray logs raylet.out -ip NODE` shows the memory of all processes at the time of the kill",
         rules_out="GPU memory: this monitor only looks at the memory of the host",
         explains=_FOLLOWS,
@@ -193,6 +189,28 @@ ENTRIES: tuple[Failure, ...] = (
                 source="real-stanford/flingbot#11",
                 says=("59.49 of 62.58 GB", "fewer workers", "2.22 of the 59.49 GB", "ray::SimEnv 4.5 GB"),
             ),
+        ),
+        near_misses=("ray.exceptions.ObjectStoreFullError: Failed to put object in object store because it is full.",),
+        knowledge="Ray: out-of-memory prevention; ray-project/ray#30312",
+    ),
+    Failure(
+        id="host.ray_workers_killed",
+        kind=LogClass.HOST_OOM,
+        what="Ray counts workers that its memory monitor killed.",
+        signs=(
+            sign(
+                "killed due to memory pressure",
+                r"(?P<count>\d+) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
+            ),
+        ),
+        headline="Host memory of a node ran out: Ray's memory monitor killed {count} of its workers",
+        why="Ray kills the task that it can restart best, often the youngest one, and not the one that uses most",
+        next=_RAY_NEXT,
+        check="`ray logs raylet.out -ip NODE` shows the memory of all processes at the time of the kill",
+        explains=_FOLLOWS,
+        tier=Tier.KILLED,
+        event=EventKind.KNOWN,
+        examples=(
             Example(
                 "(raylet) [2025-12-07 09:57:19,206 E 393463 393463] (raylet) node_manager.cc:3277: 2 Workers (tasks /"
                 " actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID:"
@@ -201,8 +219,7 @@ ENTRIES: tuple[Failure, ...] = (
                 says=("2 of its workers", "ray logs raylet.out"),
             ),
         ),
-        near_misses=("ray.exceptions.ObjectStoreFullError: Failed to put object in object store because it is full.",),
-        knowledge="Ray: out-of-memory prevention; ray-project/ray#30312",
+        knowledge="Ray: out-of-memory prevention",
     ),
     Failure(
         id="host.ray_node_died",
@@ -341,7 +358,6 @@ ENTRIES: tuple[Failure, ...] = (
                 "ray.exceptions.ObjectStoreFullError: Failed to put object"
                 " 2751d69548dba956ffffffffffffffffffffffff0100000001000000 in object store because it is full. Object"
                 " size is 1000000105 bytes.",
-                source="Ray documentation: object store",
                 says=("object store",),
             ),
         ),
@@ -373,6 +389,7 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="`sacct -j JOB` shows the state OUT_OF_MEMORY",
         rules_out="a CUDA out of memory, which Python reports as an exception",
+        tier=Tier.HARDWARE,
         explains=_FOLLOWS,
         event=EventKind.HOST_OUT_OF_MEMORY,
         examples=(
@@ -414,6 +431,7 @@ ENTRIES: tuple[Failure, ...] = (
             _LESS_HOST_MEMORY,
         ),
         check="the kernel's line `oom_memcg=` names the group: kubepods, docker, slurm or user.slice",
+        tier=Tier.HARDWARE,
         explains=_FOLLOWS,
         event=EventKind.HOST_OUT_OF_MEMORY,
         examples=(
@@ -425,7 +443,6 @@ ENTRIES: tuple[Failure, ...] = (
             Example(
                 "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/ltp_19257,"
                 "task_memcg=/ltp_19257,task=memcg_process,pid=19289,uid=0",
-                source="linux kernel log of the Linux Test Project",
                 says=("memcg_process (pid 19289)",),
             ),
         ),
@@ -485,12 +502,12 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="`kubectl describe pod POD`: Last State: Terminated, Reason: OOMKilled, Exit Code: 137",
         rules_out="Reason: Error with exit code 137: then something else sent SIGKILL",
+        tier=Tier.HARDWARE,
         explains=_FOLLOWS,
         event=EventKind.HOST_OUT_OF_MEMORY,
         examples=(
             Example(
                 "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137",
-                source="Kubernetes documentation: assign memory resources",
                 says=("limits.memory",),
             ),
             Example(
@@ -676,10 +693,10 @@ ENTRIES: tuple[Failure, ...] = (
         clues=(_CPU_MEMORY,),
         headline=_ended_headline,
         why=lambda case: (
-            "sigkill_handler is the launcher's reaction to the end of a rank; a rank that ends without an exception while"
+            "the launcher's sigkill_handler reacts to the end of a rank; a rank that ends without an exception while"
             " host memory is nearly full was most often killed by the kernel's OOM killer"
             if _is_nearly_full(case)
-            else "sigkill_handler is the launcher's reaction to the end of a rank, not the cause"
+            else "the launcher's sigkill_handler reacts to the end of a rank, and is not the cause"
         ),
         next=(
             Advice(

@@ -1,9 +1,11 @@
 """Losses and gradients that are not finite."""
 
-from analyzers.case.facts import LogClass, LogEvent, Reason
+import re
+
+from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, place, quoted
-from analyzers.failures.entry import Failure
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.words import rank_names
 
 
@@ -32,14 +34,470 @@ def _for_numbers(case: Case) -> str:
     if case.ranks:
         ranks = rank_names(case.ranks)
         return f"look at the batch and the device of {ranks}: NaN appeared there before ranks exchanged gradients"
+    return _CHECK_FINITE
+
+
+def _for_course(case: Case) -> str:
+    """Return what to do about numbers that are not finite, by when they became so."""
+    if case.ranks:
+        return ""
+    if _is_early(case):
+        return _AT_START
     return (
-        "find where the first NaN appears: in the forward pass by a forward hook that checks each module's output with"
-        " `torch.isfinite`, in the backward pass by `torch.autograd.set_detect_anomaly(True)`. If the loss rose before,"
-        " lower the learning rate or clip gradients; if one batch causes it, check that batch or leave it out"
+        f"if it is so from the first rows on: {_AT_START.partition(': ')[2]}. If the loss rose before: a lower learning rate, a longer"
+        " warm-up, gradient clipping. If one batch causes it, check that batch or leave it out"
     )
 
 
+# Texts that say more than that a number is not finite.
+
+_CUDNN_SDPA = sign("SDPA", r"(?i)cudnn sdpa")
+_CHECK_FINITE = (
+    "find where the first NaN appears: check_finite of the workbench's recorder names the module and the step, or a forward hook with"
+    " torch.isfinite; in the backward pass torch.autograd.set_detect_anomaly(True)"
+)
+_AT_START = (
+    "NaN from the first steps on comes from a kernel, the precision, a mask or the data, hardly from the learning rate: try bf16 or fp32"
+    " instead of fp16, another attention implementation (attn_implementation='eager'), and look at the first batch (rows without any label"
+    " or token)"
+)
+_BACKWARD = {
+    "Sqrt": "the square root has an infinite slope at 0: add eps inside, torch.sqrt(x + 1e-8)",
+    "Norm": "a norm has no slope at 0: add eps, or leave out rows that are all zero",
+    "Pow": "a power below 1 has an infinite slope at 0, and one of a negative number is NaN: clamp the base (x.clamp_min(1e-8))",
+    "Log": "the logarithm has an infinite slope at 0: clamp its input (x.clamp_min(1e-8)), or use log_softmax",
+    "Div": "a division by 0 or by a very small number: add eps to the divisor, and look for empty masks (sum of 0)",
+    "Softmax": "a row that is masked everywhere makes softmax of -inf only: keep one entry of each row, or use a large finite number for the mask",
+    "Attention": "attention over a row that is masked everywhere, or a fault of that kernel: try attn_implementation='eager' or another backend"
+    " (torch.backends.cuda.enable_cudnn_sdp(False))",
+    "Acos": "arccos and arcsin have an infinite slope at -1 and 1: clamp the input to (-1 + 1e-6, 1 - 1e-6)",
+    "Where": "torch.where lets the gradient of the branch that is not taken through: make its input safe before (clamp), not only its result",
+}
+"""{part of a backward function's name: why it gives NaN, and what to do}."""
+
+
+def _backward(case: Case) -> str:
+    """Return why the backward function of this case gives NaN; empty if that depends on its inputs."""
+    name = case.given["name"]
+    return next((text for part, text in _BACKWARD.items() if part.lower() in name.lower()), "")
+
+
+def _step_of_nan(case: Case) -> str:
+    """Return whether the numbers were not finite from the start, for a headline."""
+    step = case.lead.step
+    return "" if step is None else f" after step {step}"
+
+
+def _evidence(case: Case) -> str:
+    """Return what the lines around a NaN show about it."""
+    if case.printed(r"(?i)cudnn sdpa"):
+        return "the warning about cuDNN's SDPA kernel above is evidence: its backward pass gave NaN in PyTorch 2.5"
+    return "once a NaN is in the loss, its gradients and the updated weights are NaN as well, and a loss of 0.0 afterwards is no success"
+
+
+def _is_early(case: Case) -> bool:
+    """Return whether the number was not finite within the first steps."""
+    return case.lead.step is not None and case.lead.step <= 20
+
+
+_NO_CUDNN = (
+    "switch that kernel off: torch.backends.cuda.enable_cudnn_sdp(False) or TORCH_CUDNN_SDPA_ENABLED=0, or a newer PyTorch; another attention"
+    " implementation (flash_attention_2) does as well"
+)
+
+TEXTS = (
+    Failure(
+        id="numerics.backward_nan",
+        kind=LogClass.NONFINITE_LOSS,
+        what="Anomaly detection found the backward function that gave NaN first.",
+        signs=(
+            sign(
+                "returned nan values in its",
+                r"Function '?(?P<name>\w+?)'? returned nan values in its (?P<output>\d+)th output",
+            ),
+        ),
+        clues=(_CUDNN_SDPA,),
+        headline="{name} gave the first NaN in the backward pass",
+        why=lambda case: (
+            _backward(case).partition(":")[0]
+            or "its inputs or the gradient that it got were finite, so it is the first place"
+        ),
+        next=(
+            Advice(_NO_CUDNN, when=lambda case: "Cudnn" in case.given["name"] or case.printed(r"(?i)cudnn sdpa")),
+            Advice(
+                lambda case: _backward(case).partition(": ")[2] or _backward(case),
+                when=lambda case: bool(_backward(case)),
+            ),
+            "the second traceback above, `Traceback of forward call`, names the line of the forward pass: print the smallest and largest value"
+            " of its inputs there",
+        ),
+        rules_out="the learning rate, if it is one of the first steps",
+        event=EventKind.NAN,
+        examples=(
+            Example(
+                "RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.",
+                says=("SqrtBackward0", "1e-8"),
+            ),
+            Example(
+                "RuntimeError: Function 'ScaledDotProductCudnnAttentionBackward0' returned nan values in its 0th output.",
+                says=("enable_cudnn_sdp(False)",),
+            ),
+            Example(
+                "RuntimeError: Function 'MulBackward0' returned nan values in its 1th output.", says=("forward pass",)
+            ),
+        ),
+        knowledge="torch.autograd.set_detect_anomaly; pytorch/pytorch#139298",
+    ),
+    Failure(
+        id="numerics.loss_is_nan",
+        kind=LogClass.NONFINITE_LOSS,
+        what="The program stopped because its loss is NaN or infinite.",
+        signs=(
+            sign(
+                "topping training",
+                r"(?i)loss is (?P<value>nan|-?inf(?:inity)?)(?:\(\w*\))?[^\n]{0,40}stopping training",
+            ),
+            sign("is nan or inf", r"[Tt]he loss returned in `\w+` is (?P<value>nan or inf)"),
+            sign(
+                "infinite or NaN at iteration",
+                r"Loss became (?P<value>infinite or NaN) at iteration ?= ?(?P<iteration>\d+)",
+            ),
+            sign("Train loss contains a NaN"),
+            sign("loss is NaN", r"(?:Error|Exception)[^\n]{0,40}[Ll]oss is (?P<value>NaN)"),
+        ),
+        clues=(_CUDNN_SDPA,),
+        headline=lambda case: (
+            f"The loss became NaN or infinite at iteration {case.given['iteration']}, and the program stopped"
+            if case.given.get("iteration")
+            else f"The loss is NaN or infinite{_step_of_nan(case)}, and the program stopped"
+        ),
+        why=_evidence,
+        next=(
+            Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),
+            Advice(_AT_START, when=_is_early),
+            _CHECK_FINITE,
+            Advice(
+                "if the loss rose before: a lower learning rate, a longer warm-up, clip_grad_norm_; if one batch does it, look at that batch;"
+                " fp16 overflows at 65504, bf16 does not",
+                when=lambda case: not _is_early(case),
+            ),
+        ),
+        check="the gradient norm and the loss of the steps just before",
+        tier=Tier.BROKEN_NUMBERS,
+        event=EventKind.NAN,
+        examples=(
+            Example("Loss is nan, stopping training", says=("NaN", "check_finite", "bf16")),
+            Example(
+                "FloatingPointError: Loss became infinite or NaN at iteration=1002!",
+                source="facebookresearch/meshrcnn#29",
+                says=("iteration 1002",),
+            ),
+        ),
+        knowledge="DETR, MAE, detectron2: their checks of the loss",
+    ),
+    Failure(
+        id="numerics.scale_at_minimum",
+        kind=LogClass.NONFINITE_LOSS,
+        what="The loss scale of fp16 training is at its minimum, and steps still overflow.",
+        signs=(
+            sign("cannot decrease scale anymore"),
+            sign("Minimum loss scale reached", r"Minimum loss scale reached \((?P<scale>[\d.e-]+)\)"),
+            sign(
+                "OVERFLOW",
+                r"OVERFLOW![^\n]{0,60}[Ss]kipping step\. Attempted loss scale: (?P<scale>\d[\d.e+-]*), (?:but hysteresis is \d+\. )?[Rr]educing to (?P=scale)(?![\d.])",
+            ),
+        ),
+        headline=lambda case: (
+            "fp16 gradients overflow at every loss scale"
+            + (f" (down to {case.given['scale']})" if case.given.get("scale") else "")
+            + ": every step is skipped"
+        ),
+        why="the scale is halved after each overflow and cannot fall further: the gradients, or the activations before, are not finite in fp16,"
+        " and nothing is learned any more",
+        next=(
+            "train in bf16 instead of fp16 (bf16: true, --bf16), which has the range of fp32 and needs no scale; on GPUs without it, fp32 for the"
+            " loss and the last layers",
+            "if it began suddenly, resume from a checkpoint before the first skipped steps with a lower learning rate, and look at the loss there",
+            "if it is so from the first step, " + _AT_START.partition(": ")[2],
+        ),
+        rules_out="a few skipped steps at the beginning, while the scale falls from its start to a level that fits",
+        check="all steps are skipped, not only some: the number of skipped iterations grows with every step",
+        event=EventKind.NAN,
+        examples=(
+            Example(
+                "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+                says=("bf16", "every step is skipped"),
+            ),
+            Example(
+                "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate, using"
+                " gradient clipping or increasing the batch size.",
+                says=("0.0001", "bf16"),
+            ),
+            Example(
+                "[2021-11-27 00:36:54,800] [INFO] [stage2.py:1628:step] [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1,"
+                " reducing to 1",
+                source="huggingface/transformers#14531",
+                says=("down to 1", "bf16"),
+            ),
+        ),
+        near_misses=(
+            "[stage2.py:1628:step] [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
+        ),
+        knowledge="DeepSpeed: fp16 loss_scale_window; fairseq: fp16 optimizer",
+    ),
+    Failure(
+        id="numerics.scaler_no_gradients",
+        kind=LogClass.CRASHED,
+        what="A GradScaler found no gradients in the optimizer that it steps.",
+        signs=(sign("No inf checks were recorded for this optimizer"),),
+        headline="The GradScaler found no gradients: this optimizer's parameters got none in this step",
+        why="scaler.step() looks at the gradients of the optimizer's parameters; none of them has one",
+        next=(
+            "check the loop: scaler.scale(loss).backward() before scaler.step(optimizer), with the same scaler, and no zero_grad() between them",
+            "check that the optimizer has the parameters that are trained: built after the model was moved, wrapped (FSDP, PEFT) or unfrozen, and"
+            " not all with requires_grad=False",
+            "with several optimizers (GAN), step and unscale only those whose loss had a backward pass in this step",
+        ),
+        rules_out="an overflow, which is skipped without an error",
+        examples=(
+            Example(
+                "AssertionError: No inf checks were recorded for this optimizer.", says=("no gradients", "zero_grad()")
+            ),
+        ),
+        knowledge="torch.amp.GradScaler",
+    ),
+    Failure(
+        id="numerics.scaler_twice",
+        kind=LogClass.CRASHED,
+        what="Gradients are unscaled twice in a step.",
+        signs=(
+            sign(
+                "has already been called on this optimizer since the last update",
+                r"(?P<call>\w+)\(\) has already been called on this optimizer since the last",
+            ),
+            sign("is being called after step()", r"(?P<call>unscale_)\(\) is being called after step\(\)"),
+        ),
+        headline="{call}() was called twice for one optimizer before scaler.update()",
+        why="the scaler counts one unscale_ and one step for each optimizer and update",
+        next=(
+            "call scaler.update() after each scaler.step(optimizer), once per step; unscale_ only once, before clip_grad_norm_, and only on steps that"
+            " update (gradient accumulation)",
+            "with accelerate or Lightning, leave clipping to accelerator.clip_grad_norm_ or gradient_clip_val, which unscale themselves",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: unscale_() has already been called on this optimizer since the last update().",
+                says=("unscale_()", "update()"),
+            ),
+        ),
+        knowledge="torch.amp.GradScaler.unscale_",
+    ),
+    Failure(
+        id="numerics.megatron_nan_check",
+        kind=LogClass.NONFINITE_LOSS,
+        what="Megatron's check found a NaN on one rank before ranks exchanged gradients.",
+        signs=(
+            sign(
+                "Unexpected result",
+                r"(?:[Uu]nexpected result (?P<value>\S+) on rank (?P<rank>\d+) at iteration #?(?P<iteration>\d+)[^\n]{0,60}|Rank (?P<rank2>\d+),"
+                r" node [^\n]{0,100}iteration #?(?P<iteration2>\d+)[^\n]{0,60}[Uu]nexpected result )(?:[^\n]{0,40}message='(?P<what>[^'\n]{1,160}))?",
+            ),
+            sign(
+                "found NaN in local",
+                r"[Rr]ank (?P<rank>\d+)[^\n]{0,200}(?P<what>found NaN in local (?:grad norm|forward loss)[^\n']{0,120})",
+            ),
+        ),
+        headline=lambda case: (
+            f"Rank {case.given.get('rank') or case.given.get('rank2')} computed a NaN"
+            + (
+                " in its own gradients"
+                if "grad" in case.given.get("what", "")
+                else " in its own loss"
+                if "loss" in case.given.get("what", "")
+                else ""
+            )
+            + (f" at iteration {n}" if (n := case.given.get("iteration") or case.given.get("iteration2")) else "")
+            + ", before any exchange"
+        ),
+        why="the check looks at each rank before the ranks exchange gradients, so this rank's data, weights or device made it",
+        next=(
+            "if other ranks report the same iteration, it is the data or the numbers: look at that batch, use bf16, lower the learning rate;"
+            " resuming from before and skipping it tells both apart",
+            "if it is only this rank, and always this device, suspect the GPU: dcgmi diag -r 3, and exclude its node; the rerun lines say"
+            " `reproducible` for a fault of the program and `not reproducible` for one of the device",
+            "to go on without the check: --no-check-for-nan-in-loss-and-grad (the NaN then spreads)",
+        ),
+        event=EventKind.NAN,
+        examples=(
+            Example(
+                "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 3 at iteration #3 invocation #2 (message='found NaN in local"
+                " grad norm for bucket #0 in backward pass before data-parallel communication collective')",
+                source="NVIDIA/Megatron-LM#5026",
+                says=("Rank 3", "iteration 3", "gradients", "dcgmi"),
+            ),
+            Example(
+                "AssertionError: Rank 14: found NaN in local grad norm in backward pass before data-parallel communication collective. Device: 6,"
+                " node: node-2",
+                says=("Rank 14",),
+            ),
+        ),
+        knowledge="Megatron-LM: rerun_state_machine.py",
+    ),
+    Failure(
+        id="numerics.probabilities",
+        kind=LogClass.NONFINITE_LOSS,
+        what="Probabilities from which is to be sampled are NaN, infinite or negative.",
+        signs=(sign("probability tensor contains either"),),
+        headline="The probabilities to sample from are NaN or infinite: the model's logits are broken",
+        why="generate() samples from softmax(logits); logits become NaN by weights that are NaN, fp16 overflow, or a row that is masked everywhere",
+        next=(
+            "check the logits: torch.isfinite(model(**inputs).logits).all(), and the weights of the checkpoint; weights that are NaN need an earlier"
+            " checkpoint",
+            "load in bf16 or fp32 instead of fp16, pad on the left (tokenizer.padding_side='left') and pass the attention_mask",
+            "in RL training this is the first sign that the update before broke the weights: look at its grad_norm and loss",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+                says=("logits", "bf16", "padding_side='left'"),
+            ),
+        ),
+        knowledge="torch.multinomial",
+    ),
+    Failure(
+        id="numerics.distribution",
+        kind=LogClass.NONFINITE_LOSS,
+        what="A parameter of a distribution is not valid, most often NaN.",
+        signs=(
+            sign(
+                "to satisfy the constraint",
+                r"Expected (?:parameter|value argument) (?:(?P<name>\w+) )?\(Tensor of shape (?P<shape>\([\d, ]*\))\)[\s\S]{0,60}?of distribution"
+                r" (?P<kind>\w+)|[Ee]xpected parameter (?P<name2>\w+) [\s\S]{0,200}?to satisfy the constraint",
+            ),
+        ),
+        headline=lambda case: (
+            f"Parameter {case.given.get('name') or case.given.get('name2') or 'value'} of the distribution"
+            f" {case.given.get('kind') or ''}".rstrip()
+            + " is not valid"
+            + (": it is NaN" if re.search(r"\bnan\b", text_of(case.lead)) else "")
+        ),
+        why=lambda case: (
+            "the policy's output is NaN, so its weights became NaN in an update before, or its input was"
+            if re.search(r"\bnan\b", text_of(case.lead))
+            else "a value outside of what the distribution allows, such as a scale that is not positive"
+        ),
+        next=(
+            "check the observations and rewards for NaN or very large numbers (normalise or clip them), and the weights before the update",
+            "lower the learning rate, clip gradients (max_grad_norm=0.5), and keep the scale positive: softplus(x) + 1e-5, log_std clamped to"
+            " (-20, 2)",
+        ),
+        examples=(
+            Example(
+                "ValueError: Expected parameter loc (Tensor of shape (64, 12)) of distribution Normal(loc: torch.Size([64, 12]), scale:"
+                " torch.Size([64, 12])) to satisfy the constraint Real(), but found invalid values:\ntensor([[nan, nan, nan],\n        [nan, nan,"
+                " nan]], device='cuda:0')",
+                says=("loc", "Normal", "NaN", "max_grad_norm"),
+            ),
+        ),
+        knowledge="torch.distributions: argument validation",
+    ),
+    Failure(
+        id="numerics.total_norm",
+        kind=LogClass.NONFINITE_LOSS,
+        what="The norm of all gradients is not finite, and clipping was told to fail then.",
+        signs=(
+            sign(
+                "is non-finite, so it cannot be clipped",
+                r"total norm of order \S+ for gradients from `parameters` is non-finite",
+            ),
+        ),
+        headline="The norm of the gradients is NaN or infinite{step}, so it cannot be clipped",
+        why="clip_grad_norm_ was called with error_if_nonfinite=True; at least one gradient is not finite",
+        next=(
+            "with fp16, call scaler.unscale_(optimizer) first, and leave error_if_nonfinite off: the scaler skips such steps itself",
+            "else find which: for n, p in model.named_parameters(): print(n, p.grad.isfinite().all()); "
+            + _CHECK_FINITE,
+        ),
+        examples=(
+            Example(
+                "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped. To disable this"
+                " error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`",
+                says=("named_parameters",),
+            ),
+        ),
+        knowledge="torch.nn.utils.clip_grad_norm_",
+    ),
+    Failure(
+        id="numerics.not_a_probability",
+        kind=LogClass.CRASHED,
+        what="Binary cross entropy got values that are no probabilities.",
+        signs=(
+            sign("should be between", r"all elements of (?P<what>input|target) should be between 0 and 1"),
+            sign("input_val >= zero", r"Assertion `input_val >= zero && input_val <= one` failed"),
+        ),
+        headline=lambda case: (
+            "Binary cross entropy got targets outside of 0 to 1"
+            if case.given.get("what") == "target"
+            else "Binary cross entropy got values outside of 0 to 1, or NaN"
+        ),
+        why="binary_cross_entropy wants probabilities: without a sigmoid before, or with NaN in the model's output, they are none",
+        next=(
+            "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) on the raw output, which is stable and needs no sigmoid",
+            "if there is a sigmoid already, the output is NaN: " + _CHECK_FINITE,
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: all elements of input should be between 0 and 1",
+                says=("binary_cross_entropy_with_logits",),
+            ),
+            Example(
+                "/pytorch/aten/src/ATen/native/cuda/Loss.cu:92: operator(): block: [0,0,0], thread: [3,0,0] Assertion `input_val >= zero &&"
+                " input_val <= one` failed.",
+                says=("NaN", "with_logits"),
+            ),
+        ),
+        knowledge="torch.nn.BCELoss",
+    ),
+    Failure(
+        id="numerics.linalg",
+        kind=LogClass.NONFINITE_LOSS,
+        what="A factorisation of a matrix failed, because the matrix is not finite or is ill-conditioned.",
+        signs=(
+            sign(
+                "linalg",
+                r"linalg\.(?P<name>\w+): (?:\(Batch element \d+\): )?The (?P<what>algorithm failed to converge|factorization could not be completed|input matrix contained? non-finite)",
+            ),
+            sign("did not converge", r"(?P<name>SVD|eig\w*) did not converge"),
+        ),
+        headline=lambda case: f"{case.given['name']} failed: its matrix is not finite, or too close to singular",
+        why="such algorithms fail on NaN and infinity first of all, and on repeated or tiny singular values",
+        next=(
+            "check the input: torch.isfinite(x).all(); if it is not finite, the cause is in the steps before ("
+            + _CHECK_FINITE
+            + ")",
+            "else work in float64 and add to the diagonal (x + 1e-6 * eye); for optimizers such as Shampoo or SOAP raise their eps",
+        ),
+        examples=(
+            Example(
+                "torch._C._LinAlgError: linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned or has too many"
+                " repeated eigenvalues (error code: 3).",
+                says=("eigh", "isfinite"),
+            ),
+            Example(
+                "torch._C._LinAlgError: linalg.cholesky: The factorization could not be completed because the input is not positive-definite (the"
+                " leading minor of order 1 is not positive-definite).",
+                says=("cholesky",),
+            ),
+        ),
+        event=EventKind.KNOWN,
+        knowledge="torch.linalg",
+    ),
+)
+
+
 ENTRIES = (
+    *TEXTS,
     Failure(
         id="numerics.nonfinite",
         kind=LogClass.NONFINITE_LOSS,
@@ -52,7 +510,12 @@ ENTRIES = (
             if case.reason is Reason.SCALE_EXHAUSTED
             else "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
         ),
-        next=(_for_numbers,),
+        clues=(_CUDNN_SDPA,),
+        next=(
+            Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),
+            _for_course,
+            _for_numbers,
+        ),
         tier=Tier.BROKEN_NUMBERS,
     ),
 )

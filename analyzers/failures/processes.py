@@ -3,7 +3,7 @@
 from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, first_with, place, quoted, who
-from analyzers.failures.entry import Failure
+from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import exit_reason
 
 
@@ -97,7 +97,399 @@ def _for_signal(case: Case) -> str:
     return _NATIVE.replace("{ranks}", who(case.ranks, "the failed rank"))
 
 
+# Signals and wrappers that show by their text.
+
+_BUS = (
+    "a bus error is most often a full /dev/shm (64 MB in a container unless more is asked for), or a file that became shorter"
+    " while it was mapped into memory"
+)
+_FROM_FAULTHANDLER = "run with `python -X faulthandler`: it prints the line of Python in which the crash happened"
+
+
+def _at_interrupt(case: Case) -> str:
+    """Return what the program was doing when it was interrupted, by the frames of its traceback."""
+    if case.called(r"threading\.py|connection\.py|selectors\.py|queues\.py|dataloader\.py"):
+        return "; at that moment it waited for a data-loader worker or another process"
+    if case.called(r"distributed_c10d\.py"):
+        return "; at that moment it waited in a collective, so look for a rank that did not come"
+    return ""
+
+
+TEXTS = (
+    Failure(
+        id="processes.hangup",
+        kind=LogClass.TERMINATED,
+        what="The terminal or connection from which a job was started was closed (SIGHUP).",
+        signs=(
+            sign("death signal", r"Received 1 death signal"),
+            sign("got signal:", r"got signal: 1\b"),
+            sign("SIGHUP", r"(?:Signals\.SIGHUP|signal 1 \(SIGHUP\)|SIGHUP: 1)"),
+        ),
+        headline="The terminal was closed: the launcher got SIGHUP and stopped all ranks",
+        why="a program that runs in a shell gets SIGHUP when its ssh connection or terminal ends; no rank failed",
+        next=(
+            "start it so that it outlives the terminal: in tmux or screen, by sbatch, or nohup ... & (with setsid, as torchrun installs its"
+            " own handler for SIGHUP even under nohup)",
+            "resume from the last checkpoint",
+        ),
+        tier=Tier.STOPPED,
+        event=EventKind.STOP_REQUESTED,
+        examples=(
+            Example(
+                "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers",
+                says=("tmux", "SIGHUP"),
+            ),
+            Example(
+                "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4121 got signal: 1",
+                says=("terminal was closed",),
+            ),
+        ),
+        near_misses=(
+            "WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers",
+        ),
+        knowledge="pytorch/pytorch#76894; signal(7)",
+    ),
+    Failure(
+        id="processes.interrupted",
+        kind=LogClass.TERMINATED,
+        what="A user interrupted the job (SIGINT, Ctrl-C).",
+        signs=(
+            sign("death signal", r"Received 2 death signal"),
+            sign("got signal:", r"got signal: 2\b"),
+        ),
+        headline="The job was interrupted by the user (SIGINT, Ctrl-C)",
+        why="tracebacks after this signal only show where each process was at that time; if it was interrupted because it hung, the cause"
+        " of the hang is not in this text",
+        next=(
+            "if it hung: run again, and take the stacks while it hangs (py-spy dump --pid PID for each rank), or start it under `workbench"
+            " launch -- COMMAND`",
+            "else nothing: resume from the last checkpoint",
+        ),
+        tier=Tier.STOPPED,
+        event=EventKind.STOP_REQUESTED,
+        examples=(
+            Example(
+                "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers",
+                says=("Ctrl-C", "py-spy"),
+            ),
+        ),
+        knowledge="signal(7)",
+    ),
+    Failure(
+        id="processes.keyboard_interrupt",
+        kind=LogClass.TERMINATED,
+        what="Python was interrupted (Ctrl-C, or the stop button of a notebook).",
+        signs=(sign("KeyboardInterrupt", r"\AKeyboardInterrupt\b"),),
+        headline="Python was interrupted from outside (KeyboardInterrupt: Ctrl-C or a notebook's stop)",
+        why=lambda case: "its traceback shows where the program was, not a fault of that line" + _at_interrupt(case),
+        next=(
+            "if nobody pressed Ctrl-C, a notebook or a launcher sent SIGINT: look for an error of another process above",
+            "if it hung, take stacks of all ranks while it hangs: py-spy dump --pid PID",
+        ),
+        tier=Tier.LOST_CONNECTION,
+        examples=(
+            Example(
+                'Traceback (most recent call last):\n  File "train.py", line 84, in <module>\n    main()\n  File'
+                ' "/usr/lib/python3.10/threading.py", line 320, in wait\n    waiter.acquire()\nKeyboardInterrupt',
+                says=("interrupted", "py-spy"),
+            ),
+        ),
+        knowledge="Python: KeyboardInterrupt",
+    ),
+    Failure(
+        id="processes.bus_error",
+        kind=LogClass.SIGNAL,
+        what="A process was ended by a bus error (SIGBUS).",
+        signs=(
+            sign("failed (exitcode:", r"failed \(exitcode: -7\)"),
+            sign("Bus error", r"Bus error(?: \(core dumped\)|\s*$| \(nonexistent physical address\))"),
+            sign("exits with return code", r"exits with return code = -7\b"),
+            sign("Caught signal", r"Caught signal 7 \("),
+            sign("SIGBUS", r"SIGBUS"),
+        ),
+        headline="{who} was ended by a bus error (SIGBUS), most often for a full /dev/shm",
+        why=_BUS,
+        next=(
+            "give it more shared memory: docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir of medium Memory at /dev/shm"
+            " (df -h /dev/shm while it runs)",
+            "else suspect a mapped file that was replaced or cut while it was read (checkpoint, data set, full disk): copy it again",
+        ),
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.SIGNAL,
+        examples=(
+            Example("Bus error (core dumped)", says=("--shm-size", "bus error")),
+            Example(
+                "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 2215) of binary:"
+                " /opt/conda/bin/python",
+                says=("--shm-size",),
+            ),
+        ),
+        near_misses=(
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        ),
+        knowledge="pytorch/pytorch#5040; NVIDIA/nccl: shared memory",
+    ),
+    Failure(
+        id="processes.illegal_instruction",
+        kind=LogClass.SIGNAL,
+        what="A program used an instruction that this CPU does not have (SIGILL).",
+        signs=(
+            sign("llegal instruction", r"Illegal instruction|illegal instruction \(core dumped\)"),
+            sign("failed (exitcode:", r"failed \(exitcode: -4\)"),
+            sign("SIGILL", r"Signals\.SIGILL|SIGILL"),
+        ),
+        headline="A library uses an instruction that this CPU does not have (SIGILL)",
+        why="it was built for a newer CPU (AVX2, AVX-512), often on another node: compiled extensions with -march=native, or a wheel",
+        next=(
+            "rebuild the extension on this node, and delete its cache (~/.cache/torch_extensions; DeepSpeed's ops)",
+            "or install a build for this CPU, or run on nodes like the one where it was built (lscpu | grep Flags); "
+            + _FROM_FAULTHANDLER,
+        ),
+        rules_out="`CUDA error: an illegal instruction was encountered`, which is of the GPU",
+        when=lambda case: "CUDA" not in case.lead.message,
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.SIGNAL,
+        examples=(Example("Illegal instruction (core dumped)", says=("AVX", "torch_extensions")),),
+        near_misses=("RuntimeError: CUDA error: an illegal instruction was encountered",),
+        knowledge="signal(7)",
+    ),
+    Failure(
+        id="processes.segfault_in_library",
+        kind=LogClass.SIGNAL,
+        what="A process crashed in a library that the kernel names.",
+        signs=(
+            sign(
+                "segfault at",
+                r"(?P<program>[\w.:-]{1,40})\[\d+\]: segfault at (?P<address>[0-9a-f]+) ip \S+ sp \S+ error \d+ in (?P<library>[\w.+-]{2,80})\[",
+            ),
+        ),
+        headline=lambda case: f"{case.given['program'][:20]} crashed in {case.given['library'][:50]} (SIGSEGV)",
+        why=lambda case: (
+            "it used the address 0 or one near it: an object that was missing or freed"
+            if len(case.given["address"]) < 4
+            else "it used memory that is not its own"
+        ),
+        next=(
+            "compare the version of that library with what its package was built for, and update or reinstall that package",
+            _FROM_FAULTHANDLER,
+            "if different libraries crash on one node only, test its memory, and exclude it",
+        ),
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.SIGNAL,
+        examples=(
+            Example(
+                "[ 2231.118] python[12345]: segfault at 8 ip 00007f1c2a3b4c5d sp 00007ffd3e2f1a08 error 4 in"
+                " libtorch_cpu.so[7f1c27a00000+c5e5000]",
+                says=("libtorch_cpu.so", "faulthandler"),
+            ),
+        ),
+        knowledge="Linux: arch/x86/mm/fault.c",
+    ),
+    Failure(
+        id="processes.heap_corruption",
+        kind=LogClass.SIGNAL,
+        what="The C library found the heap of a process damaged.",
+        signs=(
+            sign(
+                "free",
+                r"double free or corruption|free\(\): (?:invalid (?:pointer|size|next size)|double free)|munmap_chunk\(\): invalid",
+            ),
+            sign("malloc", r"malloc\(\): \w+|malloc_consolidate\(\)"),
+            sign("corrupted ", r"corrupted (?:size vs\. prev_size|double-linked list)"),
+        ),
+        headline="The heap of a process was damaged by native code: {quote}",
+        why="two libraries free the same memory, most often two copies of one library (OpenMP, protobuf, libstdc++, tcmalloc) in a process;"
+        " the line where it is noticed is not the cause",
+        next=(
+            "if it comes at the import: import torch first, remove LD_PRELOAD, and install the packages from one source (all by pip or all by"
+            " conda); also older OpenCV, pyarrow and open3d are known for it",
+            "if it comes at the very end, results are whole; call os._exit(0) after saving, or update the package",
+            "else " + _FROM_FAULTHANDLER,
+        ),
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.SIGNAL,
+        examples=(
+            Example("free(): invalid pointer", says=("import torch first", "heap")),
+            Example("double free or corruption (!prev)", says=("LD_PRELOAD",)),
+            Example("corrupted double-linked list", says=("faulthandler",)),
+        ),
+        knowledge="glibc: malloc consistency checks",
+    ),
+    Failure(
+        id="processes.gloo_abort",
+        kind=LogClass.SIGNAL,
+        what="A process aborted because a connection of gloo broke: another rank had left.",
+        signs=(sign("terminate called after throwing", r"instance of 'gloo::IoException'"),),
+        headline="A rank aborted because its gloo connection broke: another rank had ended",
+        why="gloo's background thread throws, and nothing catches it; this is what the others do when a rank fails or leaves"
+        " first",
+        next=(
+            Advice(
+                "`Connection refused` at the start: set GLOO_SOCKET_IFNAME to the interface that all nodes share",
+                when=lambda case: case.printed("onnection refused"),
+            ),
+            "read the log of the rank that ended first: its error is the cause",
+            "if all had finished their work, let them end together: dist.barrier() and dist.destroy_process_group() at the end"
+            " of every rank",
+        ),
+        tier=Tier.ABORTED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "terminate called after throwing an instance of 'gloo::IoException'\n  what():"
+                " [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:3210: Connection refused",
+                source="pytorch/pytorch#15592",
+                says=("another rank", "GLOO_SOCKET_IFNAME"),
+            ),
+        ),
+        near_misses=(
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at"
+            " ../third_party/gloo/gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 1046204 vs 1040256",
+        ),
+        knowledge="horovod/horovod#2907",
+    ),
+    Failure(
+        id="processes.watchdog_abort",
+        kind=LogClass.SIGNAL,
+        what="PyTorch's watchdog ended a process, and the reason stands in its other lines.",
+        signs=(
+            sign(
+                "terminate called after throwing",
+                r"instance of 'c10::(?P<what>DistBackendError|Error|CUDAError|AcceleratorError)'",
+            ),
+        ),
+        headline=lambda case: (
+            "The NCCL watchdog aborted the process after a timeout or an error of a collective"
+            if case.given["what"] == "DistBackendError"
+            else "A thread of PyTorch aborted the process: the error stands in the next line (what())"
+        ),
+        why="an exception in a thread of C++ ends the process by SIGABRT: the abort is a consequence",
+        next=(
+            "read the line `what():` below and the lines of the watchdog above: they name the collective, the rank and the error",
+            "then the ranks that printed nothing: the one that did not join the collective is the cause of a timeout",
+        ),
+        tier=Tier.ABORTED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "terminate called after throwing an instance of 'c10::DistBackendError'", says=("watchdog", "what()")
+            ),
+        ),
+        knowledge="PyTorch: ProcessGroupNCCL",
+    ),
+    Failure(
+        id="processes.thread_at_exit",
+        kind=LogClass.SIGNAL,
+        what="A process ended while one of its C++ threads was still running.",
+        signs=(sign("terminate called without an active exception"),),
+        headline="The process ended while a thread of C++ was still running, which aborts it",
+        why="a thread that is not joined aborts the process at its end; this follows from an exit, and is not its reason",
+        next=(
+            "look above for the exception or sys.exit() that ended the program: that is the cause",
+            "if the work was done, the results are whole: end it in order (destroy_process_group(), close data loaders and loggers)",
+        ),
+        tier=Tier.ABORTED,
+        event=EventKind.KNOWN,
+        examples=(Example("terminate called without an active exception", says=("look above",)),),
+        knowledge="C++: std::thread::~thread",
+    ),
+    Failure(
+        id="processes.ide_exit",
+        kind=LogClass.SIGNAL,
+        what="An IDE reports how a process ended.",
+        signs=(
+            sign(
+                "Process finished with exit code",
+                r"Process finished with exit code (?P<code>-?\d+)(?<! 0)(?: \((?P<what>[^)\n]{1,60})\))?",
+            ),
+        ),
+        headline=lambda case: {
+            "137": "The process was killed (exit code 137, SIGKILL), most often for host memory",
+            "139": "The process crashed in native code (exit code 139, SIGSEGV)",
+            "134": "The process aborted (exit code 134, SIGABRT): its reason stands above",
+            "-1073741819": "The process crashed in native code (0xC0000005, access violation)",
+            "-1073740791": "The process crashed in native code (0xC0000409, stack buffer overrun)",
+            "-1073740940": "The process crashed in native code (0xC0000374, damaged heap)",
+            "-1073741571": "The process crashed: its stack overflowed (0xC00000FD)",
+        }.get(
+            case.given["code"], f"The process ended with exit code {case.given['code']}, and this text does not say why"
+        ),
+        why=lambda case: (
+            "the kernel's OOM killer sends SIGKILL when the memory of the host, or of the container or WSL, is full"
+            if case.given["code"] == "137"
+            else "a library crashed outside of Python, so there is no exception"
+            if case.given["code"] in ("139", "-1073741819", "-1073740791", "-1073740940", "-1073741571")
+            else "the IDE only repeats the exit code"
+        ),
+        next=(
+            lambda case: (
+                "watch the memory (free -h, Task Manager) while it runs; fewer DataLoader workers, a smaller data set in memory, more memory"
+                " for Docker or WSL (.wslconfig: memory=)"
+                if case.given["code"] == "137"
+                else _FROM_FAULTHANDLER + "; then update or reinstall the library that it is in, and the GPU driver"
+                if case.given["code"] not in ("1", "134")
+                else "read the output above this line: the exception stands there"
+            ),
+        ),
+        tier=Tier.KILLED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
+                source="noelshin/selfmask#11",
+                says=("137", "memory"),
+            ),
+            Example(
+                "Process finished with exit code -1073741819 (0xC0000005)", says=("access violation", "faulthandler")
+            ),
+        ),
+        near_misses=("Process finished with exit code 0",),
+        knowledge="signal(7); NTSTATUS values",
+    ),
+    Failure(
+        id="processes.ray_task_error",
+        kind=LogClass.CRASHED,
+        what="Ray passes on an exception that was raised in a task or an actor.",
+        signs=(sign("RayTaskError", r"RayTaskError\((?P<name>\w{1,60})\): ray::(?P<task>[\w.]{1,80})"),),
+        headline=lambda case: f"{case.given['name']} in Ray's {case.given['task'][:45]}: its own lines are the cause",
+        why="RayTaskError only carries an exception of another process; the lines below it, or the worker's log, have its traceback",
+        next=(
+            "read the traceback that follows `ray::`, down to its last line; if it is cut off, ray logs worker-*.err has the whole one",
+            "if several tasks failed, the one that failed first is the cause",
+        ),
+        tier=Tier.VAGUE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ray.exceptions.RayTaskError(ValueError): ray::WorkerDict.actor_rollout_generate_sequences() (pid=4242, ip=10.0.0.3)",
+                says=("ValueError", "ray logs"),
+            ),
+        ),
+        knowledge="Ray: fault tolerance of tasks",
+    ),
+    Failure(
+        id="processes.wandb_failed",
+        kind=LogClass.EXIT_CODE,
+        what="wandb reports that the program ended with an error, and not what it was.",
+        signs=(sign("(failed", r"wandb:[^\n]{0,60}\(failed (?P<code>\d+)\)"),),
+        headline="The program ended with exit code {code}; wandb only reports it, the cause is above",
+        why="wandb watches the program and writes its exit code; nothing shows that wandb failed",
+        next=("read the traceback before this line, or the file output.log of the run (wandb/latest-run/files)",),
+        tier=Tier.VAGUE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "wandb: Waiting for W&B process to finish... (failed 1). Press Control-C to abort syncing.",
+                says=("exit code 1",),
+            ),
+        ),
+        knowledge="Weights & Biases: exit codes of runs",
+    ),
+)
+
+
 ENTRIES = (
+    *TEXTS,
     Failure(
         id="processes.signal",
         kind=LogClass.SIGNAL,
