@@ -93,7 +93,7 @@ def _size_headline(case: Case) -> str:
 def _size_why(case: Case) -> str:
     """Return what parameters of different shape point to, by their name and by what differs."""
     name, saved, model = case.given["name"], _numbers(case.given["saved"]), _numbers(case.given["model"])
-    others = len(re.findall(r"size mismatch for", _all_text(case)))
+    others = len(set(re.findall(r"size mismatch for ([\w.]+)", text_of(case.lead))))
     more = f"; at least {others} parameters differ" if others > 1 else ""
     if 0 in model or 0 in saved:
         return f"an empty shape is that of a parameter which DeepSpeed ZeRO-3 has split over the ranks{more}"
@@ -139,6 +139,9 @@ def _path(case: Case) -> str:
 
 
 _AFTER_WRITE = "then delete the file that was being written, which is cut off, and resume from the checkpoint before it"
+
+_LOADS = re.compile(r":(?:load_state_dict|_?load_checkpoint|_?load_optimizer\w*|resume\w*)$")
+"""Matches a frame, as `file:line:function`, that loads a state."""
 
 ENTRIES: tuple[Failure, ...] = (
     # Files that cannot be written.
@@ -729,10 +732,7 @@ ENTRIES: tuple[Failure, ...] = (
                 r"KeyError: '(?P<key>state|optimizer|optimizer_states|exp_avg|param_groups|optimizer_state_dict|lr_scheduler)'",
             ),
         ),
-        when=lambda case: (
-            case.called(r"load_state_dict|load_checkpoint|resume|_load_optimizer")
-            or case.printed(r"\b(?:load_state_dict|load_checkpoint)\(")
-        ),
+        when=lambda case: any(_LOADS.search(call) for event in case.events for call in event.calls),
         headline=lambda case: f"The checkpoint has no '{case.given.get('key', 'state')}' for the optimizer",
         why="it was saved without the optimizer, by another version or another optimizer, or in a form that this one does not read; the"
         " model's weights are not affected",
@@ -827,6 +827,125 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="pytorch/pytorch#148252; torch.distributed.checkpoint",
+    ),
+    Failure(
+        id="checkpoints.dcp_unfinished",
+        kind=LogClass.CRASHED,
+        what="A distributed checkpoint has no metadata, so its save did not end.",
+        signs=(sign(".metadata", r"No such file or directory: '(?P<path>[^'\n]{1,300}?)/?\.metadata'"),),
+        headline=lambda case: f"The distributed checkpoint is unfinished: no .metadata in {case.given['path'][-38:]}",
+        why="rank 0 writes .metadata last, when all ranks have written their parts; without it the save was cut off, or the path is another"
+        " one",
+        next=(
+            "resume from the checkpoint before it, and delete this one",
+            "check that all ranks see the same folder (a shared file system), and that it is one of torch.distributed.checkpoint",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/checkpoint/step-500/.metadata'",
+                says=("unfinished", "step-500", "before it"),
+            ),
+        ),
+        knowledge="torch.distributed.checkpoint: FileSystemWriter",
+    ),
+    Failure(
+        id="checkpoints.global_shape",
+        kind=LogClass.CRASHED,
+        what="A parameter of a distributed checkpoint of Megatron has another shape than in the model.",
+        signs=(
+            sign(
+                "Global shape mismatch",
+                r"Global shape mismatch for loaded \((?P<saved>[^\n]{1,60}?)\) and expected \((?P<model>[^\n]{1,60}?)\) tensor for key (?P<key>[\w./]{1,160})",
+            ),
+        ),
+        headline=lambda case: (
+            f"{key if len(key := case.given['key']) <= 34 else '…' + key[-32:]} has another shape in the checkpoint than in the model"
+        ),
+        why=lambda case: (
+            f"{_numbers(case.given['saved'])} was saved and {_numbers(case.given['model'])}"
+            " is expected: other sizes of the model, or a vocabulary that was padded for another number of tensor-parallel ranks"
+        ),
+        next=(
+            "build the model with the arguments of the checkpoint (--use-checkpoint-args), above all layers, hidden size and vocabulary",
+            "for the vocabulary set --make-vocab-size-divisible-by so that the padded size is the same (it is multiplied by the tensor-parallel"
+            " size)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded (torch.Size([128512, 4096])) and"
+                " expected ((128256, 4096)) tensor for key embedding.word_embeddings.weight",
+                says=("word_embeddings", "make-vocab-size-divisible-by"),
+            ),
+        ),
+        knowledge="Megatron-LM: dist_checkpointing",
+    ),
+    Failure(
+        id="checkpoints.inner_key",
+        kind=LogClass.CRASHED,
+        what="A checkpoint does not have the entry from which the weights are read.",
+        signs=(
+            sign(
+                "KeyError",
+                r"KeyError: '(?P<key>state_dict|model|model_state_dict|net|network|params|ema|epoch|args|hyper_parameters|pytorch-lightning_version)'",
+            ),
+        ),
+        when=lambda case: (
+            any(
+                _LOADS.search(call) or re.search(r"checkpoint|ckpt|load_model|resume", call) for call in case.lead.calls
+            )
+            or case.printed(r"torch\.load|checkpoint|ckpt")
+        ),
+        headline="The checkpoint has no entry '{key}': it was saved in another form",
+        why="some programs save the bare weights, others a dictionary with the weights under 'model' or 'state_dict'",
+        next=(
+            "print(list(torch.load(path, map_location='cpu'))[:10]): if these are names of layers, load it directly; else use the entry that holds"
+            " them (state.get('{key}', state))",
+            "for training state (epoch, args) take a checkpoint of the training, not exported weights",
+        ),
+        examples=(
+            Example(
+                'Traceback (most recent call last):\n  File "train.py", line 88, in main\n    resume_from_checkpoint(model, path)\n'
+                '  File "train.py", line 40, in resume_from_checkpoint\n    model.load_state_dict(checkpoint["state_dict"])\n'
+                "KeyError: 'state_dict'",
+                says=("'state_dict'", "state.get('state_dict', state)"),
+            ),
+        ),
+        near_misses=("KeyError: 'labels'",),
+        knowledge="PyTorch: saving and loading models",
+    ),
+    Failure(
+        id="checkpoints.state_instead_of_model",
+        kind=LogClass.CRASHED,
+        what="What was loaded is a state_dict and not a model, or the reverse.",
+        signs=(
+            sign("has no attribute", r"'(?:collections\.)?OrderedDict' object has no attribute '(?P<name>\w{1,40})'"),
+            sign(
+                "Expected state_dict to be dict-like",
+                r"Expected state_dict to be dict-like, got <class '(?P<type>[\w.]{1,100})'>",
+            ),
+        ),
+        headline=lambda case: (
+            f"The file holds weights (a state_dict), not a model: it has no {case.given['name']}()"
+            if case.given.get("name")
+            else f"The file holds a whole object ({case.given['type'].rpartition('.')[2][:26]}), not a state_dict"
+        ),
+        why="torch.save stores what it is given: model.state_dict() is a dictionary of tensors, model is the whole object",
+        next=(
+            lambda case: (
+                "build the model first, then model.load_state_dict(torch.load(path, map_location='cpu'))"
+                if case.given.get("name")
+                else "take its weights: torch.load(path, weights_only=False).state_dict()"
+            ),
+        ),
+        examples=(
+            Example(
+                "AttributeError: 'collections.OrderedDict' object has no attribute 'eval'",
+                says=("eval()", "load_state_dict"),
+            ),
+        ),
+        knowledge="PyTorch: saving and loading models",
     ),
     Failure(
         id="checkpoints.shared_tensors",

@@ -87,6 +87,12 @@ _ONE_SIZE = (
 )
 _FEWER_WORKERS = "use fewer workers (num_workers) and a smaller prefetch_factor"
 
+
+def _is_saved(case: Case) -> bool:
+    """Return whether what cannot be pickled was to be written to a checkpoint, by the frames of the exception."""
+    return case.called(r"serialization\.py|checkpoint|:(?:save|torch_save|_save|async_save|save_state_dict)$")
+
+
 LOADING = (
     Failure(
         id="data.unequal_samples",
@@ -134,7 +140,6 @@ LOADING = (
                 "expected sequence of length",
                 r"expected sequence of length (?P<first>\d+) at dim \d+ \(got (?P<second>\d+)\)",
             ),
-            sign("you should probably activate truncation and/or padding"),
         ),
         headline=lambda case: (
             f"Samples of one batch have different lengths: {case.given['first']} and {case.given['second']}"
@@ -152,12 +157,6 @@ LOADING = (
         examples=(
             Example("RuntimeError: each element in list of batch should be of equal size", says=("collate",)),
             Example("ValueError: expected sequence of length 165 at dim 1 (got 128)", says=("165 and 128", "padding")),
-            Example(
-                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with"
-                " 'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features (`labels`"
-                " in this case) have excessive nesting (inputs type `list` where type `int` is expected).",
-                says=("labels", "truncation=True"),
-            ),
         ),
         knowledge="torch.utils.data: default_collate; transformers: data collators",
     ),
@@ -382,6 +381,275 @@ LOADING = (
         knowledge="torch.utils.data: DataLoader(timeout=)",
     ),
     Failure(
+        id="data.map_process_died",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A process of Dataset.map was killed or crashed.",
+        signs=(sign("abruptly died during map operation"),),
+        headline="A process of Dataset.map died without an exception: killed for host memory, or crashed",
+        why="each of the num_proc processes holds its own copy of the function's objects (tokenizer, model, images) and batches, and on"
+        " Windows and macOS imports the script anew",
+        next=(
+            "use fewer processes (num_proc=1 to see the exception itself; preprocessing_num_workers, dataset_num_proc), and smaller pieces"
+            " (batch_size=100, writer_batch_size=100)",
+            "check for a kill: `dmesg -T | grep -i 'killed process'`; then more host memory as well",
+            "on Windows put the start of the program under if __name__ == '__main__':; with CUDA initialised before, num_proc must be 1 or"
+            " the start method spawn",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.",
+                source="unslothai/unsloth#2693",
+                says=("num_proc=1", "dmesg"),
+            ),
+        ),
+        knowledge="Hugging Face datasets: py_utils.iflatmap_unordered",
+    ),
+    Failure(
+        id="data.none_sample",
+        kind=LogClass.CRASHED,
+        what="A sample holds something of which no batch can be made.",
+        signs=(
+            sign(
+                "batch must contain tensors",
+                r"batch must contain tensors[\w, ]{0,60}; found (?:<class '(?P<type>[\w.]{1,80})'>|(?P<object>[\w.]{1,80}))",
+            ),
+        ),
+        headline=lambda case: (
+            f"A sample has a {case.given['type'] or case.given['object']}, of which no batch can be made".replace(
+                "a NoneType", "None"
+            ).replace("has None", "is or has a missing value")
+        ),
+        why=lambda case: (
+            "__getitem__ returned nothing for it, or a field of it: a missing file, a failed transform, a missing return"
+            if "NoneType" in (case.given["type"] or case.given["object"])
+            else "the default collate function knows tensors, arrays, numbers, texts, dictionaries and lists"
+        ),
+        next=(
+            lambda case: (
+                "find it: raise in __getitem__ where the value is missing, with the index and the path; or drop such samples in a"
+                " collate_fn before default_collate"
+                if "NoneType" in (case.given["type"] or case.given["object"])
+                else "convert it in __getitem__ (transforms.ToTensor() for a PIL image, torch.as_tensor for others), or pass a collate_fn that"
+                " keeps such fields as a list"
+            ),
+        ),
+        examples=(
+            Example(
+                "TypeError: default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found <class 'NoneType'>",
+                source="Megvii-BaseDetection/YOLOX#1523",
+                says=("missing value", "collate_fn"),
+            ),
+            Example(
+                "TypeError: default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found <class"
+                " 'PIL.Image.Image'>",
+                says=("PIL.Image.Image", "ToTensor()"),
+            ),
+        ),
+        knowledge="torch.utils.data: default_collate",
+    ),
+    Failure(
+        id="data.not_resizable",
+        kind=LogClass.CRASHED,
+        what="A worker could not stack its samples in shared memory.",
+        signs=(sign("Trying to resize storage that is not resizable"),),
+        headline="A worker cannot stack its samples: they differ in shape, or share the memory of an array",
+        why="the worker makes one piece of shared memory by the first sample's size; samples of other shapes do not fit, and tensors on foreign"
+        " memory (np.memmap, slices of a large array) cannot be enlarged",
+        next=(
+            "set num_workers=0 once: then the message says whether the shapes differ (stack expects each tensor to be equal size)",
+            "bring samples to one shape (resize, crop, pad in the collate function), or copy what comes from an array: torch.tensor(x), .clone()",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: Trying to resize storage that is not resizable",
+                source="roboflow/notebooks#167",
+                says=("num_workers=0", ".clone()"),
+            ),
+        ),
+        knowledge="torch.utils.data: collate_tensor_fn",
+    ),
+    Failure(
+        id="data.empty_batch",
+        kind=LogClass.CRASHED,
+        what="A batch has no samples.",
+        signs=(sign("stack expects a non-empty TensorList"), sign("expected a non-empty list of Tensors")),
+        headline="A batch or list of tensors is empty: every sample of it was dropped",
+        why="a collate function or a step that leaves out samples left out all of them",
+        next=(
+            "see what drops them (samples without boxes, too long, failed to load) and skip such a batch, on all ranks alike",
+            "draw another sample in __getitem__ instead of dropping one in the collate function",
+        ),
+        examples=(Example("RuntimeError: stack expects a non-empty TensorList", says=("dropped", "__getitem__")),),
+        knowledge="torch.stack, torch.cat",
+    ),
+    Failure(
+        id="data.opencv_empty",
+        kind=LogClass.CRASHED,
+        what="OpenCV got an empty image, most often because a file could not be read.",
+        signs=(
+            sign(
+                "empty()", r"\(-215:Assertion failed\) !_?\w{1,12}\.empty\(\) in function '(?P<function>[^'\n]{1,60})'"
+            ),
+        ),
+        headline="OpenCV got an empty image in {function}: the file could not be read",
+        why="cv2.imread returns nothing, without an error, for a path that does not exist or a file that it cannot decode",
+        next=(
+            "check the result of cv2.imread and raise with the path; see whether the path exists on this node, and its encoding",
+            "verify the images once before the training, and leave out those that cannot be read",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "cv2.error: OpenCV(4.8.0) /io/opencv/modules/imgproc/src/color.cpp:182: error: (-215:Assertion failed) !_src.empty() in function"
+                " 'cvtColor'",
+                says=("cvtColor", "cv2.imread"),
+            ),
+        ),
+        knowledge="OpenCV: imread",
+    ),
+    Failure(
+        id="data.negative_strides",
+        kind=LogClass.CRASHED,
+        what="A NumPy array that was flipped cannot become a tensor.",
+        signs=(
+            sign(
+                "negative",
+                r"[Aa]t least one (?:of the strides in the given numpy array|stride in the given numpy array) is negative|some of the strides of a given numpy array are negative",
+            ),
+        ),
+        headline="A flipped NumPy array (negative strides) cannot become a tensor",
+        why="flips such as x[::-1] or np.flip only turn the view around, and tensors have no such views",
+        next=("copy it first: torch.from_numpy(np.ascontiguousarray(x)), or x.copy()",),
+        examples=(
+            Example(
+                "ValueError: At least one stride in the given numpy array is negative, and tensors with negative strides are not currently"
+                " supported. (You can probably work around this by making a copy of your array with array.copy().)",
+                says=("ascontiguousarray",),
+            ),
+        ),
+        knowledge="torch.from_numpy",
+    ),
+    Failure(
+        id="data.object_array",
+        kind=LogClass.CRASHED,
+        what="A NumPy array of objects cannot become a tensor.",
+        signs=(sign("convert np.ndarray of type", r"can't convert np\.ndarray of type (?P<dtype>numpy\.\w+)"),),
+        headline="A NumPy array of type {dtype} cannot become a tensor",
+        why=lambda case: (
+            "its rows have different lengths, or it mixes numbers with texts or missing values"
+            if "object" in case.given["dtype"]
+            else "PyTorch has no such type"
+        ),
+        next=(
+            lambda case: (
+                "find the odd rows: pad them to one length, remove missing values, or read the column as numbers (astype(np.float32))"
+                if "object" in case.given["dtype"]
+                else "convert it before: x.astype(np.int64) or np.float32; texts need a tokenizer or a number for each class"
+            ),
+        ),
+        examples=(
+            Example(
+                "TypeError: can't convert np.ndarray of type numpy.object_. The only supported types are: float64, float32, float16, complex64,"
+                " complex128, int64, int32, int16, int8, uint8, and bool.",
+                says=("numpy.object_", "different lengths"),
+            ),
+        ),
+        knowledge="torch.from_numpy",
+    ),
+    Failure(
+        id="data.splits_differ",
+        kind=LogClass.CRASHED,
+        what="A data set has other sizes or files than its description says.",
+        signs=(
+            sign("NonMatchingSplitsSizesError"),
+            sign("NonMatchingChecksumError"),
+            sign("ExpectedMoreSplits"),
+            sign("UnexpectedSplits"),
+        ),
+        headline="The downloaded data set is not the one that its description promises (sizes or checksums)",
+        why="the download is incomplete, the source changed after the description was written, or a cache holds an older one",
+        next=(
+            "download it again: load_dataset(..., download_mode='force_redownload')",
+            "if the source really changed: verification_mode='no_checks' (older versions: ignore_verifications=True)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "datasets.utils.info_utils.NonMatchingSplitsSizesError: [('expected': SplitInfo(name='train', num_bytes=1024), 'recorded':"
+                " SplitInfo(name='train', num_bytes=512))]",
+                says=("force_redownload",),
+            ),
+        ),
+        knowledge="Hugging Face datasets: verification mode",
+    ),
+    Failure(
+        id="data.video_decode",
+        kind=LogClass.CRASHED,
+        what="A video or audio file could not be decoded.",
+        signs=(
+            sign("DECORDError", r"DECORDError[^\n]{0,200}"),
+            sign("Invalid data found when processing input"),
+            sign("moov atom not found"),
+            sign("LibsndfileError", r"LibsndfileError: Error opening (?P<file>'[^'\n]{1,200}')?"),
+        ),
+        headline=lambda case: (
+            "A video or audio file of the data set cannot be decoded: it is damaged or cut off"
+            if "moov" in text_of(case.lead) or "Invalid data" in text_of(case.lead)
+            else "A video or audio file of the data set cannot be opened or decoded"
+        ),
+        why="the file is cut off (its index is at its end), empty, or in a format for which this build has no codec",
+        next=(
+            "find it: catch the exception with the path in __getitem__, or test all once: ffprobe -v error FILE; then copy it again or leave it"
+            " out",
+            "re-encode what only this library cannot read: ffmpeg -i in -c:v libx264 out.mp4; or use another reader (torchcodec, PyAV)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "av.error.InvalidDataError: [Errno 1094995529] Invalid data found when processing input: '/data/clips/000123.mp4'",
+                says=("damaged", "ffprobe"),
+            ),
+            Example("[mov,mp4,m4a,3gp,3g2,mj2 @ 0x55d1c5e3c9b0] moov atom not found", says=("cut off",)),
+        ),
+        knowledge="FFmpeg: ffprobe",
+    ),
+    Failure(
+        id="data.lmdb",
+        kind=LogClass.CRASHED,
+        what="An LMDB database cannot be opened or grown.",
+        signs=(sign("MDB_", r"(?P<code>MDB_(?:MAP_FULL|READERS_FULL|CORRUPTED|INVALID|BAD_RSLOT))"),),
+        headline=lambda case: {
+            "MDB_MAP_FULL": "The LMDB database reached its map_size while it was written",
+            "MDB_READERS_FULL": "The LMDB database has more readers than it allows",
+            "MDB_BAD_RSLOT": "An LMDB environment was opened before a fork and used after it",
+        }.get(case.given["code"], "The LMDB database is damaged or is none"),
+        why=lambda case: {
+            "MDB_MAP_FULL": "map_size is the largest size that it may have",
+            "MDB_READERS_FULL": "each process and thread that reads takes one of 126 places",
+            "MDB_BAD_RSLOT": "an environment belongs to the process that opened it",
+        }.get(case.given["code"], "it was cut off while it was copied or written"),
+        next=(
+            lambda case: {
+                "MDB_MAP_FULL": "open it with a larger one: lmdb.open(path, map_size=1 << 40); it takes no more disk than is written",
+                "MDB_READERS_FULL": "lmdb.open(path, readonly=True, lock=False, max_readers=1024)",
+                "MDB_BAD_RSLOT": "open it in each worker at first use (in __getitem__), not in __init__, with readonly=True, lock=False",
+            }.get(case.given["code"], "compare the size of data.mdb with the original, and copy it again"),
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "lmdb.MapFullError: mdb_put: MDB_MAP_FULL: Environment mapsize limit reached",
+                says=("map_size=1 << 40",),
+            ),
+            Example(
+                "lmdb.ReadersFullError: mdb_txn_begin: MDB_READERS_FULL: Environment maxreaders limit reached",
+                says=("lock=False",),
+            ),
+        ),
+        knowledge="py-lmdb: lmdb.open",
+    ),
+    Failure(
         id="data.main_guard",
         kind=LogClass.STARTUP,
         what="A program starts processes while it is imported, which the start method spawn forbids.",
@@ -402,30 +670,6 @@ LOADING = (
         knowledge="Python: multiprocessing, safe importing of main module",
     ),
     Failure(
-        id="data.cuda_in_fork",
-        kind=LogClass.CRASHED,
-        what="A forked process uses CUDA although its parent had used it before.",
-        signs=(sign("in forked subprocess", r"Cannot re-initialize (?:CUDA|XPU) in forked subprocess"),),
-        headline="A forked process used CUDA after its parent had: CUDA does not survive a fork",
-        why="a DataLoader worker or a Pool on Linux is a fork; a tensor on the GPU in the data set, its transforms or its collate"
-        " function is enough",
-        next=(
-            "keep the data set, its transforms and collate function on the CPU (no .cuda(), no tensor of the GPU, no"
-            " torch.set_default_device('cuda')), and move batches in the training loop",
-            "or start workers by spawn: DataLoader(multiprocessing_context='spawn'), torch.multiprocessing.set_start_method('spawn');"
-            " for vLLM VLLM_WORKER_MULTIPROC_METHOD=spawn",
-        ),
-        event=EventKind.KNOWN,
-        examples=(
-            Example(
-                "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the"
-                " 'spawn' start method",
-                says=("spawn", "collate"),
-            ),
-        ),
-        knowledge="PyTorch: multiprocessing best practices",
-    ),
-    Failure(
         id="data.pickling",
         kind=LogClass.CRASHED,
         what="Something that is to be sent to another process cannot be pickled.",
@@ -435,13 +679,31 @@ LOADING = (
                 r"(?:Can't|[Cc]annot|can't) pickle (?:local object |(?=[<']))(?P<what>'[^']{1,120}'|<[^\n]{1,120}?>|\S{1,80})",
             ),
         ),
-        headline=lambda case: f"Cannot be sent to another process (pickle): {case.given['what'].strip(chr(39))[:45]}",
-        why="with spawn, a DataLoader sends its data set, collate_fn and worker_init_fn to each worker by pickle; functions within"
-        " functions, lambdas, open files, locks and modules cannot be pickled",
+        headline=lambda case: (
+            f"{'Cannot be saved' if _is_saved(case) else 'Cannot be sent to another process'} (pickle):"
+            f" {case.given['what'].strip(chr(39))[:45]}"
+        ),
+        why=lambda case: (
+            "what is saved is pickled, except for tensors; functions within functions, lambdas, open files, locks and modules cannot be"
+            if _is_saved(case)
+            else "with spawn, a DataLoader sends its data set, collate_fn and worker_init_fn to each worker by pickle; functions within"
+            " functions, lambdas, open files, locks and modules cannot be pickled"
+        ),
         next=(
-            "define the function or class at the top level of a module (functools.partial instead of a lambda), and open files,"
-            " databases and clients in the worker at first use, not in __init__",
-            "or num_workers=0; on Linux multiprocessing_context='fork' needs no pickle",
+            Advice(
+                "leave it out of what is saved: state_dict() instead of whole objects, and only numbers, texts and tensors beside it; for an"
+                " object of your own, write state_dict() or __getstate__ without such members",
+                when=_is_saved,
+            ),
+            Advice(
+                "define the function or class at the top level of a module (functools.partial instead of a lambda), and open files, databases"
+                " and clients in the worker at first use, not in __init__",
+                when=lambda case: not _is_saved(case),
+            ),
+            Advice(
+                "or num_workers=0; on Linux multiprocessing_context='fork' needs no pickle",
+                when=lambda case: not _is_saved(case),
+            ),
         ),
         event=EventKind.KNOWN,
         examples=(
@@ -765,64 +1027,6 @@ LOADING = (
             ),
         ),
         knowledge="Python: FileNotFoundError",
-    ),
-    Failure(
-        id="data.no_padding_token",
-        kind=LogClass.CRASHED,
-        what="A tokenizer is to pad but has no padding token.",
-        signs=(
-            sign("does not have a padding token"),
-            sign("Cannot handle batch sizes > ", r"Cannot handle batch sizes > 1 if no padding token is defined"),
-        ),
-        headline="The tokenizer has no padding token, so samples cannot be padded to one length",
-        why="tokenizers of GPT and Llama models have none",
-        next=(
-            "set one: tokenizer.pad_token = tokenizer.eos_token (and model.config.pad_token_id = tokenizer.pad_token_id)",
-            "or add one: tokenizer.add_special_tokens with pad_token='[PAD]', then model.resize_token_embeddings(len(tokenizer))",
-        ),
-        examples=(
-            Example(
-                "ValueError: Asking to pad but the tokenizer does not have a padding token. Please select a token to use as `pad_token`"
-                " `(tokenizer.pad_token = tokenizer.eos_token e.g.)`",
-                says=("tokenizer.eos_token",),
-            ),
-        ),
-        knowledge="transformers: padding and truncation",
-    ),
-    Failure(
-        id="data.token_out_of_range",
-        kind=LogClass.CRASHED,
-        what="An index is larger than the embedding table.",
-        signs=(sign("index out of range in self"),),
-        headline="An index is beyond the embedding table: a token id, position or class is too large",
-        why="the CPU reports it at the lookup; on a GPU the same is a device-side assert",
-        next=(
-            "compare the largest index with the table: input_ids.max() against model.get_input_embeddings().num_embeddings; after added"
-            " tokens call model.resize_token_embeddings(len(tokenizer))",
-            "for positions: cut sequences to max_position_embeddings (truncation=True, max_length=N); for labels of -100, do not look"
-            " them up",
-        ),
-        examples=(
-            Example(
-                "IndexError: index out of range in self", says=("resize_token_embeddings", "max_position_embeddings")
-            ),
-        ),
-        knowledge="torch.nn.functional.embedding",
-    ),
-    Failure(
-        id="data.label_out_of_range",
-        kind=LogClass.CRASHED,
-        what="A label is larger than the number of classes.",
-        signs=(sign("is out of bounds", r"IndexError: Target (?P<label>-?\d+) is out of bounds"),),
-        headline="Label {label} is out of range: the model has fewer classes",
-        why="the classes of C outputs are 0 to C-1",
-        next=(
-            "set the number of classes (num_labels, num_classes) to the largest label + 1, or renumber labels that begin at 1",
-            "give labels that are to be ignored the ignore_index of the loss (-100, or 255 for masks)",
-        ),
-        check="min and max of all labels of the data set",
-        examples=(Example("IndexError: Target 10 is out of bounds.", says=("Label 10", "num_labels")),),
-        knowledge="torch.nn.CrossEntropyLoss",
     ),
 )
 

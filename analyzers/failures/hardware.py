@@ -952,6 +952,106 @@ DEVICES = (
     ),
     # Other accelerators.
     Failure(
+        id="hardware.npu_out_of_memory",
+        kind=LogClass.OOM,
+        what="An Ascend NPU or an Intel GPU has no memory left.",
+        signs=(
+            sign(
+                "out of memory",
+                r"(?P<kind>NPU|XPU) out of memory\.? Tried to allocate (?P<asked>[\d.]+ [KMGT]iB)(?: \(\w+ (?P<device>\d+); (?P<total>[\d.]+ [KMGT]iB)"
+                r" total capacity; (?P<own>[\d.]+ [KMGT]iB) already allocated[^)]{0,120}?(?P<free>[\d.]+ [KMGT]iB) free)?",
+            ),
+        ),
+        headline=lambda case: (
+            f"{case.given['kind']} out of memory: {case.given['asked']} asked"
+            + (f", {case.given['free']} free of {case.given['total']}" if case.given.get("free") else "")
+        ),
+        why=lambda case: (
+            f"tensors of this process take {case.given['own']} of it"
+            if case.given.get("own")
+            else "a request was larger than what was free"
+        ),
+        next=(
+            "use a smaller batch or sequence, recompute activations, or shard over more devices (FSDP, ZeRO)",
+            lambda case: (
+                "against fragments: PYTORCH_NPU_ALLOC_CONF=expandable_segments:True; npu-smi info shows other processes"
+                if case.given["kind"] == "NPU"
+                else "see other processes with xpu-smi ps; torch.xpu.empty_cache() frees what is cached"
+            ),
+        ),
+        rules_out="settings for CUDA, which do nothing here",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: NPU out of memory. Tried to allocate 508.00 MiB (NPU 0; 60.97 GiB total capacity; 58.51 GiB already allocated;"
+                " 58.51 GiB current active; 217.52 MiB free; 59.18 GiB reserved in total by PyTorch)",
+                says=("508.00 MiB", "217.52 MiB free of 60.97 GiB", "PYTORCH_NPU_ALLOC_CONF"),
+            ),
+            Example(
+                "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 48.00 GiB.",
+                says=("XPU", "xpu-smi"),
+            ),
+        ),
+        knowledge="torch_npu, torch.xpu: caching allocators",
+    ),
+    Failure(
+        id="hardware.tpu_hbm",
+        kind=LogClass.OOM,
+        what="A TPU has no memory left, or a program does not fit into it.",
+        signs=(
+            sign(
+                "RESOURCE_EXHAUSTED",
+                r"RESOURCE_EXHAUSTED: [\s\S]{0,200}?(?:Ran out of memory in memory space hbm[\s\S]{0,60}?Used (?P<used>[\d.]+\w) of (?P<total>[\d.]+\w)"
+                r" hbm|Attempting to (?:allocate|reserve) (?P<asked>[\d.]+\w+))",
+            ),
+        ),
+        headline=lambda case: (
+            f"The program needs {case.given['used']} of the TPU's {case.given['total']} HBM"
+            if case.given.get("used")
+            else f"The TPU has no room for {case.given['asked']} of HBM"
+        ),
+        why="XLA plans the memory of a whole step when it compiles it; the list below the message has the largest tensors",
+        next=(
+            "use a smaller batch for each chip, recompute activations (checkpointing in the layers' scan), bf16, or shard over more chips",
+            "look at the largest allocations in the message: padded shapes (a last dimension below 128) cost most",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.12G of 15.48G"
+                " hbm. Exceeded hbm capacity by 2.64G.",
+                says=("18.12G", "15.48G"),
+            ),
+        ),
+        knowledge="Cloud TPU: performance guide; XLA",
+    ),
+    Failure(
+        id="hardware.host_memory_error",
+        kind=LogClass.HARDWARE,
+        what="The memory or the processor of a node reported an error.",
+        signs=(
+            sign("Hardware Error", r"mce: \[Hardware Error\]: [^\n]{0,160}"),
+            sign("Uncorrected", r"EDAC \w+: [^\n]{0,40}\bUE\b|Uncorrected hardware memory error"),
+            sign("Machine Check Exception"),
+        ),
+        headline="The node's memory or processor reported a hardware error (machine check)",
+        why="the processor found an error in its caches, its memory or a bus; programs on this node can crash or compute wrongly",
+        next=(
+            "drain the node and report it; `ras-mc-ctl --errors`, `ipmitool sel list` or `edac-util` name the memory module",
+            "resume from the last checkpoint on other nodes; corrected errors alone (CE) are no failure, but watch their number",
+        ),
+        explains=_ALL,
+        tier=Tier.HARDWARE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[ 8123.1] mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 7: be00000000800400",
+                says=("drain", "ras-mc-ctl"),
+            ),
+        ),
+        knowledge="Linux: x86 machine check, EDAC",
+    ),
+    Failure(
         id="hardware.ascend_hccl_timeout",
         kind=LogClass.COLLECTIVE_TIMEOUT,
         what="A rank on an Ascend NPU waited in vain for another one.",

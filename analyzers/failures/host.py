@@ -4,6 +4,7 @@ import re
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case, Tier
+from analyzers.case.wording import who
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.words import size
 
@@ -115,6 +116,14 @@ def _process(case: Case) -> str:
     """Return the process that the kernel killed, as `python3 (pid 25315)`."""
     name, pid = case.given.get("name") or "a process", case.given.get("pid")
     return f"{name} (pid {pid})" if pid else name
+
+
+def _slurm_headline(case: Case) -> str:
+    """Return the headline for a job that reached its memory limit, with the nodes that the log names."""
+    hosts = sorted({event.facts.host for event in case.failure.events if event.facts.host})
+    where = f" on {', '.join(hosts[:3])}" if hosts else ""
+    whom = f"{who(case.ranks)} (SIGKILL)" if case.ranks else "a process"
+    return f"The job's memory limit was reached{where}: Slurm's cgroup killed {whom}"
 
 
 # Requests that failed.
@@ -375,11 +384,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign(": Out Of Memory", r"error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): Out Of Memory"),
             sign("memory limit", r"Exceeded (?:job|step) memory limit"),
         ),
-        headline=lambda case: (
-            "The job's memory limit was reached"
-            + (f" on {case.given['host']} (task {case.given['tasks']})" if case.given.get("host") else "")
-            + ": Slurm's cgroup killed a process"
-        ),
+        headline=_slurm_headline,
         why="host memory of all processes of the job on a node counts against --mem, DataLoader workers and cached files"
         " in /dev/shm as well; GPU memory does not",
         next=(
@@ -421,7 +426,10 @@ ENTRIES: tuple[Failure, ...] = (
                 "CONSTRAINT_MEMCG", r"oom-kill:constraint=CONSTRAINT_MEMCG\S*task=(?P<name>[^,]{1,80}),pid=(?P<pid>\d+)"
             ),
         ),
-        headline=lambda case: f"The container's or job's memory limit was reached: kernel killed {_process(case)}",
+        headline=lambda case: (
+            "The container's or job's memory limit was reached: kernel killed"
+            f" {f'{who(case.ranks)} (SIGKILL)' if case.ranks else _process(case)}"
+        ),
         why=lambda case: (
             f"the limit of its control group was full, not the machine{_killed_bytes(case)}; all processes in the group"
             " count, and so does /dev/shm"
@@ -459,7 +467,9 @@ ENTRIES: tuple[Failure, ...] = (
                 r"oom-kill:constraint=CONSTRAINT_NONE\S*global_oom\S*task=(?P<name>[^,]+),pid=(?P<pid>\d+)",
             ),
         ),
-        headline=lambda case: f"The machine's memory ran out: the kernel killed {_process(case)}",
+        headline=lambda case: (
+            f"The machine's memory ran out: the kernel killed {f'{who(case.ranks)} (SIGKILL)' if case.ranks else _process(case)}"
+        ),
         why=lambda case: (
             "the kernel kills the process with the highest score, most often the largest one"
             + _killed_bytes(case)
@@ -743,23 +753,19 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: f"Host memory ran out: a tensor of {size(_asked(case))} on the CPU could not be made",
-        why=lambda case: (
-            "a single request of this size is more probably a wrong shape, or a whole data set in one tensor, than the"
-            " last of many"
-            if _asked(case) >= _ABSURD
-            else "the request itself is small, so the memory, or a limit on it, was full before"
-            if _asked(case) < 1 << 28
-            else "this is memory of the host, not of the GPU"
-        ),
+        why="PyTorch asked the system for this much host memory, and got none",
         next=(
             Advice(
-                "check the shape of the tensor that this line makes, and why it is on the CPU; work in pieces (chunks,"
-                " neighbour sampling, np.memmap) if it really is that large",
+                "check the size of this tensor: a single request of this size is more probably a wrong shape, or a whole data set in"
+                " one tensor, than the last of many. If it really is that large, work in pieces (chunks, neighbour sampling, np.memmap)",
                 when=lambda case: _asked(case) >= _ABSURD,
             ),
-            _LESS_HOST_MEMORY,
-            "check what limits it: `free -h`, `ulimit -v`, the limit of the container or --mem of Slurm; on Windows the"
-            " paging file",
+            Advice(
+                "the request is small, so the memory was full already: check what limits it (`free -h`, `ulimit -d -v`, the limit of"
+                " the container or of Slurm's --mem; on Windows the paging file), and see which process grows",
+                when=lambda case: _asked(case) < _ABSURD,
+            ),
+            Advice(_LESS_HOST_MEMORY, when=lambda case: _asked(case) < _ABSURD),
         ),
         rules_out="CUDA memory: its message names a GPU",
         examples=(
@@ -773,7 +779,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: [enforce fail at ..\\c10\\core\\impl\\alloc_cpu.cpp:72] data. DefaultCPUAllocator: not"
                 " enough memory: you tried to allocate 26214400 bytes.",
                 source="lllyasviel/Fooocus#237",
-                says=("25.0 MiB", "full before"),
+                says=("25.0 MiB", "full already"),
             ),
         ),
         knowledge="PyTorch: c10/core/impl/alloc_cpu.cpp",
@@ -975,6 +981,247 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="getrlimit(2): RLIMIT_NPROC; Linux: cgroup-v2 pids; OpenBLAS FAQ",
+    ),
+    Failure(
+        id="host.locked_memory",
+        kind=LogClass.CRASHED,
+        what="The limit of locked memory is too low for RDMA or pinned buffers.",
+        signs=(
+            sign("RLIMIT_MEMLOCK", r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes"),
+            sign("ibv_reg_mr", r"ibv_reg_mr\w* failed with error Cannot allocate memory"),
+            sign("ibv_create_cq", r"ibv_create_cq failed with error Cannot allocate memory"),
+        ),
+        headline=lambda case: (
+            "The limit of locked memory (ulimit -l) is too low for InfiniBand"
+            + (f": {size(int(case.given['limit']))}" if case.given.get("limit") else "")
+        ),
+        why="RDMA pins its buffers in host memory, and a process may pin only as much as RLIMIT_MEMLOCK allows",
+        next=(
+            "raise it to unlimited where the job starts: docker run --ulimit memlock=-1 --cap-add=IPC_LOCK, slurmd with LimitMEMLOCK=infinity"
+            " (and PropagateResourceLimitsExcept=MEMLOCK), /etc/security/limits.conf for ssh",
+        ),
+        check="`ulimit -l` within the job prints unlimited",
+        explains=("network.*", "collectives.*", "startup.*"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.",
+                says=("64.0 KiB", "memlock=-1"),
+            ),
+            Example(
+                "gpu1:221:498 [3] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+                says=("ulimit -l",),
+            ),
+        ),
+        knowledge="NCCL: troubleshooting, memory; getrlimit(2)",
+    ),
+    Failure(
+        id="host.slurm_requeued",
+        kind=LogClass.TERMINATED,
+        what="Slurm requeued a job.",
+        signs=(
+            sign("JOB REQUEUE", r"DUE TO JOB REQUEUE"),
+            sign("requeued", r"[Jj]ob \d+ (?:has been |was )?requeued"),
+        ),
+        headline="Slurm took the job from its nodes and requeued it{step}",
+        why="after a node failure, a preemption or by scontrol requeue Slurm starts the whole script again from its beginning, in the same log",
+        next=(
+            "let the script find and resume the last checkpoint by itself at its start, because it runs again with the same arguments",
+            "see why: sacct -j JOB --duplicates -o JobID,State,NodeList,Start,End; sbatch --no-requeue if it must not start again",
+        ),
+        tier=Tier.STOPPED,
+        event=EventKind.STOP_REQUESTED,
+        examples=(
+            Example(
+                "slurmstepd: error: *** JOB 123456 ON node-3 CANCELLED AT 2024-03-02T10:00:00 DUE TO JOB REQUEUE ***",
+                says=("requeued", "--duplicates"),
+            ),
+        ),
+        knowledge="Slurm: sbatch --requeue",
+    ),
+    Failure(
+        id="host.slurm_refused",
+        kind=LogClass.STARTUP,
+        what="Slurm refused a job or a step, because it asks for what is not there.",
+        signs=(
+            sign(
+                "srun: error: Unable to",
+                r"srun: error: Unable to (?:create step for job \d+|allocate resources|confirm allocation[^:]{0,20}): (?P<why>[^\n]{4,100})",
+            ),
+            sign("Batch job submission failed", r"Batch job submission failed: (?P<why>[^\n]{4,100})"),
+        ),
+        headline=lambda case: f"Slurm refused the job: {case.given['why'].strip()[:64].rstrip('.')}",
+        why=lambda case: (
+            "the step asks for more tasks or CPUs than the job was granted"
+            if "processors" in case.given["why"]
+            else "no node of the partition has that combination of CPUs, GPUs and memory"
+            if "not available" in case.given["why"]
+            else "an account, a limit or an option is not allowed here"
+        ),
+        next=(
+            lambda case: (
+                "make srun's --ntasks and --cpus-per-task fit the allocation of sbatch (scontrol show job $SLURM_JOB_ID)"
+                if "processors" in case.given["why"]
+                else "compare the request with the nodes: sinfo -o '%P %D %c %m %G %f', and with your limits: sacctmgr show assoc user=$USER"
+            ),
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "srun: error: Unable to create step for job 8123: More processors requested than permitted",
+                says=("More processors requested", "--cpus-per-task"),
+            ),
+            Example(
+                "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+                says=("sinfo",),
+            ),
+        ),
+        knowledge="Slurm: srun, sbatch",
+    ),
+    Failure(
+        id="host.container_exit",
+        kind=LogClass.SIGNAL,
+        what="A container was killed, and only its exit code is known.",
+        signs=(
+            sign("Exit Code", r"Exit Code: {1,8}(?P<code>137|139|143)(?!\d)"),
+            sign("terminated with exit", r"terminated with exit (?:code|status) \(?(?P<code>137|139|143)\)?(?!\d)"),
+            sign("exited with code", r"exited with code (?P<code>137|139|143)(?!\d)"),
+            sign("exitCode", r"exitCode\W{1,4}(?P<code>137|139|143)(?!\d)"),
+        ),
+        headline=lambda case: {
+            "137": "A container was killed (exit code 137, SIGKILL), most often for its memory limit",
+            "139": "A container's program crashed in native code (exit code 139, SIGSEGV)",
+            "143": "A container was asked to stop (exit code 143, SIGTERM): eviction, preemption or a person",
+        }[case.given["code"]],
+        why="codes above 128 are 128 plus the number of the signal that ended the process",
+        next=(
+            lambda case: {
+                "137": "see why: kubectl describe pod POD (Reason: OOMKilled, or Evicted), docker inspect -f '.State.OOMKilled' CONTAINER, dmesg"
+                " of the node; for OOMKilled raise the memory limit or use fewer DataLoader workers",
+                "139": "run with python -X faulthandler to see the line; compare the versions of libraries and of the driver",
+                "143": "see who stopped it: kubectl get events --sort-by=.lastTimestamp; save a checkpoint in a handler of SIGTERM",
+            }[case.given["code"]],
+        ),
+        tier=Tier.KILLED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "command terminated with exit code 137", source="jupyter/docker-stacks#736", says=("137", "OOMKilled")
+            ),
+            Example("trainer-1 exited with code 139", says=("faulthandler",)),
+        ),
+        near_misses=("srun: error: node-3: task 5: Exited with exit code 1",),
+        knowledge="Kubernetes and Docker: exit codes of containers",
+    ),
+    Failure(
+        id="host.kubernetes_unschedulable",
+        kind=LogClass.STARTUP,
+        what="Kubernetes finds no node for a pod.",
+        signs=(sign("nodes are available", r"(?P<fit>\d+)/(?P<nodes>\d+) nodes are available: (?P<why>[^\n]{4,300})"),),
+        headline=lambda case: (
+            f"Kubernetes finds no node for the pod: {found[0]}"
+            if (found := re.search(r"Insufficient [\w./-]{2,40}", case.given["why"]))
+            else f"Kubernetes finds no node for the pod: none of {case.given['nodes']} fits"
+        ),
+        why=lambda case: (
+            "every node with that resource is in use, or asks for more than one node has"
+            if "Insufficient" in case.given["why"]
+            else "taints, selectors or volumes of the pod exclude the nodes: "
+            + case.given["why"].strip()[:120].rstrip(".")
+        ),
+        next=(
+            "compare the request with the nodes: kubectl describe nodes | grep -A8 'Allocated resources'; ask for fewer GPUs or less memory for each"
+            " pod, or wait for other jobs",
+            "for taints and selectors add a toleration, or correct nodeSelector; for nvidia.com/gpu see that the device plugin runs on the nodes",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Warning FailedScheduling 12s default-scheduler 0/6 nodes are available: 2 node(s) had untolerated taint, 4 Insufficient"
+                " nvidia.com/gpu. preemption: 0/6 nodes are available.",
+                says=("Insufficient nvidia.com/gpu",),
+            ),
+        ),
+        knowledge="Kubernetes: kube-scheduler",
+    ),
+    Failure(
+        id="host.kubernetes_image",
+        kind=LogClass.STARTUP,
+        what="Kubernetes cannot pull the image of a container.",
+        signs=(
+            sign("ImagePullBackOff"),
+            sign("ErrImagePull"),
+            sign("Failed to pull image", r"Failed to pull image \"(?P<image>[^\"\n]{1,200})\""),
+        ),
+        headline=lambda case: (
+            "Kubernetes cannot pull the image"
+            + (
+                f" {image if len(image) <= 54 else '…' + image[-52:]}"
+                if (image := case.given.get("image"))
+                else " of a container"
+            )
+        ),
+        why="its name or tag is wrong, the registry needs a login, or the node cannot reach it",
+        next=(
+            "kubectl describe pod POD shows the registry's answer: `not found` is the name or tag, `unauthorized` needs imagePullSecrets, a timeout"
+            " is the node's network or proxy",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                'Warning Failed 3s kubelet Failed to pull image "registry.example/train:v7": not found',
+                says=("registry.example/train:v7",),
+            ),
+        ),
+        knowledge="Kubernetes: images",
+    ),
+    Failure(
+        id="host.kubernetes_preempted",
+        kind=LogClass.TERMINATED,
+        what="Kubernetes removed a pod for another one or from a node that goes away.",
+        signs=(
+            sign("Preempted", r"Preempted\s+[\s\S]{0,80}?(?:by|Preempted by) "),
+            sign("TaintManagerEviction", r"TaintManagerEviction"),
+            sign("Preempting", r"reason: Preempting"),
+        ),
+        headline="Kubernetes removed the pod: preempted by another one, or its node goes away",
+        why="pods of higher priority take the place of others, and nodes that are drained or reclaimed (spot) lose their pods",
+        next=(
+            "resume from the last checkpoint; save on SIGTERM within terminationGracePeriodSeconds",
+            "ask for a priorityClass that is not preempted, or nodes that are not spot",
+        ),
+        tier=Tier.STOPPED,
+        event=EventKind.STOP_REQUESTED,
+        examples=(
+            Example(
+                "Normal TaintManagerEviction 8s taint-eviction-controller Marking for deletion Pod default/trainer-0",
+                says=("SIGTERM",),
+            ),
+        ),
+        knowledge="Kubernetes: pod priority and preemption",
+    ),
+    Failure(
+        id="host.pinned_memory",
+        kind=LogClass.HOST_OOM,
+        what="Pinned host memory could not be allocated.",
+        signs=(sign("out of memory", r"CUDA error: out of memory"),),
+        when=lambda case: case.called(r":(?:pin_memory|_pin_memory_loop|do_one_step)$"),
+        headline="No pinned host memory is left: pin_memory() failed",
+        why="pinned memory is host memory that cannot be swapped; the message is that of CUDA, but GPU memory is not what lacks",
+        next=(
+            "pin less: pin_memory=False, fewer prefetched batches, DeepSpeed offload with pin_memory: false",
+            "check the limit of locked memory (ulimit -l) and the memory of the container; PyTorch rounds each pinned block up to a power of two",
+        ),
+        examples=(
+            Example(
+                'Traceback (most recent call last):\n  File "train.py", line 40, in <module>\n    for batch in loader:\n'
+                '  File "/opt/lib/python3.10/site-packages/torch/utils/data/_utils/pin_memory.py", line 55, in pin_memory\n'
+                "    return data.pin_memory(device)\nRuntimeError: CUDA error: out of memory",
+                says=("pin_memory=False", "ulimit -l"),
+            ),
+        ),
+        near_misses=("RuntimeError: CUDA error: out of memory",),
+        knowledge="pytorch/pytorch#150517: pinned memory is rounded up",
     ),
     # Schedulers.
     Failure(

@@ -246,53 +246,6 @@ TEXTS = (
         knowledge="DeepSpeed: fp16 loss_scale_window; fairseq: fp16 optimizer",
     ),
     Failure(
-        id="numerics.scaler_no_gradients",
-        kind=LogClass.CRASHED,
-        what="A GradScaler found no gradients in the optimizer that it steps.",
-        signs=(sign("No inf checks were recorded for this optimizer"),),
-        headline="The GradScaler found no gradients: this optimizer's parameters got none in this step",
-        why="scaler.step() looks at the gradients of the optimizer's parameters; none of them has one",
-        next=(
-            "check the loop: scaler.scale(loss).backward() before scaler.step(optimizer), with the same scaler, and no zero_grad() between them",
-            "check that the optimizer has the parameters that are trained: built after the model was moved, wrapped (FSDP, PEFT) or unfrozen, and"
-            " not all with requires_grad=False",
-            "with several optimizers (GAN), step and unscale only those whose loss had a backward pass in this step",
-        ),
-        rules_out="an overflow, which is skipped without an error",
-        examples=(
-            Example(
-                "AssertionError: No inf checks were recorded for this optimizer.", says=("no gradients", "zero_grad()")
-            ),
-        ),
-        knowledge="torch.amp.GradScaler",
-    ),
-    Failure(
-        id="numerics.scaler_twice",
-        kind=LogClass.CRASHED,
-        what="Gradients are unscaled twice in a step.",
-        signs=(
-            sign(
-                "has already been called on this optimizer since the last update",
-                r"(?P<call>\w+)\(\) has already been called on this optimizer since the last",
-            ),
-            sign("is being called after step()", r"(?P<call>unscale_)\(\) is being called after step\(\)"),
-        ),
-        headline="{call}() was called twice for one optimizer before scaler.update()",
-        why="the scaler counts one unscale_ and one step for each optimizer and update",
-        next=(
-            "call scaler.update() after each scaler.step(optimizer), once per step; unscale_ only once, before clip_grad_norm_, and only on steps that"
-            " update (gradient accumulation)",
-            "with accelerate or Lightning, leave clipping to accelerator.clip_grad_norm_ or gradient_clip_val, which unscale themselves",
-        ),
-        examples=(
-            Example(
-                "RuntimeError: unscale_() has already been called on this optimizer since the last update().",
-                says=("unscale_()", "update()"),
-            ),
-        ),
-        knowledge="torch.amp.GradScaler.unscale_",
-    ),
-    Failure(
         id="numerics.megatron_nan_check",
         kind=LogClass.NONFINITE_LOSS,
         what="Megatron's check found a NaN on one rank before ranks exchanged gradients.",
@@ -342,27 +295,6 @@ TEXTS = (
             ),
         ),
         knowledge="Megatron-LM: rerun_state_machine.py",
-    ),
-    Failure(
-        id="numerics.probabilities",
-        kind=LogClass.NONFINITE_LOSS,
-        what="Probabilities from which is to be sampled are NaN, infinite or negative.",
-        signs=(sign("probability tensor contains either"),),
-        headline="The probabilities to sample from are NaN or infinite: the model's logits are broken",
-        why="generate() samples from softmax(logits); logits become NaN by weights that are NaN, fp16 overflow, or a row that is masked everywhere",
-        next=(
-            "check the logits: torch.isfinite(model(**inputs).logits).all(), and the weights of the checkpoint; weights that are NaN need an earlier"
-            " checkpoint",
-            "load in bf16 or fp32 instead of fp16, pad on the left (tokenizer.padding_side='left') and pass the attention_mask",
-            "in RL training this is the first sign that the update before broke the weights: look at its grad_norm and loss",
-        ),
-        examples=(
-            Example(
-                "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
-                says=("logits", "bf16", "padding_side='left'"),
-            ),
-        ),
-        knowledge="torch.multinomial",
     ),
     Failure(
         id="numerics.distribution",
@@ -426,38 +358,6 @@ TEXTS = (
             ),
         ),
         knowledge="torch.nn.utils.clip_grad_norm_",
-    ),
-    Failure(
-        id="numerics.not_a_probability",
-        kind=LogClass.CRASHED,
-        what="Binary cross entropy got values that are no probabilities.",
-        signs=(
-            sign("should be between", r"all elements of (?P<what>input|target) should be between 0 and 1"),
-            sign("input_val >= zero", r"Assertion `input_val >= zero && input_val <= one` failed"),
-        ),
-        headline=lambda case: (
-            "Binary cross entropy got targets outside of 0 to 1"
-            if case.given.get("what") == "target"
-            else "Binary cross entropy got values outside of 0 to 1, or NaN"
-        ),
-        why="binary_cross_entropy wants probabilities: without a sigmoid before, or with NaN in the model's output, they are none",
-        next=(
-            "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) on the raw output, which is stable and needs no sigmoid",
-            "if there is a sigmoid already, the output is NaN: " + _CHECK_FINITE,
-        ),
-        event=EventKind.KNOWN,
-        examples=(
-            Example(
-                "RuntimeError: all elements of input should be between 0 and 1",
-                says=("binary_cross_entropy_with_logits",),
-            ),
-            Example(
-                "/pytorch/aten/src/ATen/native/cuda/Loss.cu:92: operator(): block: [0,0,0], thread: [3,0,0] Assertion `input_val >= zero &&"
-                " input_val <= one` failed.",
-                says=("NaN", "with_logits"),
-            ),
-        ),
-        knowledge="torch.nn.BCELoss",
     ),
     Failure(
         id="numerics.linalg",
