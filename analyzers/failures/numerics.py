@@ -167,12 +167,18 @@ TEXTS = (
         ),
         clues=(_CUDNN_SDPA,),
         headline=lambda case: (
-            f"The loss became NaN or infinite at iteration {case.given['iteration']}, and the program stopped"
-            if case.given.get("iteration")
-            else f"The loss is NaN or infinite{_step_of_nan(case)}, and the program stopped"
+            f"The loss{f' of {rank_names(case.ranks)}' if case.ranks else ''} is not finite"
+            + (f" at iteration {n}" if (n := case.given.get("iteration")) else _step_of_nan(case))
+            + ", and the program stopped"
         ),
         why=_evidence,
         next=(
+            Advice(
+                lambda case: (
+                    f"look at the batch and the device of {rank_names(case.ranks)}: other ranks did not see it in their own loss"
+                ),
+                when=lambda case: bool(case.ranks),
+            ),
             Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),
             Advice(_AT_START, when=_is_early),
             _CHECK_FINITE,
@@ -186,7 +192,7 @@ TEXTS = (
         tier=Tier.BROKEN_NUMBERS,
         event=EventKind.NAN,
         examples=(
-            Example("Loss is nan, stopping training", says=("NaN", "check_finite", "bf16")),
+            Example("Loss is nan, stopping training", says=("not finite", "check_finite", "bf16")),
             Example(
                 "FloatingPointError: Loss became infinite or NaN at iteration=1002!",
                 source="facebookresearch/meshrcnn#29",
