@@ -650,26 +650,6 @@ LOADING = (
         knowledge="py-lmdb: lmdb.open",
     ),
     Failure(
-        id="data.main_guard",
-        kind=LogClass.STARTUP,
-        what="A program starts processes while it is imported, which the start method spawn forbids.",
-        signs=(sign("bootstrapping phase", r"before the\s+current process has finished its bootstrapping phase"),),
-        headline="Processes are started outside of if __name__ == '__main__': (spawn needs it)",
-        why="with spawn, the start method of Windows and macOS, each worker imports the script anew, and would start workers again",
-        next=(
-            "put everything that runs under if __name__ == '__main__': main(), and only definitions outside of it",
-            "or num_workers=0",
-        ),
-        examples=(
-            Example(
-                "RuntimeError: \n        An attempt has been made to start a new process before the\n        current process has finished"
-                " its bootstrapping phase.",
-                says=("__main__",),
-            ),
-        ),
-        knowledge="Python: multiprocessing, safe importing of main module",
-    ),
-    Failure(
         id="data.pickling",
         kind=LogClass.CRASHED,
         what="Something that is to be sent to another process cannot be pickled.",

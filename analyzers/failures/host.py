@@ -983,39 +983,6 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="getrlimit(2): RLIMIT_NPROC; Linux: cgroup-v2 pids; OpenBLAS FAQ",
     ),
     Failure(
-        id="host.locked_memory",
-        kind=LogClass.CRASHED,
-        what="The limit of locked memory is too low for RDMA or pinned buffers.",
-        signs=(
-            sign("RLIMIT_MEMLOCK", r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes"),
-            sign("ibv_reg_mr", r"ibv_reg_mr\w* failed with error Cannot allocate memory"),
-            sign("ibv_create_cq", r"ibv_create_cq failed with error Cannot allocate memory"),
-        ),
-        headline=lambda case: (
-            "The limit of locked memory (ulimit -l) is too low for InfiniBand"
-            + (f": {size(int(case.given['limit']))}" if case.given.get("limit") else "")
-        ),
-        why="RDMA pins its buffers in host memory, and a process may pin only as much as RLIMIT_MEMLOCK allows",
-        next=(
-            "raise it to unlimited where the job starts: docker run --ulimit memlock=-1 --cap-add=IPC_LOCK, slurmd with LimitMEMLOCK=infinity"
-            " (and PropagateResourceLimitsExcept=MEMLOCK), /etc/security/limits.conf for ssh",
-        ),
-        check="`ulimit -l` within the job prints unlimited",
-        explains=("network.*", "collectives.*", "startup.*"),
-        event=EventKind.KNOWN,
-        examples=(
-            Example(
-                "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.",
-                says=("64.0 KiB", "memlock=-1"),
-            ),
-            Example(
-                "gpu1:221:498 [3] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
-                says=("ulimit -l",),
-            ),
-        ),
-        knowledge="NCCL: troubleshooting, memory; getrlimit(2)",
-    ),
-    Failure(
         id="host.slurm_requeued",
         kind=LogClass.TERMINATED,
         what="Slurm requeued a job.",
