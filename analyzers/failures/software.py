@@ -305,8 +305,8 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "undefined symbol",
-                r"(?P<library>lib(?:cu\w+|nv\w+|nccl|torch\w*)[\w.-]*\.so[\w.]*): undefined symbol:"
-                r" (?P<symbol>_*(?:cu|nv|nccl)\w+)",
+                r"(?P<library>[\w.+-]+\.so[\w.]*): undefined symbol:"
+                r" (?P<symbol>_*(?:cu(?:[A-Z]|blas|dnn|sparse|solver|fft|rand|da[A-Z]|pti)|nv[A-Z]|nccl[A-Z])\w+)",
             ),
         ),
         headline="{library} found a CUDA library of another version: {symbol} is missing",
@@ -315,7 +315,8 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "run once with LD_LIBRARY_PATH unset; if that helps, leave the CUDA folder out of it (also in modules and"
             " conda activation)",
-            "reinstall PyTorch together with its nvidia-* packages, so that their versions fit each other",
+            "`pip list | grep nvidia` shows two packages of one library, such as nvidia-nccl-cu11 beside -cu12, or another"
+            " version than PyTorch asks for: uninstall the wrong one, and reinstall PyTorch together with its nvidia-* packages",
         ),
         check="ldd on the named library shows which file it takes; `pip list | grep nvidia` shows the versions",
         event=EventKind.KNOWN,
@@ -325,6 +326,12 @@ ENTRIES: tuple[Failure, ...] = (
                 " __nvJitLinkAddData_12_1, version libnvJitLink.so.12",
                 source="pytorch/pytorch#111469",
                 says=("LD_LIBRARY_PATH",),
+            ),
+            Example(
+                "ImportError: /home/user/.local/lib/python3.10/site-packages/torch/lib/libtorch_cuda.so: undefined symbol:"
+                " ncclMemFree",
+                source="rwth-i6/returnn#1802",
+                says=("ncclMemFree", "pip list | grep nvidia"),
             ),
         ),
         knowledge="pytorch/pytorch#111469 and its answers",

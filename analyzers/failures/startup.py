@@ -323,7 +323,7 @@ _TEXTS: tuple[Failure, ...] = (
     ),
     Failure(
         id="startup.store_lost",
-        kind=LogClass.STARTUP,
+        kind=LogClass.NETWORK,
         what="torchrun lost the store of its rendezvous.",
         signs=(sign("The connection to the C", r"The connection to the C10d store has failed"),),
         headline="torchrun lost the store of its rendezvous: the process that served it is gone, or never came",
@@ -377,6 +377,31 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         knowledge="torch.distributed's documentation of env://",
+    ),
+    Failure(
+        id="startup.deepspeed_resources",
+        kind=LogClass.STARTUP,
+        what="DeepSpeed's launcher was told to use a host or a GPU that is not in its list.",
+        signs=(
+            sign("No slot", r"No slot '(?P<slot>[^'\n]{1,20})' specified on host '(?P<host>[^'\n]{1,80})'"),
+            sign("not found in hostfile", r"Hostname '(?P<host>[^'\n]{1,80})' not found in hostfile(?P<slot>)"),
+        ),
+        headline=lambda case: (
+            f"DeepSpeed knows no GPU {case.given['slot']} on host {case.given['host']}"
+            if case.given["slot"]
+            else f"Host {case.given['host']} is not in DeepSpeed's hostfile"
+        ),
+        why="its list comes from the hostfile (slots=N), or without one from the GPUs that are visible on this machine",
+        next=(
+            "name GPUs that exist: --include HOST:0,1 counts from 0 up to slots - 1; on one machine leave CUDA_VISIBLE_DEVICES"
+            " unset and use --include localhost:...",
+            "correct slots=N of that host in the hostfile (default /job/hostfile)",
+        ),
+        check="`nvidia-smi -L` on that host; the hostfile",
+        examples=(
+            Example("ValueError: No slot '2' specified on host 'work1'", says=("GPU 2 on host work1", "--include")),
+        ),
+        knowledge="DeepSpeed's launcher/runner.py",
     ),
     Failure(
         id="startup.more_ranks_than_gpus",
@@ -782,7 +807,10 @@ _TEXTS: tuple[Failure, ...] = (
             sign("gated repo", r"(?:access(?:ing)? a|is a) gated repo"),
             sign("GatedRepoError"),
             sign("restricted", r"Access to model (?P<repository>\S{3,120}) is restricted"),
-            sign("Client Error", r"40[13] Client Error[^\n]{0,200}?huggingface\.co/(?P<repository>[\w.-]+/[\w.-]+)"),
+            sign(
+                "Client Error",
+                r"40[13] Client Error(?![\s\S]{0,300}?Repository Not Found)[^\n]{0,200}?huggingface\.co/(?P<repository>[\w.-]+/[\w.-]+)",
+            ),
         ),
         headline=lambda case: (
             "The hub refuses access to "
@@ -845,7 +873,8 @@ _TEXTS: tuple[Failure, ...] = (
             sign("load tokenizer for", r"Can't load tokenizer for '(?P<name>[^'\n]{1,160})'"),
             sign(
                 "Repository Not Found",
-                r"Repository Not Found for url: \S{0,60}?(?:models|datasets)/(?P<name>[\w./-]{1,120}?)[. ]",
+                r"Repository Not Found for url: https?://[\w.-]+/(?:api/)?(?:models/|datasets/)?(?P<name>[\w.-]+/[\w-]+"
+                r"(?:\.[\w-]+)*)",
             ),
         ),
         headline="{name} is neither a folder on this node nor a repository that the hub shows you",
@@ -864,6 +893,12 @@ _TEXTS: tuple[Failure, ...] = (
                 "OSError: ./output/checkpoint-500 is not a local folder and is not a valid model identifier listed on"
                 " 'https://huggingface.co/models'",
                 says=("./output/checkpoint-500", "config.json"),
+            ),
+            Example(
+                "huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. (Request ID: Root=1-66)\n\n"
+                "Repository Not Found for url: https://huggingface.co/qwen/Qwen3-7B/resolve/main/config.json.\n"
+                "Please make sure you specified the correct `repo_id` and `repo_type`.",
+                says=("qwen/Qwen3-7B is neither", "HF_TOKEN"),
             ),
             Example(
                 "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name':"
