@@ -1502,4 +1502,59 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(Example("ValueError: Tensors must be contiguous", says=("tensor.contiguous()",)),),
         knowledge="torch.distributed's documentation",
     ),
+    Failure(
+        id="autograd.meta_tensor",
+        kind=LogClass.CRASHED,
+        what="Parameters without data (on the meta device) are to be moved to a device.",
+        signs=(sign("Cannot copy out of meta tensor"),),
+        headline="Some parameters have no data: they stayed on the meta device{place}",
+        why="the model was built without memory (low_cpu_mem_usage, device_map, init_empty_weights), and these parameters were not"
+        " in the checkpoint, are offloaded, or belong to a model that is moved by .to() afterwards",
+        next=(
+            "print what is left: [n for n, p in model.named_parameters() if p.is_meta]; if names differ from the checkpoint's, load"
+            " with fitting names or initialise them",
+            "do not call .to() or .cuda() on a model that was loaded with a device_map; or load with low_cpu_mem_usage=False and"
+            " without device_map",
+            "FSDP: pass param_init_fn, or sync_module_states=True with real weights on rank 0 only; an own model: model.to_empty("
+            "device='cuda'), then initialise or load",
+        ),
+        check="any(p.is_meta for p in model.parameters())",
+        examples=(
+            Example(
+                "NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of"
+                " torch.nn.Module.to() when moving module from meta to a different device.",
+                says=("low_cpu_mem_usage=False", "is_meta"),
+            ),
+        ),
+        knowledge="PyTorch's page on the meta device; accelerate's big model inference",
+    ),
+    Failure(
+        id="autograd.to_numpy",
+        kind=LogClass.CRASHED,
+        what="A tensor is converted to NumPy that NumPy cannot hold or see.",
+        signs=(
+            sign("on Tensor that requires grad", r"Can't call numpy\(\) on Tensor that requires grad"),
+            sign("device type tensor to numpy", r"can't convert (?P<device>\S{3,20}) device type tensor to numpy"),
+            sign("unsupported ScalarType", r"Got unsupported ScalarType (?P<dtype>\w+)"),
+        ),
+        headline=lambda case: (
+            f"NumPy has no {_dtype(case, 'dtype')}, and a tensor of it is converted"
+            if case.given.get("dtype")
+            else "A tensor on the GPU is converted to NumPy"
+            if case.given.get("device")
+            else "A tensor with gradients is converted to NumPy"
+        ),
+        why="NumPy arrays live in host memory, without gradients, and without bfloat16",
+        next=("write x.detach().float().cpu().numpy() in that line (metrics, plots, compute_metrics)",),
+        check="the line of the innermost frame",
+        examples=(
+            Example("TypeError: Got unsupported ScalarType BFloat16", says=("bfloat16", ".float()")),
+            Example(
+                "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
+                " first.",
+                says=("on the GPU", ".cpu()"),
+            ),
+        ),
+        knowledge="torch.Tensor.numpy",
+    ),
 )

@@ -169,6 +169,7 @@ _RENAMED = {
     ("peft", "prepare_model_for_int8_training"): "use prepare_model_for_kbit_training",
     ("torch.optim.lr_scheduler", "_LRScheduler"): "use LRScheduler",
     ("transformers", "AutoModelWithLMHead"): "use AutoModelForCausalLM",
+    ("pkg_resources", "packaging"): 'pip install "setuptools<70"',
     ("collections", "Mapping"): "import it from collections.abc (Python 3.10 removed the alias)",
     ("collections", "Iterable"): "import it from collections.abc (Python 3.10 removed the alias)",
 }
@@ -956,6 +957,27 @@ ENTRIES: tuple[Failure, ...] = (
             Example("ModuleNotFoundError: No module named 'amp_C'", source="NVIDIA/apex#1208", says=("APEX_CUDA_EXT",)),
         ),
         knowledge="the README of NVIDIA/apex",
+    ),
+    Failure(
+        id="software.hidden_package",
+        kind=LogClass.CRASHED,
+        what="A single file has the name of a package, and is found in its place.",
+        signs=(sign("is not a package", r"No module named '(?P<module>[\w.]+)'; '(?P<file>[\w.]+)' is not a package"),),
+        headline="A file {file}.py is found in place of the package {file}, which has {module}",
+        why="Python takes the first of that name in sys.path, and the script's own folder comes first",
+        next=(
+            "rename your file {file}.py (and delete its __pycache__), if the package of that name is meant",
+            "if the package is the project's own folder {file}: start from the project's root or put it first in PYTHONPATH, and"
+            " remove an installed package or file of that name that comes before it",
+        ),
+        check="python -c 'import NAME; print(NAME.__file__)' in the same folder",
+        examples=(
+            Example(
+                "ModuleNotFoundError: No module named 'utils.datasets'; 'utils' is not a package",
+                says=("utils.py", "PYTHONPATH"),
+            ),
+        ),
+        knowledge="Python's documentation of the import system",
     ),
     Failure(
         id="software.missing_submodule",
