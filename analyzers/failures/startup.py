@@ -754,29 +754,6 @@ _TEXTS: tuple[Failure, ...] = (
         knowledge="Python's documentation of multiprocessing",
     ),
     Failure(
-        id="startup.not_picklable",
-        kind=LogClass.STARTUP,
-        what="An object cannot be sent to a process that is started by spawn.",
-        signs=(
-            sign("pickle", r"(?:Can't|cannot) pickle (?:local object |local function )?'?(?P<name>[\w.<>]{3,120})'?"),
-        ),
-        headline="An object cannot be sent to another process: {name}",
-        why="spawned processes (Windows, macOS, mp.spawn, DataLoader workers there) get their objects by pickle, which knows only"
-        " functions and classes of a module",
-        next=(
-            "move the lambda, inner function or class to the top level of a module (functools.partial for arguments); open files,"
-            " locks and database handles in the worker, not in the Dataset",
-            "or num_workers=0; on Linux the start method fork needs no pickle",
-        ),
-        check="pickle.dumps(dataset) in the main process names the object",
-        examples=(
-            Example(
-                "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'", says=("lambda", "num_workers=0")
-            ),
-        ),
-        knowledge="Python's documentation of pickle",
-    ),
-    Failure(
         id="startup.hub_unreachable",
         kind=LogClass.STARTUP,
         what="A file is in no cache, and the model hub cannot be reached from this node.",
