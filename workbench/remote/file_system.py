@@ -1,5 +1,6 @@
 """Open the file system of a URL with fsspec, and convert errors of its libraries to errors with a hint."""
 
+import asyncio
 import importlib
 import re
 from collections.abc import Callable, Mapping
@@ -8,10 +9,14 @@ from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from analyzers.errors import InputError, WorkbenchError
+from analyzers.words import size
 from workbench.console import note
 from workbench.remote.urls import scrubbed, without_credentials
 
 Value = TypeVar("Value")
+_WHOLE_BYTES = 16 << 20
+_WHOLE_S, _REQUEST_S, _SILENT_S = 120, 300, 30
+"""The most seconds for what is read as a whole, for any request, and without any byte from a web server."""
 Details = Mapping[str, object]
 """The properties that a file system reports of a file: `name`, `size`, `type`, and more that depend on the protocol."""
 _PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
@@ -71,10 +76,12 @@ def open_file_system(url: str) -> tuple[FileSystem, str]:
 
 
 def _web_options(url: str) -> dict[str, dict[str, Any]]:
-    """Return the options of fsspec for the web protocols in a URL: redirects to other hosts are not followed.
+    """Return the options of fsspec for the web protocols in a URL.
 
-    A server could otherwise point at a host that only this machine reaches. One file that the person named may move to
-    another host by https, as on sites that keep large files elsewhere.
+    Redirects to other hosts are not followed: a server could point at a host that only this machine reaches. One file
+    that the person named may move to another host by https, as on sites that keep large files elsewhere. What is read
+    as a whole, such as a page that lists files, is bounded in size and time, as a server may send without end, or
+    nothing at all.
     """
     web = {name.lower() for name in _PROTOCOL.findall(url)} & {"http", "https"}
     if not web:
@@ -93,9 +100,36 @@ def _web_options(url: str) -> dict[str, dict[str, Any]]:
     async def client(**options: Any) -> Any:
         aiohttp = importlib.import_module("aiohttp")
 
+        class Response(aiohttp.ClientResponse):  # type: ignore[misc, name-defined]
+            _body: bytes | None
+
+            async def read(self) -> bytes:
+                if self._body is None:
+                    try:
+                        async with asyncio.timeout(_WHOLE_S):
+                            self._body = await self._read_bounded()
+                    except BaseException:
+                        self.close()
+                        raise
+                body: bytes = await super().read()
+                return body
+
+            async def _read_bounded(self) -> bytes:
+                body = bytearray()
+                async for chunk in self.content.iter_any():
+                    body += chunk
+                    if len(body) > _WHOLE_BYTES:
+                        raise InputError(
+                            f"{without_credentials(str(self.url))}: a page of more than {size(_WHOLE_BYTES)}",
+                            "give the folder of one run",
+                        )
+                return bytes(body)
+
         watch = aiohttp.TraceConfig()
         watch.on_request_redirect.append(check)
-        return aiohttp.ClientSession(trace_configs=[watch], **options)
+        patience = aiohttp.ClientTimeout(total=_REQUEST_S, sock_connect=_SILENT_S, sock_read=_SILENT_S)
+        given = {"timeout": patience, "response_class": Response} | options
+        return aiohttp.ClientSession(trace_configs=[watch], **given)
 
     return {name: {"get_client": client} for name in web}
 

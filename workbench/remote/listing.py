@@ -6,6 +6,7 @@ A listing comes from another machine and may be hostile. So only the last part o
 
 import calendar
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +19,7 @@ from analyzers.run import DEEPEST, FILES_AT_MOST, SKIPPED_FOLDERS
 from workbench.remote.file_system import Details, FileSystem
 from workbench.remote.urls import without_credentials
 
+_LISTING_S = 300
 _NAME_BYTES = 255
 """The most bytes in the name of a file on this machine."""
 WEIGHTS = frozenset({".bin", ".ckpt", ".distcp", ".pt", ".pth", ".safetensors"})
@@ -62,9 +64,10 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
     """Return the files at or below `root`.
 
     Raises:
-        InputError: There are more than FILES_AT_MOST files.
+        InputError: There are more than FILES_AT_MOST files, or the server takes too long to list them.
         Exception: Any error of the file system, if the files cannot be listed.
     """
+    deadline = time.monotonic() + _LISTING_S
     details, listing = file_system.info(root), Listing()
     # The web knows no folders: there, a URL that ends with a slash is a page that lists files.
     if details["type"] != "directory" and not root.endswith("/"):
@@ -86,6 +89,8 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
                 listing.refused.append(str(copy))
         if len(seen) + len(listing.refused) > FILES_AT_MOST:
             raise InputError(f"more than {FILES_AT_MOST} files", "give the folder of one run")
+        if time.monotonic() > deadline:
+            raise InputError(f"not all files are listed after {_LISTING_S} s", "give the folder of one run")
     return listing
 
 

@@ -1,5 +1,6 @@
 """Serve folders over HTTP from this process, and record what is requested."""
 
+import contextlib
 import http.server
 import threading
 from functools import partial
@@ -11,7 +12,7 @@ class Site(http.server.ThreadingHTTPServer):
     """A server of one folder; `requests` has the method and path of each request.
 
     A path in `cut` is answered with so many bytes of its content and then nothing until `release`, or the end of the
-    connection. A path in `redirects` is answered with a redirect to its address.
+    connection. A path in `redirects` is answered with a redirect to its address, and one in `endless` without end.
     """
 
     daemon_threads = True
@@ -19,6 +20,7 @@ class Site(http.server.ThreadingHTTPServer):
     def __init__(self, folder):
         super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
         self.requests, self.cut, self.redirects, self.release = [], {}, {}, threading.Event()
+        self.endless = set()
 
     @property
     def url(self):
@@ -31,6 +33,17 @@ class Site(http.server.ThreadingHTTPServer):
 class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         self.server.requests.append((self.command, self.path))
+
+    def do_GET(self):
+        if self.path not in self.server.endless:
+            super().do_GET()
+            return
+        self.send_response(http.HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.release.is_set():
+                self.wfile.write(b'<a href="rank_0.log">x</a>' * 10_000)
 
     def send_head(self):
         if self.path not in self.server.redirects:

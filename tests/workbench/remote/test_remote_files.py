@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -137,6 +138,20 @@ def test_a_page_that_links_elsewhere_is_not_followed(serve, cache, tmp_path):
     assert (folder / "rank_0.log").read_text() == "inside"
     assert not [path for path in cache.rglob("*") if path.is_file() and b"outside" in path.read_bytes()]
     assert not (cache.parent / "outside.log").exists()
+
+
+def test_a_page_without_end_is_not_read_to_its_end(serve, cache, tmp_path):
+    (tmp_path / "rank_0.log").write_bytes(RECORDING)
+    site = serve(tmp_path)
+    site.endless.add("/")
+    command = [sys.executable, "-m", "workbench", "inspect", site.url, "--no-tui"]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+    assert ended.returncode == 3
+    assert "a page of more than 16.0 MiB" in ended.stderr
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert largest < 1 << 20, "KiB"
 
 
 def test_a_download_that_ends_early_is_no_file(serve, cache, tmp_path):
