@@ -49,20 +49,27 @@ _DOMAIN = re.compile(
 )
 _PUBLIC_HOSTS = re.compile(
     r"(?:[\w-]+\.)*(?:pytorch\.org|python\.org|github\.com|huggingface\.co|wandb\.ai|pypi\.org|nvidia\.com|readthedocs\.io"
-    r"|w3\.org|amazonaws\.com|core\.windows\.net|microsoft\.com|llvm\.org|ietf\.org)"
+    r"|w3\.org|amazonaws\.com|microsoft\.com|llvm\.org|ietf\.org)"
 )
 URL = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[^\s\"'<>|\\]+)", re.IGNORECASE)
 KEY = r"(?<![\w./-])[\"']?"
 IS = r"[\"']?\s*[=:]\s*[\"']?"
+NO_FILE = rf"(?!\S+\.(?:{SUFFIXES})\b)"
 NAME = r"(?P<name>[A-Za-z0-9_][\w.\[\],-]*\w\]?)"
+_VERB = r"(?:is|has|was|does|can|cannot|may|must|not|needs)\b"
 _CONTEXTS = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
         (
             "user",
-            rf"{KEY}(?:user|username|user_name|login|logname|owner|slurm_job_user|sudo_user|mailto){IS}(?!arn:){NAME}",
+            rf"{KEY}(?:user|(?:\w*_)?username|user_name|login|logname|owner|slurm_job_user|sudo_user|mailto){IS}(?!arn:){NAME}",
         ),
         ("user", rf"\b(?:for|by|as|of) user {NAME}"),
+        ("user", rf"\buser (?!{_VERB}){NAME}(?= {_VERB})"),
+        ("user", r"\bsudo:\s+(?P<name>[A-Za-z_][\w.-]*)(?= :)"),
+        ("user", r"\b[ug]id=\d+\((?P<name>[^()\s]+)\)"),
+        ("user", rf"\blogin {NAME}(?=\s+password\b)"),
+        ("user", rf"\b(?:login|psql|pg_dump|mysql|mariadb|mongosh?)\b[^\n]{{0,200}}?\s-[uU][ =]?{NO_FILE}{NAME}"),
         ("user", rf"logged in as: {NAME}"),
         ("account", r"logged in as: \S+ \((?P<name>[^()]+)\)"),
         ("user", r"^(?:Author|Committer|Signed-off-by|Co-authored-by): (?P<name>[^<>\n]+?)(?= <)"),
@@ -72,6 +79,21 @@ _CONTEXTS = tuple(
         ),
         ("host", rf"{KEY}slurm_\w*(?:node_?list|host){IS}(?P<name>[^\s\"',;]+)"),
         ("host", rf"--?(?:master[_-]addr|rdzv[_-](?:endpoint|host)|host|hostname|nodelist)[ =]{NAME}"),
+        ("host", rf"{KEY}rdzv_endpoint{IS}{NAME}"),
+        ("host", rf"\b(?:psql|pg_dump|mysql|mariadb|mongosh?|redis-cli)\b[^\n]{{0,200}}?\s-h[ =]?{NAME}"),
+        (
+            "host",
+            (
+                r"\b(?:connect\w*|reach|resolve|server|host|hostname|peer|from|to) "
+                r"(?:(?:to|from|host|hostname|server|node|peer) ){0,3}"
+                rf"{NO_FILE}{NAME}(?=:\d{{4,5}}\b|,? port \d| not responding"
+                r"|: (?:Name or service|Temporary failure|No route|Connection))"
+            ),
+        ),
+        ("host", r"(?P<name>\bip(?:-\d{1,3}){4}\b)"),
+        ("address", r"\b(?P<name>(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"),
+        ("address", r"guid\W{1,4}(?P<name>0x[0-9a-f]{16})\b"),
+        ("serial", r"\bserial(?: ?(?:number|no\.?))?\s*[:=]\s*(?P<name>[A-Z0-9]{6,})"),
         ("host", rf"\b(?:running )?on (?:node|host)s?:? {NAME}"),
         ("host", rf"\bSTEP \S+ ON {NAME}"),
         ("host", rf"\b(?:remote peer|master_addr is) {NAME}"),
@@ -91,6 +113,8 @@ _CONTEXTS = tuple(
             "image",
             r"\b(?:docker|podman|apptainer|singularity|enroot)\s+(?:pull|run|push|import)\s+(?P<name>[a-z][\w.-]*/[\w./-]+)",
         ),
+        ("name", rf"\bkubectl\b[^\n]{{0,200}}?\s(?:-n|--namespace)[ =]{NAME}"),
+        ("name", rf"\bkubectl (?:logs|exec|describe|get|delete|attach)(?: -\S+){{0,4}}(?: pods?)? {NAME}"),
         ("name", r"\b(?:pod|namespace|experiment) (?P<name>(?=\S*[-/])[\w./-]+)"),
         ("account", r"\b(?:cn|ou|dc|uid)=(?P<name>[A-Za-z][\w.-]*)"),
         ("account", r"wandb\.ai/(?P<name>[^/\s]+/[^/\s]+)"),
@@ -281,9 +305,9 @@ class Anonymiser:
         name = match["name"]
         if (
             HELD.search(name)
-            or (not _names_somebody(name) and kind != "account")
+            or (not _names_somebody(name) and kind not in ("account", "serial"))
             or name in _LOCAL
-            or (_is_number(name) and kind != "account")
+            or (_is_number(name) and kind not in ("account", "serial"))
         ):
             return match[0]
         start, end = match.start("name") - match.start(), match.end("name") - match.start()
