@@ -43,7 +43,7 @@ class RunFile:
 
     def _write(self) -> None:
         if self.writes:
-            write_json(self.path, self.content, private=True)
+            write_json(self.path, self.content)
 
 
 def _initial_content(config: JobConfig, world: World) -> dict[str, object]:

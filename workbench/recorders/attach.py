@@ -8,6 +8,7 @@ when a step begins, so the heartbeat advances with each collective.
 """
 
 import atexit
+import functools
 import logging
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -169,7 +170,7 @@ class Attached:
         sys.excepthook = self._uncaught
         self._exit: SystemExit | None = None
         self._previous_exit = sys.exit
-        sys.exit = cast("Any", _Exit(self._exiting))
+        sys.exit = self._exit_function()
         if multiprocessing.parent_process() is None:
             atexit.register(self.close)
         else:
@@ -206,20 +207,27 @@ class Attached:
         hook = getattr(sys, "excepthook", None)
         return None if hook == self._uncaught else getattr(sys, "last_value", None)
 
-    def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Exit like `sys.exit`, which this method replaces; remember the SystemExit if its status means a failure.
+    def _exit_function(self) -> Callable[..., NoReturn]:
+        """Return a function that exits like `sys.exit`, and remembers the SystemExit if its status means a failure.
 
         `close` records the failure later. It cannot be recorded now, because the script may catch the SystemExit and
         continue. And `sys.excepthook` is of no use, because Python does not call it for a SystemExit.
         """
-        try:
-            self._previous_exit(status)
-        except SystemExit as error:
-            self._exit = error if status else None
-            if status:
-                remember_stack(error)
-            raise
-        raise AssertionError
+        previous = self._previous_exit
+
+        # With the name and module of the original, pickling stores it by name, as in `Process(target=sys.exit)`.
+        @functools.wraps(previous)
+        def exit_as_before(*args: Any, **kwargs: Any) -> NoReturn:
+            try:
+                previous(*args, **kwargs)
+            except SystemExit as error:
+                self._exit = error if error.code else None
+                if error.code:
+                    remember_stack(error)
+                raise
+            raise AssertionError
+
+        return exit_as_before
 
     def follow(self, steps: StepRecorder) -> None:
         """Read this rank's current step and phase from the step recorder `steps` from now on."""
@@ -303,21 +311,6 @@ class Attached:
             safely(lambda: on_error(error))
         safely(lambda: self.flight.failed(error, step=step, phase=phase))
         self.flight.stop_serving()
-
-
-class _Exit:
-    """Stands in for `sys.exit`; pickled or copied, it is `sys.exit`, as in `Process(target=sys.exit)`."""
-
-    __module__ = "sys"
-
-    def __init__(self, function: Callable[[str | int | None], NoReturn]) -> None:
-        self._function = function
-
-    def __call__(self, status: str | int | None = None, /) -> NoReturn:
-        self._function(status)
-
-    def __reduce__(self) -> str:
-        return "exit"
 
 
 class NotAttached(Attached):

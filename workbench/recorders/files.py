@@ -66,10 +66,18 @@ def group_position() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+def private_opener(path: str, flags: int) -> int:
+    """Open a file as `open` does with this as its `opener`: a new file is for its owner alone.
+
+    What we write about a job has its arguments, its paths and what it prints.
+    """
+    return os.open(path, flags, 0o600)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: readers never see a part of it; its folder is created if needed.
 
-    If `private`, a new file can be read by its owner alone; an existing one keeps its permissions.
+    A new file is for its owner alone; an existing one keeps its permissions.
     """
     require_room(len(content))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,9 +85,8 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     remove_other(draft)
     try:
-        if private:
-            draft.touch(mode=0o600)
-            draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)
+        draft.touch(mode=0o600)
+        draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)
         draft.write_bytes(content)
         # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
         draft.replace(path)
@@ -121,9 +128,9 @@ def require_descriptors() -> None:
         raise OSError(errno.EMFILE, f"only {limit - used} more open files are permitted")
 
 
-def write_json(path: Path, value: object, *, private: bool = False) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value` as indented JSON, atomically, with the permissions that `write_bytes` describes."""
-    write_bytes(path, json.dumps(value, indent=1).encode() + b"\n", private=private)
+    write_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
 def read_json(path: Path) -> Any:

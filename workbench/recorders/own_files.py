@@ -45,7 +45,12 @@ def note(text: str) -> None:
 
 
 def note_failure(error: BaseException) -> None:
-    """Print why something is not recorded, unless this process has printed such a line before."""
+    """Print why something is not recorded, unless this process has printed such a line before.
+
+    Raises:
+        BaseException: The error comes from the script, such as from its handler of a signal.
+    """
+    signals.raise_of_script(error)
     kind, why = type(error).__name__, str(error)
     if isinstance(error, OSError):
         # Not the system's sentence, such as that of a full disk: in the log of a job that fails later it would look
@@ -136,10 +141,10 @@ class OwnFile:
             if status.st_ino == self._inode and status.st_dev == self._device:
                 self._size = status.st_size
                 return self._fd
-        except OSError:
-            pass
+        except OSError as error:
+            signals.raise_of_script(error)
         self._fd = -1
-        with suppress(OSError):
+        with signals.ignoring(OSError):
             self._open(0)
         return self._fd
 
@@ -196,7 +201,7 @@ class OwnFile:
 
     def _open(self, flags: int) -> None:
         # Without O_NONBLOCK, a pipe that nobody reads from would keep the job waiting.
-        fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | self._flags | flags, 0o666)
+        fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | self._flags | flags, 0o600)
         status = os.fstat(fd)
         is_other = self._inode >= 0 and (self._device, self._inode) != (status.st_dev, status.st_ino)
         if is_other or not stat.S_ISREG(status.st_mode):

@@ -10,13 +10,15 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import inspect
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace, TracebackType
 from typing import IO, Any
 
 _UNUSED_RT_SIGNALS = 6
@@ -34,6 +36,8 @@ _OF_FAULTS = {
 }
 """The signals of a fault, which the thread that causes it gets; blocked, they would end the process without a stack."""
 _UNTIL_MEMORY_S, _UNTIL_STARTED_S = 0.1, 5
+_OUR_CODE = str(Path(__file__).parent) + os.sep
+_KNOWN_MODULES = sys.stdlib_module_names | {"builtins", "torch", "numpy", "workbench"}
 _ours: set[int] = set()
 """The signals for which we have registered with faulthandler."""
 _requests: set[int] = set()
@@ -137,6 +141,55 @@ def write_stack_on(number: int, file: IO[str] | int, *, all_threads: bool) -> No
     _ours.add(number)
     if number >= getattr(signal, "SIGRTMIN", signal.NSIG):
         _requests.add(number)
+
+
+def die_of(number: int) -> None:
+    """End this process by the signal `number`, unless the script handles it by now.
+
+    The calling thread takes the signal itself: the script may wait for this signal in another thread, and it was not
+    that thread which got it first.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+def raise_of_script(error: BaseException) -> None:
+    """Raise an exception again if it comes from the script itself, which it has interrupted in our code.
+
+    A handler of a signal raises where the main thread just is, such as that of a time limit; its frame has the frame
+    that it has interrupted among its arguments. What one thread raises in another one has no frame of its own, but a
+    type of the script's.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        if _has_argument(trace.tb_frame, interrupted):
+            raise error
+    if trace is None or not trace.tb_frame.f_code.co_filename.startswith(_OUR_CODE):
+        return
+    if type(error).__module__.partition(".")[0] not in _KNOWN_MODULES:
+        raise error
+
+
+def _has_argument(frame: FrameType, wanted: FrameType) -> bool:
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    for value in (frame.f_locals.get(name) for name in code.co_varnames[:count]):
+        if value is wanted or (type(value) is tuple and any(one is wanted for one in value)):
+            return True
+    return False
+
+
+class ignoring(contextlib.suppress):  # noqa: N801  # used as the function `contextlib.suppress` is
+    """Ignores errors of our own calls inside this context, but none that the script has raised there."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Return whether the error is ignored; raise it if it is of the script."""
+        if error is not None:
+            raise_of_script(error)
+        return super().__exit__(kind, error, trace)
 
 
 def release(number: int) -> None:

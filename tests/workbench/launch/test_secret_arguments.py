@@ -37,9 +37,9 @@ def test_run_json_has_no_secret_and_is_private(tmp_path, monkeypatch):
     path.chmod(0o640)  # a group may share it: that is the user's choice, and stays
     write_manifest(path, json.loads(path.read_text()))
     assert path.stat().st_mode & 0o777 == 0o640
-    write_json(path, {}, private=True)
+    write_json(path, {})
     assert path.stat().st_mode & 0o777 == 0o640
-    write_json(tmp_path / "new.json", {}, private=True)
+    write_json(tmp_path / "new.json", {})
     assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o600
 
 

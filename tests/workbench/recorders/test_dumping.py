@@ -1,6 +1,5 @@
 """In any state, a rank leaves dumps before its timeout, and no set of dumps replaces another."""
 
-import copy
 import hashlib
 import json
 import os
@@ -17,7 +16,6 @@ import pytest
 import torch.distributed as dist
 
 from analyzers.hangs.reading.process_groups import read_new_groups
-from workbench.recorders import attach as attach_module
 from workbench.recorders.hang.collector import once
 from workbench.recorders.hang.flight_recorder import NewGroups
 
@@ -176,12 +174,3 @@ print(FlightRecorder(sys.argv[1]).sequences())
         words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert ended.stdout == "{'0': 0}\n", ended.stderr
-
-
-def test_the_stand_in_for_sys_exit_is_pickled_and_copied_as_sys_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `Process(target=sys.exit)`, or in a configuration that holds it."""
-    monkeypatch.setattr(sys, "exit", attach_module._Exit(sys.exit))
-    assert pickle.loads(pickle.dumps(sys.exit)) is sys.exit
-    assert copy.deepcopy({"f": sys.exit}) == {"f": sys.exit}
-    with pytest.raises(SystemExit):
-        sys.exit(3)

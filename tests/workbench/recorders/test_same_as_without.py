@@ -8,7 +8,7 @@ Each row of the table is a training script in one surrounding. It runs without r
 from pathlib import Path
 
 import pytest
-from surroundings import EVERY_SIGNAL, FORK, Row, Surroundings, assert_same, parameters
+from surroundings import EVERY_SIGNAL, FORK, LAUNCHER, Row, Surroundings, assert_same, parameters
 
 ON_SIGNALS = f"""
 got = []
@@ -27,6 +27,16 @@ DIE = "if n == 3: os.kill(os.getpid(), signal.{}); time.sleep(30)"
 def killed_by(name: str) -> Row:
     return Row(f"default {name}", step=DIE.format(name))
 
+
+TRAINING_THREADS = """
+def train():
+    part = torch.nn.Linear(8, 8); own = torch.optim.AdamW(part.parameters())
+    for _ in range(100):
+        own.zero_grad(); part(torch.ones(2, 8)).sum().backward(); own.step()
+threads = [threading.Thread(target=train) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
 
 ROWS = [
     Row("plain"),
@@ -160,6 +170,18 @@ process = context.Process(target=time.sleep, args=[20]); process.start(); proces
     ),
     Row("RecursionError", step="def f(): f()\nif n == 3: f()"),
     Row("MemoryError", step="if n == 3: bytearray(1 << 60)"),
+    Row(
+        "sys.exit as a function",
+        step="import copy, pickle\nprint(sys.exit.__name__, sys.exit.__module__, pickle.loads(pickle.dumps(sys.exit)) is copy.deepcopy([sys.exit])[0] is sys.exit)\nfor a, k in (((1, 2), {}), ((), {'status': 3})):\n    try: sys.exit(*a, **k)\n    except TypeError as error: print(error, flush=True)",
+    ),
+    Row(
+        "a warning of the backward pass",
+        step="import warnings\nwarnings.simplefilter('default'); torch.autograd.backward(model(torch.ones(2, 8)), grad_variables=torch.ones(2, 8))",
+    ),
+    Row(
+        "profiler of the script",
+        step="if n == 2:\n    with torch.profiler.profile() as p: model(torch.ones(2, 8)).sum().backward()\n    print(sorted({e.key for e in p.key_averages()}), flush=True)",
+    ),
     Row("an exception in the backward pass", step="if n == 3: next(model.parameters()).register_hook(lambda g: 1 / 0)"),
     Row(
         "an exception in a data set",
@@ -254,6 +276,60 @@ process = context.Process(target=time.sleep, args=[20]); process.start(); proces
     ),
     *(
         Row(
+            f"a handler raises {error} while our code runs",
+            end=f"""
+import random
+raised = []
+def late(_, frame):
+    # Raised in torch's C++, it may become an error of torch; Python prints what is raised in a hook of its collector.
+    if "recorders" not in frame.f_code.co_filename or "garbage" in frame.f_code.co_name:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.0004))
+        return
+    raised.append(1)
+    raise {error}
+signal.signal(signal.SIGALRM, late)
+caught, until = 0, time.monotonic() + 3
+while time.monotonic() < until:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.002))
+        for _ in range(100):
+            optimizer.zero_grad(); model(torch.ones(2, 8)).sum().backward(); optimizer.step()
+    except {error}: caught += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("lost", len(raised) - caught, flush=True)
+""",
+        )
+        for error in ("ValueError", "TimeoutError")
+    ),
+    Row(
+        "another thread raises an exception in the main thread",
+        end="""
+import ctypes, random
+class Late(Exception): pass
+sent, caught, ended, main = [], 0, [], threading.get_ident()
+def send():
+    while len(sent) < 300:
+        time.sleep(random.uniform(0.002, 0.006))
+        if armed: sent.append(armed.pop()); ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(Late))
+armed = []
+sender = threading.Thread(target=send); sender.start()
+while sender.is_alive():
+    try:
+        armed.append(1)
+        while sender.is_alive(): optimizer.zero_grad(); model(torch.ones(2, 8)).sum().backward(); optimizer.step()
+    except Late: caught += 1
+    except IndexError: pass
+sender.join()
+print("lost", max(0, len(sent) - caught - 1), flush=True)
+""",
+    ),
+    Row(
+        "SIGTERM is blocked in the main thread, and another thread gets it",
+        own=True,
+        step="if n == 2: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)",
+    ),
+    *(
+        Row(
             f"{name} is blocked in a step, no group",
             group="",
             step=f"if n == 2:\n    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.{name}])\n    os.kill(os.getpid(), signal.{name}); time.sleep(0.05)\n    print(signal.sigwait([signal.{name}]), flush=True)\n    signal.pthread_sigmask(signal.SIG_SETMASK, before)",
@@ -340,3 +416,13 @@ QUICK = {
 @pytest.mark.parametrize("row", parameters(ROWS, QUICK))
 def test_a_script_runs_with_the_recorders_as_without(row: Row, surroundings: Surroundings, tmp_path: Path) -> None:
     assert_same(row, surroundings, tmp_path)
+
+
+def test_models_that_train_in_several_threads_at_once_do_not_confuse_the_recorders(
+    surroundings: Surroundings, tmp_path: Path
+) -> None:
+    row = Row("training in threads", before="sys.setswitchinterval(1e-5)", end=TRAINING_THREADS)
+
+    ended = surroundings.run(row, LAUNCHER, tmp_path)
+
+    assert (ended.status, ended.stderr) == (0, b"")

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from workbench.recorders import automatic, signals
-from workbench.recorders.files import ENDING, JOB_VARIABLE, RankInfo, read_regular, remove_other
+from workbench.recorders.files import ENDING, JOB_VARIABLE, RankInfo, private_opener, read_regular, remove_other
 from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, ThreadErrorFile, exit_report
 from workbench.recorders.hang.rank_process import PROC_IS_THERE, listens, start_ticks
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
@@ -223,7 +223,8 @@ class FlightRecorder:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer_trace))
         self._start_server()
         self.refresh()
-        self._termination_delay.install()
+        if self._rank_info.world_size > 1:  # a single rank has no others whose end it could explain
+            self._termination_delay.install()
         self._messages = SendRecvCounts(self._dumps / f".p2p_{self._rank_info.rank}.bin")
         if "gloo" in dist.get_backend():  # NCCL records them itself
             self._messages.install()
@@ -397,7 +398,7 @@ class FlightRecorder:
         with contextlib.ExitStack() as stack:
             log: Any = subprocess.DEVNULL
             with contextlib.suppress(OSError):
-                log = stack.enter_context((self._dumps / ".collector.log").open("ab"))
+                log = stack.enter_context(open(self._dumps / ".collector.log", "ab", opener=private_opener))
             process = subprocess.Popen(
                 command,
                 env={**os.environ, "PYTHONPATH": search},

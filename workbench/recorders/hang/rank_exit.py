@@ -35,7 +35,7 @@ def remember_stack(error: BaseException) -> None:
     The traceback of the SystemExit does not yet contain the outer frames. Only names and lines are stored: frame
     objects would keep all local variables alive if the script catches the SystemExit and continues.
     """
-    calls = reversed(traceback.extract_stack()[:-3])  # without this function and the two that wrap `sys.exit`
+    calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
     setattr(error, _EXIT_FRAMES, frames)
 
@@ -130,6 +130,9 @@ class ThreadErrorFile:
             save_json(self._path, report | {"schema": "workbench.thread/1", "thread": name})
 
 
+_UNTIL_READ_S = 1.0
+
+
 class TerminationDelay:
     """Keeps a rank alive after SIGTERM until the function `last_act` has returned, even if the main thread is stuck.
 
@@ -139,6 +142,8 @@ class TerminationDelay:
     def __init__(self, last_act: Callable[[], object]) -> None:
         self._last_act = last_act
         self._pipe = (-1, -1)
+        self._received = b""
+        self._has_read = threading.Event()
 
     def install(self) -> None:
         """Install the handler for SIGTERM; do nothing if the process does not end by SIGTERM, such as with a handler.
@@ -151,18 +156,22 @@ class TerminationDelay:
         self._pipe = (high_descriptor(ends[0]), high_descriptor(ends[1]))
         # A full pipe must not block the signal handler.
         os.set_blocking(self._pipe[1], False)
-        signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=False)
+        # Of all threads: if none of Python's gets the signal, faulthandler has no stack of this one to write.
+        signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=True)
         signals.reset_in_children(signal.SIGTERM, self._forget_in_child)
         signals.start_thread(self._wait)
 
     def remove(self) -> None:
-        """Restore the default effect of SIGTERM."""
+        """Restore the default effect of SIGTERM; if it has come before, the process ends by it now."""
         if self._pipe[1] >= 0:
             signals.release(signal.SIGTERM)
             # The thread that reads the other end then gets an end of file, and stops.
             with contextlib.suppress(OSError):
                 os.close(self._pipe[1])
             self._pipe = (-1, -1)
+            self._has_read.wait(_UNTIL_READ_S)
+            if self._received:
+                signals.die_of(signal.SIGTERM)
 
     def _forget_in_child(self) -> None:
         """Restore the default effect of SIGTERM in a forked child, which shares the pipe with its parent."""
@@ -175,13 +184,13 @@ class TerminationDelay:
 
         A Python signal handler would not be enough: it runs on the main thread, which may be in C code for minutes.
         """
-        received = b""
         with contextlib.suppress(OSError):  # the script has closed our descriptors
-            received = os.read(self._pipe[0], 1)
-        if received:
+            self._received = os.read(self._pipe[0], 1)
+        self._has_read.set()
+        if self._received:
             with contextlib.suppress(Exception):
                 self._last_act()
-        if received or self._pipe[1] >= 0:
+        if self._received or self._pipe[1] >= 0:
             signals.release(signal.SIGTERM)
-        if received:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if self._received:
+            signals.die_of(signal.SIGTERM)

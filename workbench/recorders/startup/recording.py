@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Callable
 from multiprocessing.util import Finalize
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils.data import dataloader
 
 from workbench.recorders import automatic
 from workbench.recorders.attach import Attached, attach
-from workbench.recorders.files import RankInfo, group_position, remove_other, require_descriptors
+from workbench.recorders.files import RankInfo, group_position, private_opener, remove_other, require_descriptors
 from workbench.recorders.hang.rank_exit import exit_report
 from workbench.recorders.memory import cuda_failure
 from workbench.recorders.own_files import note_failure, save_json
@@ -63,6 +64,7 @@ class Recording:
         self._is_short = False
         self._idle = False
         self._failed = self._is_asked = False
+        self._thread = get_ident()  # the one that trains; others may train models of their own
         self._has_refused = False  # starting has failed, and is not tried again at every step
 
     def start(self) -> None:
@@ -100,13 +102,15 @@ class Recording:
                 self._has_refused = True
                 self._start_if_possible()
                 self._has_refused = False
-            steps = self._steps
-            if steps is not None and self._in_step:
-                steps.begin_phase("optim")
-                self._open_phases += 1
             if self._others_steps > _OTHERS_STEPS or self._optimizer() is None:
                 # A strong reference would keep the state of an optimizer in memory after the script has dropped it.
                 self._optimizer = weakref.ref(optimizer)
+                if _C._current_graph_task_id() < 0:  # noqa: SLF001
+                    self._thread = get_ident()
+            steps = self._steps
+            if steps is not None and self._in_step and self._is_of_training():
+                steps.begin_phase("optim")
+                self._open_phases += 1
         except Exception as error:  # noqa: BLE001  # the job continues
             note_failure(error)
 
@@ -120,6 +124,8 @@ class Recording:
         try:
             is_first = optimizer is self._optimizer()
             self._others_steps = 0 if is_first else self._others_steps + 1
+            if not self._is_of_training():
+                return
             self._step_is_over = self._step_is_over or is_first
             # An optimizer that steps within the backward pass ends the step together with that.
             ends = self._step_is_over and self._open_phases <= 1
@@ -132,6 +138,10 @@ class Recording:
                 self._begin_step()
         except Exception as error:  # noqa: BLE001  # the job continues
             note_failure(error)
+
+    def _is_of_training(self) -> bool:
+        """Return whether this thread is the one that trains, or one of torch's own in the middle of a backward pass."""
+        return get_ident() == self._thread or _C._current_graph_task_id() >= 0  # noqa: SLF001
 
     def leave_steps_to(self, recorder: StepRecorder) -> None:
         """Stop recording steps, because the script has started its own step recorder, `recorder`.
@@ -208,7 +218,9 @@ class Recording:
         path = self._settings.folder / "steps" / ".only_process"
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_other(path)
-        self._lock = path.open("w")  # it holds until the process ends
+        self._lock = os.fdopen(
+            private_opener(str(path), os.O_WRONLY | os.O_CREAT), "w"
+        )  # it holds until the process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -239,15 +251,18 @@ class Recording:
         """Wrap the data loader and the backward pass to measure them as phases; most scripts have both."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
-        # `Tensor.backward` looks this name up in each call, so one wrapper sees both ways to run the backward pass.
-        torch.autograd.backward = self._timed(BACKWARD, torch.autograd.backward)
+        # Below `torch.autograd.backward`, whose warnings name the line of its caller, which must be the script's.
+        module: Any = torch.autograd
+        module._engine_run_backward = self._timed(BACKWARD, module._engine_run_backward)  # noqa: SLF001
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         is_backward = name == BACKWARD
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            steps = self._steps if self._in_step else None
+            # `torch.autograd.grad` runs the engine, too, and accumulates no gradients.
+            counts = self._in_step and self._is_of_training() and kwargs.get("accumulate_grad", True)
+            steps = self._steps if counts else None
             try:
                 if steps is not None:
                     steps.begin_phase(name)
@@ -261,8 +276,8 @@ class Recording:
                     if steps is not None and steps is self._steps and self._open_phases:
                         self._open_phases -= 1
                         steps.end_phase()
-                    if is_backward and args:
-                        self._note_loss(args[0])
+                    if is_backward and counts and len(args[0]) == 1:
+                        self._note_loss(args[0][0])
                 except Exception as error:  # noqa: BLE001
                     note_failure(error)
 
@@ -273,8 +288,10 @@ class Recording:
 
         Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """
-        # A mode of the script would see our operations.
+        # A mode or profiler of the script would see our operations.
         if not self._in_step or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack():  # noqa: SLF001
+            return
+        if _C._autograd._profiler_enabled() and not (self._profiles and self._profiles.active):  # noqa: SLF001
             return
         # And so would a class of the script; of a DTensor, this rank's part is one of torch's own.
         value = root if type(root) is torch.Tensor else getattr(root, "_local_tensor", None)

@@ -179,7 +179,7 @@ class StepRecorder:
         """End the step that began last; the heartbeat is left to the caller, which may begin the next step at once."""
         ended, line = perf_counter_ns(), self._line
         line.dur_ns = ended - self._started
-        self._open.pop()
+        del self._open[-1:]  # an exception in the middle of our code may have left none
         if self._device is None:
             memory = self._memory
             line.memory = memory.use if ended < memory.next_ns else memory.read(ended)
@@ -217,7 +217,7 @@ class StepRecorder:
             self._device.end()
         wall = perf_counter_ns()
         self._charge(wall)
-        phases.pop()
+        del phases[-1:]
         self._wall_mark = wall
         if not step_ends:
             # Mostly another phase or the next step follows at once.
@@ -262,7 +262,7 @@ class StepRecorder:
     def _charge(self, wall: int) -> None:
         """Add the time since the last phase began or ended to the innermost open phase; `wall` is the time now."""
         # A collection of garbage may come between two steps.
-        if self._open[0] is not _RESIDUAL:
+        if not self._open or self._open[0] is not _RESIDUAL:
             return
         name, line = self._open[-1], self._line
         spent = wall - self._wall_mark
