@@ -73,6 +73,11 @@ def _open_special(path: Path) -> int:
             return number
 
 
+def private_opener(path: str, flags: int) -> int:
+    """Open a file as `open` does with this as its `opener`: a new file is for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
 def write_whole(target: Path, text: str) -> None:
     """Write a text as UTF-8, completely or not at all.
 

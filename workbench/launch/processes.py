@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+from analyzers.writing import private_opener
 from workbench.console import note
 
 MARK = "WORKBENCH_JOB"
@@ -137,7 +138,7 @@ def _opened(stack: contextlib.ExitStack, path: Path) -> BinaryIO | None:
     """Open a log file for the lifetime of `stack`; return None if it cannot be written."""
     try:
         # Without a buffer: what a full disk does not take would be written again when the file is closed, and fail.
-        return stack.enter_context(path.open("wb", buffering=0))
+        return stack.enter_context(open(path, "wb", buffering=0, opener=private_opener))
     except OSError as error:
         note(f"the output is not kept in {path}: {error.strerror}")
         return None

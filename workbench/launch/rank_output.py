@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 
+from analyzers.writing import private_opener
 from workbench.console import note
 from workbench.launch.processes import as_system_error
 
@@ -107,7 +108,7 @@ class PipedLogs(DefaultLogsSpecs):
             stack.callback(os.close, source)
             file: BinaryIO | None = None
             with contextlib.suppress(OSError):
-                file = stack.enter_context(log.open("wb", buffering=0))
+                file = stack.enter_context(open(log, "wb", buffering=0, opener=private_opener))
             lines = _Lines(prefix)
             # Where the reader of our output has gone, as `head` does, the rank learns of it as without the launcher.
             with contextlib.suppress(BrokenPipeError):

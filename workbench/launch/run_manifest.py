@@ -1,12 +1,14 @@
 """Write to a run's manifest `run.json` what only the launcher knows: how the job ended, and its first error."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import resource
 import shutil
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,13 +19,15 @@ import msgspec
 
 from analyzers.files import json_bytes, read_json
 from analyzers.steps.live import is_running
-from analyzers.writing import replacing
+from analyzers.writing import private_opener, replacing, status
 from workbench.recorders.secret_text import without_secrets
 
 if TYPE_CHECKING:
     from workbench.launch.agent import Outcome
 
 
+_LONGEST_TIME = 12
+"""The most digits of a Unix time in seconds."""
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -72,7 +76,8 @@ def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
     A worker is torchrun's word for the process of a rank. Its log folder has the name of its local rank. `first_rank`,
     the global rank of this node's local rank 0, is added to get the global rank.
     """
-    causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := _read_error(path, since))]
+    found = (path for path in logs.glob("**/attempt_*/*/error.json") if path.parent.name.isdecimal())
+    causes = [cause for path in found if (cause := _read_error(path, since))]
     cause = earliest(causes)
     if cause is not None:
         cause["rank"] += first_rank
@@ -117,7 +122,9 @@ def _failure_time_s(timestamp: str, changed_s: float) -> float:
     Ranks often fail within the same second, so the result is the more precise `changed_s`. But if the file was modified
     after the second of `timestamp`, it is a copy, and the result is the end of that second.
     """
-    return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
+    # A script may write anything; Python refuses to convert thousands of digits.
+    is_time = timestamp.isdecimal() and len(timestamp) <= _LONGEST_TIME
+    return min(changed_s, int(timestamp) + 0.999999) if is_time else changed_s
 
 
 def _innermost_frame(callstack: str) -> str:
@@ -219,7 +226,7 @@ def settling(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
-    with (folder / ".settling").open("w") as lock:
+    with open(folder / ".settling", "w", opener=private_opener) as lock:  # `Path.open` has no opener
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -253,10 +260,44 @@ def _write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write `run.json` atomically, so that readers never see an incomplete file; a new one is for its owner alone."""
+    """Write `run.json` atomically, so that readers never see an incomplete file; a new one is for its owner alone.
+
+    On a full disk, the existing file is overwritten in the room that it has.
+
+    Raises:
+        FileExistsError: A file of the script has this name.
+        OSError: The file cannot be written.
+    """
+    old = status(path)
+    if old is not None and old.st_size and read_manifest(path).get("schema") != _SCHEMA:
+        raise FileExistsError(errno.EEXIST, "a file of the script has this name", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, mode=0o600) as file:
-        file.write(msgspec.json.format(json_bytes(manifest), indent=2))
+    content = json_bytes(manifest)
+    try:
+        with replacing(path, mode=0o600) as file:
+            file.write(msgspec.json.format(content, indent=2))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _overwrite(path, content):
+            raise
+
+
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Write to a file in place if the new content fits into the blocks that the file has; return whether it does."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        before = os.fstat(descriptor)
+        if not stat.S_ISREG(before.st_mode) or len(content) > max(before.st_size, before.st_blocks * 512):
+            return False
+        # White space after the end is no part of the document.
+        text = content.ljust(before.st_size)
+        return os.pwrite(descriptor, text, 0) == len(text)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
@@ -295,6 +336,11 @@ def read_manifest(path: Path) -> Manifest:
 
 _OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "health", "nodes", "run.json")
 """The files and folders that the launcher and the recorders write; the user's own files in the folder stay."""
+_OUR_NAMES = re.compile(
+    r"\..*|(?:rank|groups|p2p|new_groups|stacks|exit|thread|children|crash|heartbeat|nccl_ras|dmesg|nvidia_smi)_.*"
+    r"|rank\d.*|collection\.json"
+)
+"""Matches the names of our files in these folders, in which the script may have files of its own."""
 _OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
 _SCHEMA = "workbench.run/1"
 
@@ -309,7 +355,7 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
     if manifest.get("schema") != _SCHEMA or _is_running_elsewhere(manifest):
         return
     target = folder / "previous" / _start_stamp(manifest)
-    found = [folder / name for name in (*_OURS, *more)]
+    found = [path for name in _OURS for path in _our_files(folder / name)] + [folder / name for name in more]
     found += [path for pattern in _OUR_LOGS for path in (folder / "logs").glob(pattern)]
     found += folder.glob(".collect_*")  # the name of that run at the receiver of its nodes' files
     for path in found:
@@ -317,6 +363,14 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
             place = target / path.relative_to(folder)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, place)
+
+
+def _our_files(place: Path) -> list[Path]:
+    """Return what is ours of a file or folder: itself, or some of its files if the script has written others there."""
+    files = [path for path in place.rglob("*") if not path.is_dir()]
+    nodes = {path.parent for path in place.glob("*/node.json")} if place.name == "nodes" else set()
+    ours = [path for path in files if _OUR_NAMES.fullmatch(path.name) or not nodes.isdisjoint(path.parents)]
+    return [place] if len(ours) == len(files) else ours
 
 
 def _is_running_elsewhere(manifest: Manifest) -> bool:
