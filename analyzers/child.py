@@ -120,7 +120,6 @@ def memory_of_machine() -> int:
 
 
 def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs a module of this project in a new Python process, and its environment."""
     # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
     search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     # -P: a module in the working folder must not be imported in place of ours.
@@ -179,7 +178,6 @@ def run_forked(task: Task) -> ChildExit:
 
 
 def is_readable(pipe: "IO[bytes] | socket.socket", seconds: int) -> bool:
-    """Wait until a pipe or socket has something to read or is closed; return False if `seconds` pass before that."""
     waiting = select.poll()  # `select` fails for numbers beyond 1023
     waiting.register(pipe, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
@@ -330,7 +328,6 @@ def keep_freed_memory() -> None:
 
 
 def _peak_memory() -> int:
-    """Return the highest memory in bytes that this process has used so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10  # only macOS counts in bytes
 
@@ -354,7 +351,6 @@ def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event
 
 
 def _end_for_lack_of_memory() -> NoReturn:
-    """End this child process in the same way as an uncaught `MemoryError` does."""
     os.write(1, b"MemoryError")
     os._exit(CRASHED)
 

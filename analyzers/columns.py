@@ -33,7 +33,6 @@ NARROW = (np.int8, np.int16, np.int32)
 
 
 def narrowed(column: Column) -> Column:
-    """Return a copy of a column of whole numbers in the smallest signed type that holds them all."""
     low, high = column.min(initial=0), column.max(initial=0)
     fitting = (size for size in NARROW if np.iinfo(size).min <= low and high <= np.iinfo(size).max)
     return column.astype(next(fitting, column.dtype))

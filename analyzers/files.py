@@ -114,7 +114,6 @@ def json_bytes(value: object) -> bytes:
 
 
 def _encodable(value: Any) -> Any:
-    """Return a copy of plain nested values in which all texts can be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -67,5 +67,4 @@ def _run_in_child(task: Task) -> ChildExit:
 
 
 def can_fork() -> bool:
-    """Return whether this process may be forked: it runs on Linux and has a single thread."""
     return sys.platform == "linux" and threading.active_count() == 1

@@ -162,7 +162,6 @@ NAMES = tuple(
 
 
 def kind_by_name(path: Path) -> Kind | None:
-    """Return the kind of a file if its name alone shows it, else None."""
     if path.parent.name == "steps" and path.suffix == ".jsonl":
         return Kind.STEPS
     return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)

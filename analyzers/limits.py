@@ -125,12 +125,10 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 
 
 def _data_bytes() -> int:
-    """Return the bytes of this process that the system counts as data and stack."""
     return _mapped_bytes(5)
 
 
 def _address_space_left() -> float:
-    """Return how many more bytes this process may map; infinite without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return float("inf") if soft == resource.RLIM_INFINITY else soft - _mapped_bytes(0)
 

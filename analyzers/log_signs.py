@@ -14,14 +14,12 @@ _LONGEST_HINT = 1000
 
 
 def split_hint(message: str) -> tuple[str, str]:
-    """Return (text, hint) of an error's message; the hint is empty if the message has no line `hint: ...`."""
     # The last one: the text may quote another error.
     last = next(iter([*_HINT.finditer(message)][::-1]), None)
     return (message[: last.start()].rstrip(), last[1].strip()[:_LONGEST_HINT]) if last else (message, "")
 
 
 def hint_in(line: str) -> str:
-    """Return the hint in a line of a log; empty if the line is no hint."""
     match = _HINT.match(line)
     return match[1].strip()[:_LONGEST_HINT] if match else ""
 
@@ -99,7 +97,6 @@ mmengine, and progress bars with a loss.
 
 
 def is_console(text: bytes) -> bool:
-    """Return whether a part of a console log has lines in which a trainer reports a step."""
     # A progress bar ends its lines with \r.
     return b"\0" not in text and _CONSOLE_LINES.search(text.replace(b"\r", b"\n")) is not None
 
@@ -138,5 +135,4 @@ def is_metrics_table(text: bytes, *, alone: bool) -> bool:
 
 
 def _split_cells(line: bytes, separator: bytes) -> list[bytes]:
-    """Return the cells of a line without quotes and blanks; a separator inside quotes splits as well."""
     return [cell.strip().strip(b'"').strip() for cell in line.split(separator)]

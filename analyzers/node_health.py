@@ -34,8 +34,6 @@ _HARMLESS_XIDS = {"45"}
 
 
 class Process(NamedTuple):
-    """The process of a rank: its id, and the name of its host."""
-
     pid: int
     host: str
 
@@ -58,7 +56,6 @@ class NodeHealth:
     ras_files: tuple[Path, ...] = ()
 
     def ras_state(self, rank: int) -> str:
-        """Return the heading under which RAS lists a rank; empty if it answers RAS, or there is no RAS."""
         return DEAD if rank in self.dead else SILENT if rank in self.silent else ""
 
 
@@ -174,7 +171,6 @@ class LostNode:
 
     @property
     def last_time(self) -> str:
-        """The time of the node's last report as text, by the clock of the node."""
         return time.strftime("%H:%M:%S UTC", time.gmtime(self.last_ns / 1e9))
 
 
@@ -202,7 +198,6 @@ class NodeGaps:
 
 
 def named(node: LostNode) -> str:
-    """Return a node with its ranks as text: `node n2 (ranks 4-5)`."""
     return f"node {node.name}" + (f" ({rank_names(node.ranks)})" if node.ranks else "")
 
 

@@ -36,16 +36,13 @@ class Progress:
 
     @property
     def kept(self) -> int:
-        """The number of files that are available now: they have been read or were in the cache."""
         return self.read + self.cached
 
     def want(self, files: int) -> None:
-        """Record that `files` more files are to be read."""
         with self._lock:
             self.wanted += files
 
     def add(self, files: int, *, cached: bool) -> None:
-        """Record that `files` more files have been read or, if `cached`, were found in the cache."""
         with self._lock:
             self.read += 0 if cached else files
             self.cached += files if cached else 0
@@ -56,7 +53,6 @@ class Progress:
             self.failed += files
 
     def answer(self, files: int, sentence: str) -> None:
-        """Record `sentence`, the verdict on the first `files` files."""
         self.answered, self.sentence = files, sentence
 
 

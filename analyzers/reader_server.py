@@ -85,7 +85,6 @@ class ReaderServer:
         return bool(waiting.poll(0))
 
     def stop(self) -> None:
-        """End the server process, and with it the children that are still reading."""
         self.control.close()
         try:
             self.process.wait(timeout=5)
@@ -129,7 +128,6 @@ def encode(task: Task) -> bytes:
 
 
 def decode(request: bytes) -> Task:
-    """Return the task that `encode` turned into JSON."""
     reader, names, memory, seconds = msgspec.json.decode(request)
     target, *paths = (Path(os.fsdecode(bytes.fromhex(name))) for name in names)
     return Task(reader, target, paths, memory, seconds)
@@ -168,7 +166,6 @@ def _discard_if_ended(server: ReaderServer) -> bool:
 
 
 def running_server() -> ReaderServer:
-    """Return the server of this process, and start it if there is none."""
     with _LOCK:
         if not STARTED:
             STARTED.append(ReaderServer())

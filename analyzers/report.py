@@ -33,7 +33,6 @@ class Severity(StrEnum):
 
     @property
     def weight(self) -> int:
-        """The severity as a number to sort by: 0 (info) to 2 (error)."""
         return ("info", "warning", "error").index(self)
 
 
@@ -220,7 +219,6 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings in order of importance: the most severe first, then the most certain."""
     # The id comes last, so that equally important findings have the same order in every run.
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
@@ -256,7 +254,6 @@ def merge(same: Sequence[Finding]) -> Finding:
 
 
 def numbers_in(finding: Finding) -> list[str]:
-    """Return the texts of a finding's evidence without the leading rank, to compare findings across ranks."""
     rank = f"rank {finding.ranks[0]}, " if len(finding.ranks) == 1 else ""
     return [fact.text.removeprefix(rank) for fact in finding.evidence]
 

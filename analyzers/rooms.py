@@ -81,7 +81,6 @@ def imported(place: str) -> Any:
 
 
 def find_run(paths: Sequence[Path]) -> Run:
-    """Return one run with the files found at all of the paths."""
     if len(paths) == 1:
         return discover(paths[0])
     runs = [discover(path) for path in paths]
@@ -123,7 +122,6 @@ def ask(name: str, run: Run, options: "Options") -> Report[object]:
 
 
 def limited_to(options: "Options", *runs: Run) -> AbstractContextManager[None]:
-    """Return a context that limits the memory and the time for analyses of these runs."""
     from analyzers.limits import limited
 
     files = [artefact.path for run in runs for artefact in run.artefacts]

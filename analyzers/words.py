@@ -50,7 +50,6 @@ def size(count: float | None) -> str:
 
 
 def size_change(count: float) -> str:
-    """Return a difference in bytes with its sign: `+2.5 MiB`, and `0 B` without one."""
     return f"{sign(count)}{size(abs(count))}"
 
 
@@ -75,12 +74,10 @@ def duration_ns(nanoseconds: float | None) -> str:
 
 
 def duration_change_ns(nanoseconds: float) -> str:
-    """Return a difference of times, given in nanoseconds, with its sign: `+2.50 ms`, and `0 s` without one."""
     return f"{sign(nanoseconds)}{duration_ns(abs(nanoseconds))}"
 
 
 def sign(difference: float) -> str:
-    """Return the sign to write before the absolute value of a difference: empty if there is no difference."""
     return "-" if difference < 0 else "+" if difference else ""
 
 
@@ -132,14 +129,12 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference of at least 0: `1.6 %` for 0.016, `8e-08` below a thousandth, `0` for 0."""
     if not difference:
         return "0"
     return percent(difference) if 1e-3 <= difference < float("inf") else f"{difference:.0e}"
 
 
 def relative_pair(smaller: float, larger: float) -> tuple[str, str]:
-    """Return two relative differences in one notation: percentages such as `0.07 %` and `1.6 %`, else `8e-08`."""
     if smaller < 1e-5 or not 1e-3 <= larger < float("inf"):
         return relative(smaller) if smaller < 1e-3 else f"{smaller:.0e}", f"{larger:.0e}"
     return f"{100 * smaller:.1g} %" if smaller < 1e-3 else percent(smaller), percent(larger)
@@ -164,12 +159,10 @@ def signed_percent(change: float) -> str:
 
 
 def multiple(change: float) -> str:
-    """Return a relative change of at least 0 as a factor: `512 times` for 511."""
     return f"{number(round(change + 1)) if isfinite(change) else 'infinitely many'} times"
 
 
 def percent_change(before: float, after: float) -> str:
-    """Return the relative change from `before` to `after` with its sign: `+140 %`; `unknown` if `before` is 0."""
     if not before:
         return UNKNOWN
     return signed_percent(after / before - 1)
@@ -220,28 +213,23 @@ def rank_pattern(ranks: Sequence[int]) -> str:
 
 
 def _ordinal_ending(number: int) -> str:
-    """Return the letters that turn a number into an ordinal: `th` for 8 and 12, `nd` for 2 and 32."""
     return "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
 def rank_names(ranks: Sequence[int]) -> str:
-    """Return ranks as a noun for a sentence: `rank 3` or `ranks 0-2, 5`."""
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
 def process_group(label: str | None) -> str:
-    """Return a process group as a noun: `process group dp`, or `process group 3` for the label `group 3`."""
     name = (label or "").removeprefix("group ").strip()
     return f"process group {name}" if name else "a process group"
 
 
 def numbered(operation: str, seq: int | None) -> str:
-    """Return an operation with its sequence number, `all_reduce #6`; without it if `seq` is None or negative."""
     return operation if seq is None or seq < 0 else f"{operation} #{seq}"
 
 
 def ranks_label(ranks: object) -> str:
-    """Return the label of a row or column of ranks: `rank 3` for 3, `ranks 0-2, 5` for the text `0-2, 5`."""
     return f"{'rank' if str(ranks).isdigit() else 'ranks'} {ranks}"
 
 
@@ -257,7 +245,6 @@ def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
 
 
 def number(count: int) -> str:
-    """Return a whole number with commas between its thousands if it is long: `1234`, `12,345`."""
     return f"{count:,}" if abs(count) >= _GROUPED_FROM else str(count)
 
 
@@ -271,7 +258,6 @@ def quantity(count: int, noun: str) -> str:
 
 
 def times(count: int) -> str:
-    """Return how often something happened: `once`, `3 times`."""
     return "once" if count == 1 else f"{number(count)} times"
 
 

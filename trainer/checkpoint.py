@@ -158,7 +158,6 @@ class Checkpointer:
         return path
 
     def wait(self) -> None:
-        """Block until the asynchronous save has ended, if one is running."""
         if self._saving:
             self._saving.result()
             self._saving = None
@@ -232,7 +231,6 @@ class Checkpointer:
         return next((path for path in paths if path.name == SEED or _is_resumable(path)), None)
 
     def _complete_steps(self) -> list[int]:
-        """Return the step numbers of the checkpoints that were written completely, oldest first."""
         # PyTorch writes `.metadata` after all other files of a checkpoint.
         matches = [(_STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
         return sorted(int(match[1]) for match, path in matches if match and (path / ".metadata").exists())

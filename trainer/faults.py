@@ -146,7 +146,6 @@ def _run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
 
 
 def _all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
-    """Run an all_reduce in each process group, in the order given."""
     for group in groups:
         dist.all_reduce(torch.ones(_COLLECTIVE_SIZE, device=device_of(group)), group=group)
 
@@ -157,7 +156,6 @@ def device_of(group: dist.ProcessGroup) -> str:
 
 
 def loop_in_python() -> None:
-    """Keep this thread busy in a Python loop for an hour, longer than any test waits."""
     end = time.monotonic() + _STUCK_S
     while time.monotonic() < end:
         pass

@@ -50,7 +50,6 @@ def is_converted(module: nn.Module, name: str, filtered: list[str]) -> bool:
 
 
 def recipe(package: Any, config: JobConfig) -> Any:
-    """Return torchao's configuration object for the settings of the section float8."""
     settings = config.float8
     return replace(
         package.Float8LinearConfig.from_recipe_name(settings.recipe_name or "tensorwise"),
@@ -60,7 +59,6 @@ def recipe(package: Any, config: JobConfig) -> Any:
 
 
 def precompute_scales(model: nn.Module) -> None:
-    """Compute the scales of all weights that FSDP gathers in float8, with a single collective for all of them."""
     torchao().precompute_float8_dynamic_scale_for_fsdp(model)
 
 

@@ -173,7 +173,6 @@ def _copy_tokenizer(source: str | None, target: Path) -> None:
 
 
 def description(config: JobConfig) -> dict[str, object]:
-    """Return the content of the config.json that describes the trained model."""
     return {
         **describe(format_of(config.model.name), model_args(config)),
         "max_position_embeddings": config.training.seq_len,
@@ -182,7 +181,6 @@ def description(config: JobConfig) -> dict[str, object]:
 
 
 def export_dtype(config: JobConfig) -> torch.dtype:
-    """Return the configured dtype of the weights to save."""
     dtype: torch.dtype = getattr(torch, config.checkpoint.export_dtype)
     return dtype
 
@@ -230,7 +228,6 @@ def _weight_files(path: Path) -> Mapping[str, str]:
 
 
 def _read_place(path: Path, files: Mapping[str, str], place: Place, experts: int) -> Tensor:
-    """Return the whole tensor at `place`; if each of the `experts` experts has its own weight, stack these weights."""
     if place.layout is Layout.LISTED:
         return torch.stack([_read_weight(path, files, place.name.replace(EACH, str(i))) for i in range(experts)])
     return _read_weight(path, files, place.name)

@@ -133,12 +133,10 @@ def _read_file(path: Path, skip: int) -> Numbered:
 
 
 def reader_of(path: Path) -> Callable[[Path, int], Numbered] | None:
-    """Return the function that reads files with the ending of `path`; None for an unknown ending."""
     return next((reader for suffix, reader in FORMATS.items() if path.name.lower().endswith(suffix)), None)
 
 
 def _text_records(path: Path, skip: int) -> Numbered:
-    """Yield a whole text file as one record; nothing if `skip` is 1 or more."""
     if not skip:
         yield str(path), {"text": path.read_text(encoding="utf-8-sig")}
 
@@ -184,7 +182,6 @@ def _as_object(value: object, where: str) -> Fields:
 
 
 def _csv_records(path: Path, skip: int) -> Numbered:
-    """Yield the rows of a comma-separated table; its first line has the names of the columns."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         for number, fields in islice(enumerate(csv.DictReader(file)), skip, None):
             yield f"{path}, row {number}", fields
@@ -228,7 +225,6 @@ def _streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
 
 
 def numbered(rows: Iterable[Fields], path: Path, first: int) -> Numbered:
-    """Yield rows from the datasets package, each with its position in `path` as text; `first` is the first number."""
     for number, fields in enumerate(rows, start=first):
         yield f"{path}, row {number}", _without_nulls(fields)
 
@@ -263,7 +259,6 @@ def _without_nulls(fields: Fields) -> Fields:
 
 
 def _stripped(value: object) -> object:
-    """Return a list of objects without null values in them; return any other value unchanged."""
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):
         return value
     return [{name: part for name, part in item.items() if part is not None} for item in value]

@@ -95,12 +95,10 @@ def _equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) 
 
 
 def copied(values: Tensor) -> Tensor:
-    """Return a `LocalTensor` that has the same `values` on each rank."""
     # Inside LocalTensorMode, this makes one tensor for each rank.
     local = torch.empty(values.shape, dtype=values.dtype)
     return local.copy_(values)
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:
-    """Return the tensor of each rank in a `LocalTensor`, in the order of the ranks."""
     return list(tensor._local_tensors.values()) if isinstance(tensor, LocalTensor) else [tensor]  # noqa: SLF001

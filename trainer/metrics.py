@@ -19,8 +19,6 @@ from trainer.parallel.mesh import World
 
 
 class MetricWriter(Protocol):
-    """A destination for the metrics of a step besides the console."""
-
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Write {metric name: value} of one step."""
 
@@ -29,8 +27,6 @@ class MetricWriter(Protocol):
 
 
 class TensorBoard:
-    """Writes metrics as TensorBoard event files."""
-
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -119,7 +115,6 @@ class Usage:
     ooms: int = 0
 
     def maximum(self, other: "Usage") -> "Usage":
-        """Return a Usage with the larger value of each field."""
         return Usage(*map(max, astuple(self), astuple(other)))
 
 
@@ -162,7 +157,6 @@ class Meter:
         self.data_s += seconds
 
     def add_step(self, tokens: float) -> None:
-        """Count one step in which this rank trained on `tokens` tokens."""
         self.tokens += tokens
         self.steps += 1
         self.usage = self.usage.maximum(_memory_usage(self.device))
@@ -181,7 +175,6 @@ class Meter:
         self._restart()
 
     def report_validation(self, step: int, loss: float) -> None:
-        """Log the loss on the validation data."""
         logger.info("validate step: %2d  loss: %7.4f", step, loss)
         self.write({"validation_metrics/global_avg_loss": loss}, step)
 

@@ -10,7 +10,6 @@ from trainer.config.sections import LRScheduler, Optimizer
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """Return Adam or AdamW for all parameters of the model, with one parameter group per device mesh."""
     optimizer_class = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
     return optimizer_class(
         [{"params": parameters} for parameters in parameters_by_mesh(model)],
@@ -58,6 +57,5 @@ def lr_factor(step: int, steps: int, config: LRScheduler) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = lr

@@ -39,10 +39,7 @@ _CLASSES = {
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Loads metadata of a checkpoint, and refuses a pickle that names anything else than its parts."""
-
     def find_class(self, module: str, name: str) -> Any:
-        """Return a part of the metadata by its name."""
         if (module, name) in _CLASSES:
             return super().find_class(module, name)
         if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
@@ -84,7 +81,6 @@ class PlainPlanner(DefaultLoadPlanner):
     """Plans the loading of a checkpoint; values that are no tensors may be numbers, texts and collections of these."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Store a value that is no tensor."""
         name = read_item.dest_index.fqn
         try:
             loaded = torch.load(value, weights_only=True)

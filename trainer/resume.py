@@ -69,8 +69,6 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Audit:
-    """The settings that differ between the run that saved a checkpoint and the run that resumes from it."""
-
     mismatches: tuple[Mismatch, ...]
 
     @property
@@ -95,7 +93,6 @@ class Audit:
         return f"Resumed {path} after step {step}: {verdict}"
 
     def as_json(self) -> dict[str, object]:
-        """Return the agreement and the differences as a dict for run.json."""
         return {"agreement": self.agreement.value, "mismatches": list(map(str, self.mismatches))}
 
 
@@ -195,18 +192,15 @@ def length(schedule: Made) -> int:
 
 
 def rate(schedule: Made, step: int) -> float:
-    """Return the learning rate of a step; `schedule` is the field "schedule" of the dict that `made_with` returns."""
     config = LRScheduler(**{key: value for key, value in schedule.items() if key not in ("steps", "lr")})
     return float(schedule["lr"]) * lr_factor(step, int(schedule["steps"]), config)
 
 
 def _data_text(data: Made) -> str:
-    """Return a description of the training data, such as `1,234 bytes (checksum 0123abcd)`."""
     return f"{data['bytes']:,} bytes (checksum {data['checksum']:08x})"
 
 
 def shown(value: object) -> object:
-    """Return mesh degrees as text such as `dp_shard 2 x tp 4`; return any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return " x ".join(f"{name} {degree}" for name, degree in value.items() if degree > 1) or "one rank"

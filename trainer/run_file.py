@@ -37,7 +37,6 @@ class RunFile:
         self._write()
 
     def end(self, step: int) -> None:
-        """Write to run.json that the run ended cleanly, with `step` as its last step."""
         self.content |= {"status": "completed", "ended_ns": time.time_ns(), "last_step": step}
         self._write()
 
@@ -47,7 +46,6 @@ class RunFile:
 
 
 def _initial_content(config: JobConfig, world: World) -> dict[str, object]:
-    """Return the content of run.json at the start of a run."""
     device = world.device
     return {
         "schema": "workbench.run/1",
@@ -76,7 +74,6 @@ def _initial_content(config: JobConfig, world: World) -> dict[str, object]:
 
 
 def _workbench_version() -> str | None:
-    """Return the version of the installed package; None if it is not installed."""
     try:
         return version("torch-workbench")
     except PackageNotFoundError:

@@ -84,7 +84,6 @@ class OptimizerStep:
         return whole(loss.detach())
 
     def evaluate(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch of validation data, without a backward pass."""
         inputs, labels = batch
         with split_loss(self.world.tensor), self.autocast():
             return whole(self.loss_fn(self.model(inputs), labels))
@@ -96,7 +95,6 @@ class OptimizerStep:
         return contextlib.nullcontext()
 
     def update(self) -> Tensor:
-        """Clip the gradients, run the optimizer and reset the gradients; return the gradient norm before clipping."""
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
@@ -123,7 +121,6 @@ class OptimizerStep:
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return the norm of all gradients of `parameters` together, over all ranks that have shards of them."""
     # A converter may freeze parameters, which then have no gradient.
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     return whole(norm)
@@ -140,12 +137,10 @@ def _norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a DTensor's full value, gathered from all ranks; return any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the cross-entropy loss function, compiled with torch.compile if `config` says so."""
     if config.enable and "loss" in config.components:
         return torch.compile(mean_loss, backend=config.backend)
     return mean_loss
@@ -160,5 +155,4 @@ def summed_loss(logits: Tensor, labels: Tensor, count: float) -> Tensor:
 
 
 def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits (B, T, V) and labels (B, T), in float32."""
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten())

@@ -179,7 +179,6 @@ class Trainer:
             self.meter.report_validation(step, loss)
 
     def print_timing_table(self, step: int, last: int) -> None:
-        """Log the table of time by phase if it is configured and due; `last` is the run's last step."""
         freq = self.config.debug.timing_breakdown_freq
         if self.recorders.steps.timing and (step == last or (freq and step % freq == 0)):
             logger.info(self.recorders.steps.breakdown(last=step == last))

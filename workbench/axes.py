@@ -33,12 +33,10 @@ class StepMarks:
         return cls(positions, steps)
 
     def to_steps(self, positions: "Floats | pd.Series[int]") -> Floats:
-        """Return the steps at these positions on the axis, as fractional numbers."""
         at: Floats = np.asarray(positions, float)
         return np.interp(at, self.positions, self.steps)
 
     def to_positions(self, steps: Floats) -> Floats:
-        """Return the positions of these steps on the axis."""
         return np.interp(steps, self.steps, self.positions)
 
     def steps_within(self, span: Span) -> Span | None:
@@ -90,12 +88,10 @@ def tick_distance(length: float, most: int) -> float:
 
 
 def byte_marks(top: int) -> list[Tick]:
-    """Return the ticks of an axis that ends at `top` bytes."""
     return [(value, size(value)) for value in byte_tick_values(top) if value <= top]
 
 
 def duration_marks(top_ns: float, most: int) -> list[Tick]:
-    """Return at most `most` + 1 ticks of an axis from 0 to `top_ns` nanoseconds."""
     every = tick_distance(top_ns, most)
     at = [number * every for number in range(floor(top_ns / every) + 1)]
     return [*zip(at, tick_durations(at, every, top_ns), strict=True)]

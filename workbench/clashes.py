@@ -11,7 +11,6 @@ _OUR_DISTRIBUTION = "torch-workbench"
 
 
 def clashes() -> Iterator[Finding]:
-    """Yield a finding for each module or distribution that is not ours but has the name of one of our packages."""
     yield from _clashing_distributions()
     yield from _clashing_path_entries()
     yield from _clashing_modules_here()

@@ -76,12 +76,10 @@ class Theme:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The colour of each kind of event in a trace."""
         return {name: self.hues[hue] for name, hue in _HUE_OF_KIND.items()}
 
     @property
     def states(self) -> dict[str, str]:
-        """The colour of each state of a collective on a rank."""
         return {name: self.hues[hue] for name, hue in HUE_OF_STATE.items()}
 
     def nth(self, index: int) -> str:
@@ -89,7 +87,6 @@ class Theme:
         return self.hues[SERVES[index % len(SERVES)]]
 
     def css(self) -> str:
-        """Return the colours as CSS variables, such as `--ink` and `--green`."""
         return f"color-scheme: {self.name}; " + " ".join(f"--{name}: {shade};" for name, shade in self.hues.items())
 
 
@@ -179,7 +176,6 @@ LIVE_STATE_SIGNS = {
 
 
 def css_category(name: str) -> str:
-    """Return the colour of a category of memory as a CSS variable, which has a value in either theme."""
     return f"var(--{_HUE_OF_CATEGORY[name]})"
 
 
@@ -192,22 +188,18 @@ def hue_of_phase(name: str) -> str:
 
 
 def phase_colour(name: str) -> str:
-    """Return the colour of a phase of a step in the dark theme, for terminals."""
     return DARK.hues[hue_of_phase(name)]
 
 
 def css_phase(name: str) -> str:
-    """Return the colour of a phase of a step as a CSS variable."""
     return f"var(--{hue_of_phase(name)})"
 
 
 def css_nth(index: int) -> str:
-    """Return the colour of item number `index` of a list without fixed colours, as a CSS variable."""
     return f"var(--{SERVES[index % len(SERVES)]})"
 
 
 def css_state(name: str) -> str:
-    """Return the colour of a state of a collective as a CSS variable."""
     return f"var(--{HUE_OF_STATE[name]})"
 
 
@@ -244,7 +236,6 @@ def luminance(colour: str) -> float:
 
 
 def contrast(colour: str, other: str) -> float:
-    """Return the contrast of two colours, from 1 to 21, as WCAG 2.2 defines it."""
     low, high = sorted((luminance(colour), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

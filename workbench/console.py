@@ -37,7 +37,6 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 
 
 def escape(character: str) -> str:
-    """Return a character as a JSON escape in ASCII; a character beyond 16 bits becomes two surrogates."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
@@ -61,7 +60,6 @@ def prepare_streams() -> None:
 
 
 def _is_open(number: int) -> bool:
-    """Return whether a file descriptor is open."""
     try:
         os.fstat(number)
     except OSError:
@@ -113,14 +111,12 @@ def clean(text: object) -> str:
 
 
 def note(text: str) -> None:
-    """Print a progress message or an error to stderr; stdout is reserved for the result of a command."""
     # The answer counts, even where nobody can be told what else goes on.
     with suppress(OSError, ValueError):
         print(clean(text), file=sys.stderr, flush=True)
 
 
 def rewrite_line(text: str) -> None:
-    """Replace the last line shown by a terminal on stderr, without a line break; an empty text clears the line."""
     with suppress(OSError, ValueError):
         print(f"\r\x1b[K{clean(text)}", end="", file=sys.stderr, flush=True)
 
@@ -130,7 +126,6 @@ def complain(message: str, hint: str) -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning]) -> None:
-    """Print a warning of this project as a note; ignore warnings of libraries."""
     if issubclass(category, CacheWarning) or _wants_traceback():
         note(f"note: {message}")
 

@@ -63,7 +63,6 @@ class WatchedReading(Progress):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the analysis has already taken so long that the user wants to see progress."""
         return time.monotonic() - self._began > FIRST_S
 
     def answer(self, files: int, sentence: str) -> None:
@@ -98,8 +97,6 @@ def shown_text(describe: Callable[[], str]) -> Iterator[None]:
 
 
 class ProgressLine:
-    """The text of the progress line, and the timer that updates it."""
-
     def __init__(self, describe: Callable[[], str], *, on_terminal: bool) -> None:
         self._describe, self._on_terminal = describe, on_terminal
         self._began, self._is_shown = time.monotonic(), False
@@ -118,6 +115,5 @@ class ProgressLine:
         signal.setitimer(signal.ITIMER_REAL, self.wait_s)
 
     def clear(self) -> None:
-        """Clear the progress line on the terminal."""
         if self._is_shown:
             rewrite_line("")

@@ -88,7 +88,6 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def applied(self) -> Considered | None:
-        """The changes of settings in the last of the second runs; None if there was no such run."""
         fitting = [one for one in self.considered if one.fits]
         return fitting[-1] if self.rerun and fitting else None
 
@@ -112,12 +111,10 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proved(self) -> bool:
-        """Whether the last second run ended well, and its memory was measured over at least one finished step."""
         return self.rerun is not None and self.rerun.passed and not self.is_unmeasured
 
     @property
     def is_unmeasured(self) -> bool:
-        """Whether the last second run shows nothing: no memory was measured, or it ended well without a step."""
         run = self.rerun
         return run is not None and (run.peak_bytes is None or (run.passed and run.steps == 0))
 
@@ -130,7 +127,6 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_within_margin(self) -> bool | None:
-        """Whether the measured peak is within the margin of the predicted one; None if either is not known."""
         if self.margin is None or self.excess is None:
             return None
         return abs(self.excess) <= self.margin

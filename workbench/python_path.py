@@ -20,7 +20,6 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables for a process that runs one of our modules."""
     return {**os.environ, **search_path()}
 
 

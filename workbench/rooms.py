@@ -182,7 +182,6 @@ FACES: Mapping[str, Faces] = {
 
 
 def data_type(name: str) -> type:
-    """Return the type of the field `data` in the reports of a room or document."""
     found: type = imported(FACES[name].data or ROOMS[name].data)
     return found
 
@@ -209,7 +208,6 @@ def room_named(schema: str) -> str:
 
 
 def _checked(name: str, data: object) -> str:
-    """Return the name of a room whose reports have such data; raise TypeError if they have other data."""
     if not isinstance(data, data_type(name)):
         raise TypeError(f"the room {name} makes {data_type(name).__name__}, not {type(data).__name__}")
     return name
@@ -229,7 +227,6 @@ def data_by_room(report: Report[object]) -> dict[str, object]:
 
 
 def data_of(report: Report[object], kind: type[Data]) -> Data | None:
-    """Return the data of this type in a report, such as `MemoryData`; None if the report has none."""
     return next((data for data in data_by_room(report).values() if isinstance(data, kind)), None)
 
 

@@ -64,7 +64,6 @@ def _flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
 
 
 def command_words(manifest: Mapping[str, object]) -> list[str]:
-    """Return the words of a run's command line; empty if the manifest has none."""
     words = manifest.get("argv")
     return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
 
@@ -87,7 +86,6 @@ def _words_by_flag(words: Sequence[str]) -> list[list[str]]:
 
 
 def _configuration_source(manifest: Mapping[str, object]) -> str:
-    """Return the file or registry function with the run's configuration, to which flags were then applied."""
     flags = {flag.lstrip("-"): values for flag, *values in _words_by_flag(command_words(manifest))}
     named = [value for flag in (FILE_FLAG, "module", "config") for value in flags.get(flag, [])]
     return " ".join(named[:2]) or "set by the run"

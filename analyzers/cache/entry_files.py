@@ -153,12 +153,10 @@ _PLAIN = frozenset("biufSU")
 
 
 def _is_short(column: "np.ndarray[Any, Any]") -> bool:
-    """Return whether a column goes into the common file of short columns: it is small and has a plain type."""
     return column.nbytes <= SMALL and column.dtype.kind in _PLAIN
 
 
 def _write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> dict[str, Short]:
-    """Write the short columns into one file, each after the previous one, and return how each is stored."""
     offset, found = 0, {}
     with path.open("wb") as file:
         for name, column in columns.items():

@@ -152,7 +152,6 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence], 
 
 
 def _growth_text(change: float) -> str:
-    """Return a relative increase, to be followed by what it is relative to: `42 % higher than`, `512 times`."""
     return multiple(change) if change >= AS_MULTIPLE_FROM else f"{percent(change)} higher than"
 
 
@@ -169,7 +168,6 @@ def _certainty(change: MeasureChange) -> str:
 
 
 def _value_text(measure: Measure, value: float) -> str:
-    """Return a value of a measure with its unit."""
     if measure is Measure.MEMORY:
         return size(value)
     return f"{value:.4f}" if measure is Measure.LOSS else duration(value)
@@ -227,7 +225,6 @@ def _doubt_text(change: MeasureChange | None) -> str:
 
 
 def _needed_text(change: MeasureChange) -> str:
-    """Return what is needed to judge a measure that both runs have: `at least 5 steps in both runs`, or less noise."""
     if _doubt(change) is Doubt.FEW_STEPS:
         return f"at least {STEPS_AT_LEAST} comparable steps in both runs"
     return "more steps, or steps that vary less"
@@ -304,7 +301,6 @@ def verdict(
 
 
 def _unsure_text(change: MeasureChange) -> str:
-    """Return a change and why it is uncertain as a phrase: `median step time +40 %, but 4 steps are too few`."""
     return f"{_MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {_doubt_text(change)}"
 
 

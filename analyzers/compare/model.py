@@ -204,7 +204,6 @@ def _medians_over(ranks: Sequence[RankSteps]) -> Measures:
 
 
 def _known_median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -258,17 +257,14 @@ class Line:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether both runs have the quantity, and its relative change or its difference is defined."""
         return self.a is not None and self.b is not None and bool(self.a or self.difference)
 
     def row(self) -> Row:
-        """Return the line as a table row of texts."""
         a, b = ("" if value is None else self.write(value) for value in (self.a, self.b))
         return Row(self.what, a, b, self.change, interval_text(*self.interval) if self.interval else "")
 
 
 def interval_text(low: float, high: float) -> str:
-    """Return the bounds `low` and `high` of a relative change as text: `+83 % to +175 %` for 0.83 and 1.75."""
     return f"{signed_percent(low)} to {signed_percent(high)}"
 
 
@@ -324,5 +320,4 @@ def trace_lines(traces: TraceDiff | None) -> list[Line]:
 
 
 def _time_change(nanoseconds: float) -> str:
-    """Return a difference of times with its sign: `+1.2 ms`."""
     return f"{'-' if nanoseconds < 0 else '+'}{duration_ns(round(abs(nanoseconds)))}"

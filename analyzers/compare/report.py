@@ -108,12 +108,10 @@ def _traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
 
 
 def _trace_findings(traces: TraceDiff | None) -> list[Finding]:
-    """Return a list with the finding that a step became longer according to the traces; empty if it did not."""
     slower = step_change_finding(traces) if traces else None
     return [slower] if slower else []
 
 
 def _trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
-    """Return the newest traces of both runs as inputs of the report; empty if no traces were compared."""
     compared = (a, b) if traces else ()
     return [trace.as_input() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]

@@ -308,7 +308,6 @@ def in_words(part: MemoryPart) -> str:
 
 
 def source_words(part: MemoryPart) -> str:
-    """Return, as text, the source of the size of a part of the memory; for a rest, what it is the rest of."""
     if part.source is not Source.DIFFERENCE:
         return _SOURCE_WORDS[part.source]
     if part.holder is Holder.LIBRARIES:

@@ -163,12 +163,10 @@ def _shared_bytes(process: NcclProcess) -> int:
 
 
 def _rounded_up(count: int) -> int:
-    """Return a number of bytes rounded up to the granularity of device memory."""
     return -(-count // _GRANULARITY) * _GRANULARITY
 
 
 def largest(process: NcclProcess) -> Sequence[NcclCommunicator]:
-    """Return the communicators of a process that have buffers, those with the most memory first."""
     return sorted((comm for comm in process.communicators if comm.high_bytes), key=lambda comm: -comm.bytes)
 
 

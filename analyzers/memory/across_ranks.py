@@ -42,7 +42,6 @@ class UnevenRank:
 
     @property
     def usual(self) -> dict[str, int]:
-        """For each category, its bytes at the peak: the median over `others`."""
         return {name: int(median(device.categories[name] for device in self.others)) for name in CATEGORIES}
 
     @property
@@ -118,18 +117,15 @@ _OTHER_ADVICE = "Compare the memory snapshots of this rank and of another one (`
 
 
 def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
-    """Return a list with the finding that one rank peaks clearly above the others; empty if none does."""
     uneven = uneven_rank(devices)
     return [_uneven_finding(uneven)] if uneven else []
 
 
 def _usual_of(uneven: UnevenRank) -> str:
-    """Return a phrase for what the rank is compared with: the other rank, or the median of the other ranks."""
     return "other rank" if len(uneven.others) == 1 else "median of the other ranks"
 
 
 def _uneven_finding(uneven: UnevenRank) -> Finding:
-    """Return the finding that a rank peaks above the others, with the category that causes most of the difference."""
     device, excess = uneven.fullest, uneven.excess_bytes
     more, usual = uneven.excess_by_category, uneven.usual
     worst = max(more, key=lambda name: more[name])

@@ -66,7 +66,6 @@ def _join_adjacent(ranges: list[Range]) -> list[Range]:
 
 
 def _alive_by_address(replay: Replay, entry: int) -> Integers:
-    """Return the blocks that are alive after trace entry `entry`, in order of address, as rows in `Lifetimes`."""
     rows = replay.lifetimes.alive(entry)
     return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
 
@@ -172,7 +171,6 @@ def _is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
 
 
 def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
-    """Return an array of `text_of(number)` for each of `numbers`; the function is called once per distinct number."""
     known, inverse = np.unique(numbers, return_inverse=True)
     return np.array([text_of(number) for number in known.tolist()] or [""], object)[inverse.reshape(-1)]
 

@@ -51,11 +51,9 @@ class UsageCurve:
 
     @property
     def end(self) -> int:
-        """The live bytes after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     def after(self, instants: Integers) -> Integers:
-        """Return the live bytes after each of the trace entries whose indexes are in `instants`."""
         levels = np.concatenate([[self.start], self.live_bytes])
         return levels[np.searchsorted(self.entries, instants, side="right")]
 
@@ -118,7 +116,6 @@ class BlockArenas:
 
     @cached_property
     def pool_names(self) -> Column:
-        """The name of each arena's pool, with one row per arena; `0.0` is the default pool."""
         return np.array([pool_name(*pool) for pool in self.pools.tolist()], object)
 
     @cached_property
@@ -189,7 +186,6 @@ def _stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
 
 
 def pool_uses(arenas: BlockArenas) -> list[PoolUse]:
-    """Return the memory use of each (pool, stream) pair that has segments or blocks, the most reserved bytes first."""
     return sorted(_each_pool(arenas), key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:_POOLS_AT_MOST]
 
 

@@ -72,7 +72,6 @@ def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
 
 
 def _common_depth(paths: list[list[Frame]]) -> int:
-    """Return how many outermost frames all stacks share."""
     shortest = min(map(len, paths), default=0)
     return next((depth for depth in range(shortest) if len({path[depth] for path in paths}) > 1), shortest)
 
@@ -126,7 +125,6 @@ class FailedRequest:
 
     @cached_property
     def stack(self) -> int:
-        """The stack that made the request."""
         return int(self.replay.trace.entry("stack")[self.index])
 
     @property
@@ -135,28 +133,22 @@ class FailedRequest:
 
     @cached_property
     def wanted(self) -> int:
-        """The bytes that were allocated, with the request."""
         return int(self.replay.live_bytes[self.index]) + self.requested
 
     @cached_property
     def stacks(self) -> Integers:
-        """The numbers of the stacks that allocated the blocks alive or made the request; no others matter."""
         return np.unique(np.append(self.replay.lifetimes.allocating_stack[self.rows], self.stack))
 
     def showing(self, *patterns: re.Pattern[str]) -> list[Mask]:
-        """Return, for each pattern, a mask of those of `stacks` in which a frame `file function` matches it."""
         return stacks_showing(self.snapshot, patterns, self.stacks)
 
     def alive(self, stacks: Mask) -> Integers:
-        """Return the rows of the blocks alive whose allocating stack is in `stacks`."""
         return self.rows[stacks[self.replay.lifetimes.allocating_stack[self.rows]]]
 
     def bytes_of(self, rows: Integers, stacks: Mask) -> int:
-        """Return the bytes of some blocks, and of the request if its stack is in `stacks`."""
         return int(self.replay.lifetimes.size[rows].sum()) + self.requested * bool(stacks[self.stack])
 
     def use(self, kind: AvoidableKind, total: int, share: float, stack: int) -> Iterator[AvoidableUse]:
-        """Yield a use of `total` bytes if it is at least this share of the memory that was needed."""
         if total and total >= share * self.wanted:
             yield AvoidableUse(kind=kind, bytes=total, frames=stack_lines(self.snapshot, stack))
 
@@ -209,7 +201,6 @@ def loaded(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 
 def _purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
-    """Yield what the request was for, by the names of the functions that made it: an evaluation, a checkpoint, ..."""
     purpose = purpose_of(request)
     if purpose is None:
         return
@@ -290,7 +281,6 @@ def _of_passes(request: FailedRequest) -> Mask:
 
 
 def scores(request: FailedRequest) -> Iterator[AvoidableUse]:
-    """Yield the scores of attention that is written out."""
     stacks = stacks_of_scores(request.replay, request.stacks)
     rows = request.rows[blocks_of_passes(request.replay, request.guess, stacks)[request.rows]]
     total = request.bytes_of(rows, stacks)
@@ -298,7 +288,6 @@ def scores(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 
 def gathered(request: FailedRequest) -> Iterator[AvoidableUse]:
-    """Yield the parameters that FSDP has gathered and not yet given back."""
     rows = request.rows[request.guess.rule[request.rows] == NUMBER_OF["unsharded"]]
     total = int(request.replay.lifetimes.size[rows].sum())
     yield from request.use(AvoidableKind.GATHERED, total, _GATHERED_SHARE, request.largest_stack(rows))

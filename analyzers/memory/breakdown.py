@@ -66,7 +66,6 @@ def _name_of(replay: Replay, parameter: int, parameters: int, gradients: int) ->
 
 
 def _owner_of(replay: Replay, parameter: int) -> str:
-    """Return the label of a parameter, or the line that made it; empty if neither is known."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     if label := snapshot.text(int(lives.label[parameter])):
         return label

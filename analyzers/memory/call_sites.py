@@ -43,13 +43,10 @@ class SiteUse(NamedTuple):
 
 @dataclass(frozen=True)
 class RankMemory:
-    """The memory of one rank by call site; blocks without a line of the user's code are left out."""
-
     replay: Replay
 
     @cached_property
     def guess(self) -> Guess:
-        """The category of each block."""
         return categorise(self.replay)
 
     def site(self, stack: int) -> CallSite:
@@ -74,17 +71,14 @@ class RankMemory:
 
     @cached_property
     def in_backward(self) -> Mask:
-        """For each stack of the snapshot, whether it shows autograd's engine."""
         snapshot = self.replay.trace.snapshot
         return stacks_showing(snapshot, [re.compile(PATTERN[Sign.ENGINE])])[0]
 
     @cached_property
     def peak_entry(self) -> int:
-        """The trace entry after which most memory is live."""
         return self.replay.peak[1]
 
     def live(self, entry: int) -> dict[CallSite, SiteUse]:
-        """Return the use of each call site that has live blocks after a trace entry."""
         lives = self.replay.lifetimes
         rows = lives.alive(entry)
         uses: dict[CallSite, SiteUse] = {}
@@ -96,7 +90,6 @@ class RankMemory:
         return uses
 
     def use_of(self, rows: Integers, stack: int) -> SiteUse:
-        """Return the use of one call site by the blocks with these rows, which `stack` allocated."""
         size = self.replay.lifetimes.size[rows]
         by_category = np.bincount(self.guess.category[rows], size, len(CATEGORIES))
         return SiteUse(int(size.sum()), len(rows), int(size.max()), CATEGORIES[int(by_category.argmax())], stack)
@@ -148,12 +141,10 @@ class RankMemory:
         return int(lives.size[rows[is_old | np.isin(self.guess.category[rows], STATE)]].sum())
 
     def input_bytes(self, entry: int) -> int:
-        """Return the bytes of inputs that are live after a trace entry."""
         return self.guess.sums(self.replay.lifetimes, self.replay.lifetimes.alive(entry))["inputs"]
 
     @cached_property
     def recomputes(self) -> bool:
-        """Whether a stack of the trace shows that activations are recomputed in the backward pass."""
         snapshot = self.replay.trace.snapshot
         [shown] = stacks_showing(snapshot, [_RECOMPUTED])
         stack: Column = self.replay.trace.entry("stack")
@@ -161,7 +152,6 @@ class RankMemory:
 
 
 def largest_first(values: Integers) -> list[int]:
-    """Return the indexes of the `_STACKS_AT_MOST` largest values, the largest first."""
     order: list[int] = np.argsort(-values, kind="stable")[:_STACKS_AT_MOST].tolist()
     return order
 

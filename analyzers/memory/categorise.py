@@ -68,7 +68,6 @@ def basis(number: int, total: int, blocks: int) -> CategoryBasis:
 
 
 def categorise(replay: Replay) -> Guess:
-    """Return the category of every block that ever lived in the trace, and the rule that decided it."""
     lives, trace = replay.lifetimes, replay.trace
     tagged = lives.category != UNTAGGED
     exact = bool(trace.snapshot.recorder.get("exact")) or (bool(len(tagged)) and bool(tagged.all()))

@@ -20,7 +20,6 @@ from analyzers.memory.unusual_use import unusual_uses
 
 
 def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
-    """Return the parts of a device's memory when the snapshot was taken; empty if its total or its use is unknown."""
     trace, snapshot = replay.trace, replay.trace.snapshot
     total, used = snapshot.limit_bytes, snapshot.recorded_number("device_used_bytes")
     if not total or not used or snapshot.made_up_segments or used > total or len(snapshot.devices) > 1:
@@ -122,7 +121,6 @@ def idle_threshold(settings: Mapping[str, str]) -> str:
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
-    """Yield each kind of evidence that is missing in the snapshot for this device."""
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not trace.has_history:
         yield MissingEvidence.HISTORY

@@ -170,7 +170,6 @@ def _without_line_numbers(
 
 
 def _change_of(what: str, a: Usage, b: Usage) -> GroupChange:
-    """Return the change of one group, named `what`, from usage `a` to usage `b`."""
     counts = {"a_bytes": a.bytes, "b_bytes": b.bytes, "a_blocks": a.blocks, "b_blocks": b.blocks}
     return GroupChange(what=what, state=_state_of(a, b), **counts)
 

@@ -31,17 +31,14 @@ def in_words(category: str) -> str:
 
 
 def largest(categories: Mapping[str, int]) -> tuple[str, int]:
-    """Return the category with the most bytes, and its bytes."""
     return max(categories.items(), key=lambda item: item[1])
 
 
 def rank_subject(ranks: Sequence[int]) -> str:
-    """Return the ranks as the subject of a sentence: `rank 3`, `ranks 0-2, 5`; `the process` if none is known."""
     return rank_names(ranks) if ranks else "the process"
 
 
 def ranks_of(device: Device) -> list[int]:
-    """Return the rank of a device in a list, the form in which findings have ranks; empty if it is not known."""
     return [] if device.rank is None else [device.rank]
 
 
@@ -54,12 +51,10 @@ def fact(device: Device, text: str, line: str = "") -> Evidence:
 
 
 def innermost(frames: Sequence[str], unknown: str = "") -> str:
-    """Return the first, innermost frame as `function (file:line)`; `unknown` if there are no frames."""
     return call_site(frames[0]) if frames else unknown
 
 
 def about(ratio: float) -> str:
-    """Return a ratio rounded to two significant digits: `1.5`, `130`."""
     rounded = float(f"{ratio:.2g}")
     return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
 
@@ -144,5 +139,4 @@ def advice(device: Device, category: str) -> str:
 
 
 def saving_by(device: Device, wanted: Remedy) -> Saving | None:
-    """Return the estimated saving of one remedy; None if the snapshot does not allow an estimate."""
     return next((saving for saving in device.savings if saving.remedy is wanted), None)

@@ -228,7 +228,6 @@ def _blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
 
 
 def _split_finding(device: Device, free: FreeMemory) -> Finding:
-    """Return the finding that much of the memory reserved at the peak was free between blocks in use."""
     return Finding(
         id="memory.fragmentation",
         severity=Severity.WARNING,
@@ -304,7 +303,6 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
 
 
 def _retries_finding(device: Device) -> Finding:
-    """Return the finding that allocations had to wait until the allocator had released cached segments."""
     freed = sum(retry.freed_bytes for retry in device.retries)
     return Finding(
         id="memory.retries",
@@ -330,7 +328,6 @@ def _retries_finding(device: Device) -> Finding:
 
 
 def _threshold_finding(device: Device, threshold: str) -> Finding:
-    """Return the finding that a setting of the allocator has no effect by itself."""
     return Finding(
         id="memory.idle_threshold",
         severity=Severity.INFO,

@@ -107,12 +107,10 @@ def _operator_of(names: Sequence[str]) -> str:
 
 
 def called_operators(names: Iterable[str]) -> list[str]:
-    """Return the names of the ATen operators that are called in a stack, the innermost first."""
     return [plain(match["dispatched"] or match["recorded"]) for name in names if (match := _CALL.search(name))]
 
 
 def plain(operator: str) -> str:
-    """Return an ATen operator's name without its overload and without the internal prefixes `_` and `native_`."""
     while _OVERLOAD.search(operator):
         operator = _OVERLOAD.sub("", operator)
     return operator.removeprefix("_").removeprefix("native_")
@@ -185,12 +183,10 @@ class Frames:
         return [(operation, "", 0), *native] if operation else native
 
     def whole_stack(self, stack: int) -> list[Frame]:
-        """Return all frames of a stack, including those in libraries, innermost first."""
         start, end = self._bounds(stack)
         return [self.frame(number) for number in self._stack_frames[start:end].tolist()]
 
     def has_user_line(self, stack: int) -> bool:
-        """Return whether a frame of the stack is in the user's code."""
         start, end = self._bounds(stack)
         return bool(self._is_user[self._stack_frames[start:end]].any())
 
@@ -254,6 +250,5 @@ class Frames:
         return np.array([not _is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
     def _first_user(self, start: int, end: int) -> int:
-        """Return the first position from `start` on whose frame in `stack_frames` is the user's; else `end`."""
         found = np.flatnonzero(self._is_user[self._stack_frames[start:end]])
         return start + int(found[0]) if len(found) else end

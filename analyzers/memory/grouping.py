@@ -63,18 +63,15 @@ def _frame_label(frame: Frame) -> str:
 
 
 def _category_path(kind: BlockKind) -> GroupPath:
-    """Return the group by category: (category, label); without a label, (category, the user's innermost frame)."""
     frame = kind.frames.innermost(kind.stack)
     return kind.category, kind.label or (_frame_label(frame) if frame else NO_STACK)
 
 
 def _module_path(kind: BlockKind) -> GroupPath:
-    """Return the group by module: the parts of the block's label, such as layers, 3, wq, then the category."""
     return *(kind.label.split(".") if kind.label else [_NO_NAME]), kind.category
 
 
 def _line_path(kind: BlockKind) -> GroupPath:
-    """Return the group by source line: (file, `function:line`) of the user's innermost frame."""
     frame = kind.frames.innermost(kind.stack)
     return _file_and_function(frame) if frame else (NO_STACK,)
 
@@ -91,7 +88,6 @@ def _stack_path(kind: BlockKind) -> GroupPath:
 
 
 def _whole_stack_path(kind: BlockKind) -> GroupPath:
-    """Return the group by stack including the frames in libraries: all frames, outermost first."""
     return tuple(map(_frame_label, reversed(kind.frames.whole_stack(kind.stack)))) or (NO_STACK,)
 
 

@@ -173,7 +173,6 @@ def _growing_steps(series: Integers) -> int:
 
 
 def _trailing_rises(series: Integers) -> int:
-    """Return how many values at the end of a series are each above the value before: 2 for 5, 4, 6, 7."""
     falls = np.flatnonzero(np.diff(series) <= 0)
     return len(series) - 1 - (int(falls[-1]) + 1 if len(falls) else 0)
 
@@ -201,7 +200,6 @@ def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Gr
 
 
 def _is_minor(rise: Growth, allocated: int) -> bool:
-    """Return whether a growth is too small, compared with the allocated bytes, to explain why a request failed."""
     return rise.total_bytes < _OOM_SHARE_AT_LEAST * allocated
 
 
@@ -259,7 +257,6 @@ _GROWING_CACHE = (
 
 
 def leak_advice(growth: Growth, line: str) -> str:
-    """Return what to do about growth; `line` names the line that allocates it."""
     if any(map(_CACHE.search, growth.frames)):
         return _GROWING_CACHE
     return f"Find what keeps the tensors of {line} alive. {_LEAK_CAUSES}"
@@ -298,7 +295,6 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
 
 
 def late_frees_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return the finding that tensors stay for several steps and are then freed together."""
     where = f" in {innermost(use.frames)}" if use.frames else ""
     return Finding(
         id="memory.late_frees",

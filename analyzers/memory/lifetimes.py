@@ -37,7 +37,6 @@ def retries(trace: DeviceTrace) -> list[Retry]:
 
 
 def _freed_before(trace: DeviceTrace, index: int) -> int:
-    """Return the bytes of the segments that were released directly before the trace entry with this index."""
     others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0
     return int(trace.entry("size")[start:index].sum())
@@ -80,12 +79,10 @@ class Lifetimes:
     freed_stack: Mask
 
     def alive(self, index: int) -> Integers:
-        """Return the rows of the blocks that are alive after the trace entry with this index."""
         return np.flatnonzero((self.born <= index) & (self.died > index))
 
     @cached_property
     def allocating_stack(self) -> Integers:
-        """The index of the stack that allocated each block; 0, the stack without frames, where it is not known."""
         return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
 
     def containing(self, address: int) -> Mask:
@@ -107,7 +104,6 @@ class Replay:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """The lifetime of every block of the trace: the trace entries that allocated and freed it."""
         return _stored_lifetimes(self.trace) if self.trace.is_digested else _compute_lifetimes(self.trace)
 
     @cached_property
@@ -117,7 +113,6 @@ class Replay:
 
     @cached_property
     def live_bytes(self) -> Integers:
-        """The live bytes after each trace entry, with one value per entry."""
         if self.trace.is_digested:
             return self.trace.entry("live_bytes")
         return self.start + np.cumsum(self.changes)
@@ -143,7 +138,6 @@ class Replay:
 
     @property
     def end(self) -> int:
-        """The live bytes after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     @cached_property
@@ -169,12 +163,10 @@ class Replay:
 
     @cached_property
     def reserved(self) -> Integers:
-        """The bytes that the allocator has reserved on the device after each trace entry."""
         return reserved_bytes(self.trace)
 
     @cached_property
     def active_bytes(self) -> int:
-        """The requested bytes of the blocks that are in use in the snapshot."""
         return int(self.trace.block("requested")[self.trace.block("state") != BlockState.INACTIVE].sum())
 
     @property
@@ -184,12 +176,10 @@ class Replay:
 
 
 def _stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes from the columns `life_*`, which were computed when the file was first read."""
     return Lifetimes(**{column.name: trace.lifetime(column.name) for column in fields(Lifetimes)})
 
 
 def _compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes of all blocks, from the trace entries and the blocks that the snapshot still has."""
     pairs, alive, older = _pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
     untraced = _untraced_blocks(trace, alive)
     column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
@@ -211,7 +201,6 @@ def _compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
 
 
 def _block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
-    """Return the addresses of blocks of the snapshot, given by their indexes among the blocks of this device."""
     return trace.block("address")[blocks]
 
 

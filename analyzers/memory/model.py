@@ -350,8 +350,6 @@ class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(StrEnum):
-    """The moment at which fragmentation is judged: when the last request failed, or at the peak if none failed."""
-
     FAILED_REQUEST = "failed_request"
     PEAK = "peak"
 

@@ -105,7 +105,6 @@ def survived(replay: Replay, index: int) -> bool:
 
 
 def caught_request(replay: Replay) -> CaughtRequest | None:
-    """Return the last failed request if the program survived it; None if it did not, or if no request failed."""
     trace = replay.trace
     failed = trace.where(Action.OOM)
     if not len(failed) or not survived(replay, index := int(failed[-1])):
@@ -214,13 +213,11 @@ def _serving_advice(device: Device, oom: Oom) -> str:
 
 
 def _idle_pools(device: Device, oom: Oom) -> int:
-    """Return the free bytes in private pools, if they were enough for the failed request; else 0."""
     free = sum(pool.free_bytes for pool in device.fragmentation.pools if pool.pool != COMMON_POOL)
     return free if free + oom.device_free_bytes >= oom.requested_bytes else 0
 
 
 def _end_growth(device: Device) -> str:
-    """Return advice against memory that grows from step to step, with the line that grows most."""
     worst = device.growing[0]
     line = innermost(worst.frames, "an unknown line")
     grown = size(worst.bytes_per_step)
@@ -228,7 +225,6 @@ def _end_growth(device: Device) -> str:
 
 
 def _crowded_layer(oom: Oom) -> str:
-    """Return the name of the layer, such as `layers.0`, that alone holds most of the memory; empty if none does."""
     name, held = next(iter(oom.modules.items()), ("", 0))
     return name if name.rpartition(".")[2].isdigit() and held >= _CROWDED_SHARE * oom.allocated_bytes else ""
 
@@ -272,7 +268,6 @@ def oom_findings(device: Device) -> Iterator[Finding]:
 
 
 def _caught_finding(device: Device, caught: CaughtRequest) -> Finding:
-    """Return the finding that the program survived failed requests."""
     where = f" in {innermost(caught.frames)}" if caught.frames else ""
     times = "" if caught.count == 1 else f" It is the last of {caught.count} failed requests in the recording."
     return Finding(
@@ -319,7 +314,6 @@ def _what_tensors_held(oom: Oom) -> str:
 
 
 def _memory_name(device: Device) -> str:
-    """Return the name of the memory that ran out: the host's for a recording on a CPU, or else the device's."""
     # Only recordings of a CPU have segments that are made up.
     if device.fragmentation.made_up_segments:
         return "host memory (CPU)"
@@ -348,7 +342,6 @@ _UNKNOWN_LIMIT = "`ulimit -d` or `ulimit -v`: the recording does not say which"
 
 
 def _limit_words(device: Device) -> str:
-    """Return which limit of a process its memory limit is, how to see it, and what counts towards it."""
     return LIMITS.get(device.limit_name, _UNKNOWN_LIMIT)
 
 
@@ -402,7 +395,6 @@ def _step_history(oom: Oom) -> str:
 
 
 def _larger_inputs(oom: Oom) -> str:
-    """Return a phrase on how much larger the inputs of the failing step are than usual; empty if they are not."""
     growth = input_growth(oom)
     if not growth:
         return ""
@@ -421,7 +413,6 @@ def _free_in_pool(free: FreeBlocks, oom: Oom) -> str:
 
 
 def _spike_finding(device: Device, oom: Oom) -> Finding:
-    """Return the finding that the failing step needed far more memory than the steps before it."""
     wanted = oom.allocated_bytes + oom.requested_bytes
     return Finding(
         id="memory.oom.spike",
@@ -439,13 +430,11 @@ def _spike_finding(device: Device, oom: Oom) -> Finding:
 
 
 def failing_step(device: Device, oom: Oom) -> str:
-    """Return the name of the step in which a request failed, such as `Step 6 of rank 3`, as far as it is known."""
     step = "The failing step" if oom.step is None else f"Step {oom.step}"
     return f"{step} of {rank_names(ranks)}" if (ranks := ranks_of(device)) else step
 
 
 def _large_request_finding(device: Device, oom: Oom) -> Finding:
-    """Return the finding that the failed request is unusually large by itself."""
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
@@ -463,13 +452,11 @@ def _large_request_finding(device: Device, oom: Oom) -> Finding:
 
 
 def _part_of_allocated(oom: Oom) -> str:
-    """Return the size of a failed request relative to what the text names next: `31 % of`, or `2.3 times`."""
     ratio = oom.requested_bytes / oom.allocated_bytes
     return f"{about(ratio)} times" if ratio > 1 else f"{share(oom.requested_bytes, oom.allocated_bytes)} of"
 
 
 def _smaller_request(oom: Oom) -> str:
-    """Return advice on how to make the failed request smaller."""
     where = innermost(oom.frames, "the failing operation")
     others = "Check"
     if not oom.allocated_bytes:
@@ -481,21 +468,18 @@ def _smaller_request(oom: Oom) -> str:
 
 
 def _what_differs(oom: Oom) -> str:
-    """Return a sentence on how the failing step differs from earlier steps, as far as that is known."""
     inputs = _larger_inputs(oom)
     known = f"{capitalised(inputs)}."
     return known if inputs else "Earlier steps fitted into memory, so this step had larger inputs or kept more tensors."
 
 
 def _spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
-    """Return the evidence on an unusually large step or request: requested and allocated bytes, and larger inputs."""
     inputs = _larger_inputs(oom)
     request = fact(device, f"requested: {size(oom.requested_bytes)}; already allocated: {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]
 
 
 def near_limit_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if the peak came close to the memory limit and no allocation failed."""
     limit, peak = device.limit_bytes, device.peak_allocated_bytes
     if device.oom or not limit or peak < _NEAR_LIMIT_SHARE * limit:
         return

@@ -24,7 +24,6 @@ _FALLBACK_GPU = (
 
 
 def peak_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding for each unusual use of memory at the peak, and one if activations dominate it."""
     unused_graph = any(use.kind is UnusualKind.UNUSED_GRAPH for use in device.unusual)
     for use in device.unusual:
         # What grows in every step is a leak, which has its own finding.
@@ -43,7 +42,6 @@ def peak_findings(device: Device) -> Iterator[Finding]:
 
 
 def _activation_finding(device: Device, saving: Saving) -> Finding:
-    """Return the finding that activations are most of the peak, with the saving of activation checkpointing."""
     activations, peak = device.categories["activations"], device.peak_allocated_bytes
     return Finding(
         id="memory.activation_peak",
@@ -69,7 +67,6 @@ def _activation_finding(device: Device, saving: Saving) -> Finding:
 
 
 def _how_known(device: Device, category: str) -> list[Evidence]:
-    """Return evidence on how the blocks of a category were recognised: by the rule that decided most of their bytes."""
     bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
     return [fact(device, f"why these blocks count as {category}: {bases[0].because}")] if bases else []
 
@@ -94,7 +91,6 @@ def _late_state_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def _loss_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return the finding that the loss is a large part of the peak."""
     return Finding(
         id="memory.loss",
         severity=Severity.INFO,
@@ -119,7 +115,6 @@ def _loss_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def _scores_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return the finding that the scores of attention without a fused kernel are a large part of the peak."""
     return Finding(
         id="memory.attention_scores",
         severity=Severity.INFO,
@@ -174,7 +169,6 @@ def _fallback_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def _kept_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return the finding that activations are still alive several steps after their backward pass."""
     return Finding(
         id="memory.kept",
         severity=Severity.WARNING,
@@ -222,13 +216,11 @@ def _unused_graph_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def _caller_of_model(frames: Sequence[str]) -> str:
-    """Return the innermost of some frames that is no method of a module, in words, such as `evaluate (train.py:14)`."""
     outside = [frame for frame in frames if not frame.endswith((" forward", " __call__"))]
     return innermost(outside or frames, "an unknown line")
 
 
 def _spike_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return the finding that a few steps need far more memory than all others."""
     highest, usual = device.peak_allocated_bytes, device.peak_allocated_bytes - use.bytes
     larger, compared = use.larger_steps or 1, use.compared_steps or 1
     others = quantity(compared - larger, "other step")
@@ -262,17 +254,14 @@ def _spike_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def _after_step(device: Device) -> str:
-    """Return the last step in the recording as ` after step 5`; empty if no step is annotated."""
     return f" after step {device.steps[-1].step}" if device.steps else ""
 
 
 def _on_rank(device: Device) -> str:
-    """Return a device's rank as a phrase, ` on rank 3`; empty if it is not known."""
     return "" if device.rank is None else f" on rank {device.rank}"
 
 
 def _in_line(use: UnusualUse) -> str:
-    """Return the line that allocated the memory as a phrase, ` in function (file:line)`; empty if it is not known."""
     return f" in {innermost(use.frames)}" if use.frames else ""
 
 

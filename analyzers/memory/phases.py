@@ -41,7 +41,6 @@ class EntryWindows:
         return inside
 
     def end_after(self, index: Integers) -> Integers:
-        """Return, for each trace entry index, the end of the last range that began at or before it; -1 if none did."""
         return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
 
 
@@ -82,7 +81,6 @@ class PhaseTimeline:
         return {phase: np.append(self._first_from(phase), _NEVER) for phase in phases}
 
     def _first_from(self, phase: Phase) -> Integers:
-        """Return, for each trace entry, the first entry at or after it that shows the phase; `_NEVER` if none does."""
         shown = np.where(self.kind == phase, np.arange(self.count), _NEVER)
         return np.minimum.accumulate(shown[::-1])[::-1]
 
@@ -94,7 +92,6 @@ class PhaseTimeline:
         return np.where(inside, self.kind[index * inside], int(Phase.NONE))
 
     def last(self, index: Integers) -> Integers:
-        """Return, for each given trace entry, the last phase that a stack showed at or before the entry."""
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
@@ -154,7 +151,6 @@ def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 
 def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
-    """Return the annotated training steps that end within the trace; a step may have begun before it."""
     return [step for step in annotated_steps(trace) if step.end]
 
 

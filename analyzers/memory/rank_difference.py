@@ -55,12 +55,10 @@ def aligned_values(
 
 
 def _outer_frames(site: CallSite, others: Sequence[CallSite]) -> list[str]:
-    """Return the frames of a call site, outermost first, that lie outside of what it shares with any of the others."""
     return list(site[max((shared(site, other) for other in others), default=0) :][::-1])
 
 
 def shared(a: CallSite, b: CallSite) -> int:
-    """Return how many of their innermost frames two call sites share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
@@ -108,7 +106,6 @@ class Comparison:
 
     @cached_property
     def live(self) -> dict[CallSite, SiteUse]:
-        """The use of each call site when the request failed, with the request as one more block."""
         uses = self.failed.live(self.oom.index)
         stack = int(self.failed.replay.trace.entry("stack")[self.oom.index])
         if site := self.failed.site(stack):
@@ -119,12 +116,10 @@ class Comparison:
 
     @cached_property
     def usual_largest(self) -> dict[CallSite, int]:
-        """The largest block of each call site on any other rank, at any time."""
         return highest(self.aligned(peer.largest()) for peer in self.peers)
 
     @cached_property
     def usual_blocks(self) -> dict[CallSite, int]:
-        """The most blocks of each call site that any other rank had at the same time."""
         return highest(self.aligned(peer.most_blocks()) for peer in self.peers)
 
     def aligned(self, values: Mapping[CallSite, int]) -> dict[CallSite, int]:
@@ -136,28 +131,23 @@ class Comparison:
 
     @cached_property
     def ever(self) -> dict[CallSite, int]:
-        """The largest block of each call site of the failed rank at any time."""
         return self.failed.largest()
 
     @cached_property
     def own_earlier(self) -> dict[CallSite, int]:
-        """The largest block of each call site in the earlier steps of the rank itself."""
         return self.failed.largest(self.before)
 
     @cached_property
     def larger(self) -> dict[CallSite, float]:
-        """For each call site whose largest block is larger than on any other rank: how many times as large."""
         known = {site: use.largest for site, use in self.live.items() if self.is_known(site)}
         ratios = {site: largest / self.usual_largest[site] for site, largest in known.items()}
         return {site: ratio for site, ratio in ratios.items() if ratio >= _LARGER_RATIO}
 
     def is_known(self, site: CallSite) -> bool:
-        """Return whether another rank allocated memory at a call site."""
         return self.usual_largest.get(site, 0) > 0
 
     @cached_property
     def own(self) -> dict[CallSite, SiteUse]:
-        """The use of the call sites at which no other rank allocated memory."""
         return {site: use for site, use in self.live.items() if site not in self.usual_largest}
 
     @cached_property
@@ -224,14 +214,12 @@ def _larger_tensors(c: Comparison, excess: Mapping[CallSite, int]) -> RankDiffer
 
 
 def _is_equal(c: Comparison, site: CallSite, use: SiteUse) -> bool:
-    """Return whether a call site has activations or temporary tensors as large as on the other ranks."""
     if use.category in _STATE_NAMES or not c.is_known(site):
         return False
     return 1 / _EQUAL_RATIO <= use.largest / c.usual_largest[site] <= _EQUAL_RATIO
 
 
 def _own_lines(c: Comparison) -> RankDifference:
-    """Return the difference that the rank has memory from lines that no other rank has run."""
     worst = max(c.own, key=lambda site: c.own[site].bytes)
     below = _frames_below_split(worst, c.usual_largest)
     purpose, line = purpose_of(below, _library_names(c.failed, c.own[worst].stack))
@@ -268,7 +256,6 @@ def _telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
 
 
 def _library_names(memory: RankMemory, stack: int) -> list[str]:
-    """Return the names of the functions of a stack that are inside the user's innermost frame."""
     return memory.replay.trace.snapshot.frames.native_names(stack)
 
 
@@ -338,7 +325,6 @@ NEXT = {
 
 
 def difference_advice(rank: int, oom: Oom, difference: RankDifference) -> str:
-    """Return the difference of a rank from the others and what to do about it, as sentences."""
     if difference.kind is DifferenceKind.BATCH and _may_be_everywhere(oom, difference):
         return _batch_before(rank, difference)
     sentence = _own_sentence(rank, oom, difference) if difference.kind is DifferenceKind.OWN else ""
@@ -357,7 +343,6 @@ def _may_be_everywhere(oom: Oom, difference: RankDifference) -> bool:
 
 
 def _batch_before(rank: int, difference: RankDifference) -> str:
-    """Return the advice on a batch that is larger than all that this rank and others had in earlier steps."""
     return (
         f"First check why the batch of rank {rank} in the failing step is so large (collation, packing, long samples"
         f" that are not truncated): its tensors are about {about(difference.ratio or 1)} times as large as any that it"
@@ -366,7 +351,6 @@ def _batch_before(rank: int, difference: RankDifference) -> str:
 
 
 def _own_sentence(rank: int, oom: Oom, difference: RankDifference) -> str:
-    """Return a sentence on lines that are in no recording of another rank."""
     d = difference
     most = "" if d.line == d.frames[0] else f", most of it in {innermost(d.frames)}"
     first = f"First look at {call_site(d.line)}: it needs {size(d.bytes)} on rank {rank}{most}"
@@ -378,7 +362,6 @@ def _own_sentence(rank: int, oom: Oom, difference: RankDifference) -> str:
 
 
 def _difference_sentence(rank: int, difference: RankDifference) -> str:
-    """Return a sentence on how the memory of a rank differs from that of the other ranks."""
     d, others = difference, _compared_ranks(difference)
     ratio = about(d.ratio or 1)
     match d.kind:
@@ -423,7 +406,6 @@ def difference_clause(difference: RankDifference) -> str:
 
 
 def _more_sentence(rank: int, difference: RankDifference) -> str:
-    """Return a sentence on a rank that keeps more tensors of the usual size alive than the others."""
     many = f"{about(difference.ratio)} times as many" if difference.ratio else "more"
     why = " keeps activations that they compute again in the backward pass, and so"
     return (
@@ -434,16 +416,13 @@ def _more_sentence(rank: int, difference: RankDifference) -> str:
 
 
 def difference_fact(difference: RankDifference) -> str:
-    """Return the difference as evidence: how many bytes more than on the ranks with which it was compared."""
     return f"{size(difference.bytes)} more than on {_compared_ranks(difference)}"
 
 
 def _compared_ranks(difference: RankDifference) -> str:
-    """Return the ranks of a comparison as a phrase: `rank 0` or `the 3 other ranks (ranks 0-2)`."""
     names = rank_names(difference.ranks)
     return f"the {len(difference.ranks)} other ranks ({names})" if len(difference.ranks) > 1 else names
 
 
 def when(difference: RankDifference) -> str:
-    """Return since when a rank differs, as a phrase: ` in this step`, or nothing if that is not known."""
     return {True: " in the failing step", False: " in every step", None: ""}[difference.is_new]

@@ -90,7 +90,6 @@ def _conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdi
 
 
 def _tell_first_answer(options: store.Options, number: int, devices: Sequence[Device]) -> None:
-    """Show a waiting user the verdict on the first `number` snapshots; `devices` are the devices in these snapshots."""
     if options.progress and options.progress.is_awaited:
         options.progress.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
 
@@ -114,7 +113,6 @@ def _artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator
 
 
 def _devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
-    """Yield the stored results about each device of a snapshot, with their path, rank and step filled in."""
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
     failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)
@@ -134,7 +132,6 @@ def _with_buffers(device: Device, nccl: Sequence[NcclProcess]) -> Device:
 
 
 def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Yield the findings on each device, on leaks, and on a rank that uses clearly more memory than the others."""
     for device in devices:
         yield from device_findings(device)
     leaks = [leak_finding(device, growing) for device, growing in leaking_devices(devices)]

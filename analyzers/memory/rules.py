@@ -378,7 +378,6 @@ def _lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
 
 
 def _is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
-    """Return a mask of the blocks that were freed in the training phase that allocated them."""
     new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != Phase.NONE)
     same_span = phases.span(lives.born) == phases.span(np.minimum(lives.died, phases.count - 1))
     brief: Mask = new & same_span

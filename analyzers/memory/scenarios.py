@@ -78,7 +78,6 @@ class Scenario:
 
     @cached_property
     def forward_passes(self) -> EntryWindows:
-        """The trace entries of the forward passes, from annotations, or from stacks if there are none."""
         if len(self.forward.start):
             return self.forward
         trace = self.replay.trace
@@ -95,7 +94,6 @@ class Scenario:
 
     @property
     def is_older(self) -> Mask:
-        """A mask of the blocks that were allocated before the recording began."""
         older: Mask = self.born == BEFORE
         return older
 
@@ -120,13 +118,11 @@ class Scenario:
 
 
 def layer_order(layer: str) -> tuple[str, int]:
-    """Return a sort key that puts `layers.10` after `layers.9`."""
     prefix, _, number = layer.rpartition(".")
     return prefix, int(number)
 
 
 def layer_of(label: str) -> str | None:
-    """Return the numbered layer at the beginning of a label: `layers.3` for `layers.3.attention.wq`; else None."""
     matched = _LAYER_LABEL.match(label)
     return matched[0].rstrip(".") if matched else None
 

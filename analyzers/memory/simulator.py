@@ -137,11 +137,9 @@ class BlockPool:
         insort(self.free, block.key)
 
     def remove_free(self, block: Block) -> None:
-        """Remove a block from the pool's sorted list of free blocks."""
         del self.free[bisect_left(self.free, block.key)]
 
     def release(self, block: Block) -> None:
-        """Free a block, and merge it with free neighbours in its segment."""
         block.free = True
         if block.before and block.before.free:
             self.remove_free(block.before)
@@ -173,7 +171,6 @@ class BlockPool:
 
 
 def round_up(size: int, unit: int) -> int:
-    """Return a size rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit
 
 

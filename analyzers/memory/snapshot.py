@@ -85,7 +85,6 @@ RETURNING = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def category_names(numbers: Column) -> Column:
-    """Return the name of each category number, as an array of the same length."""
     return np.array(CATEGORIES, object)[numbers]
 
 
@@ -117,7 +116,6 @@ class Snapshot:
         return values
 
     def recorded_number(self, key: str) -> int | None:
-        """Return an integer that this project's recorder wrote, such as `rank`; None if it is not recorded."""
         value = self.recorder.get(key)
         return value if isinstance(value, int) else None
 
@@ -153,7 +151,6 @@ class Snapshot:
 
     @cached_property
     def entry_counts(self) -> list[int]:
-        """The number of trace entries of each device, by the device's index."""
         counts: list[int] = self.columns.meta["entries"]
         return counts
 
@@ -186,7 +183,6 @@ class DeviceTrace:
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of trace entries, which hold one device after another."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 
@@ -205,7 +201,6 @@ class DeviceTrace:
         return self.snapshot.columns[name][self.entry_rows]
 
     def where(self, action: Action) -> Integers:
-        """Return the indexes of this device's trace entries with the given action."""
         return np.flatnonzero(self.entry("action") == action)
 
     @cached_property
@@ -215,7 +210,6 @@ class DeviceTrace:
 
     @cached_property
     def blocks(self) -> Integers:
-        """The rows of this device in the columns `block_*`, which hold the blocks of all devices."""
         return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
 
     @cached_property
@@ -247,7 +241,6 @@ class DeviceTrace:
 
     @cached_property
     def lifetime_rows(self) -> slice:
-        """The rows of this device in the columns `life_*`, which have a row per block that ever lived on any device."""
         counts = dict(zip(self.snapshot.devices, self.snapshot.columns.meta["lifetimes"], strict=True))
         start = sum(count for device, count in counts.items() if device < self.number)
         return slice(start, start + counts.get(self.number, 0))

@@ -114,12 +114,10 @@ def stacks_showing(
 
 
 def _frames_matching(texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
-    """Return a mask of the frames whose text matches `pattern`."""
     return np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
 
 
 def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
-    """Return a mask of the stacks that contain any of the frames in `frames`, a mask of the distinct frames."""
     has_any: Mask = _combined_bits(snapshot, frames.astype(np.uint32)) != 0
     return has_any
 

@@ -65,7 +65,6 @@ def _distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequenc
 
 
 def _same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int]]:
-    """Return each group of two or more rows, as row numbers, that have the same name and the same category."""
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for row, key in enumerate(zip(names, categories, strict=True)):
         groups[key].append(row)
@@ -73,7 +72,6 @@ def _same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[in
 
 
 def _callers_and_operators(frames: Frames, stack: int) -> list[str]:
-    """Return phrases that can distinguish a stack from others: its callers, its operators, its native functions."""
     native = frames.native_names(stack)
     callers = [] if frames.operation(stack) == frames.line(stack) else frames.user_stack(stack)
     return [
@@ -90,7 +88,6 @@ def _short_line(frame: Frame) -> str:
 
 
 def _short_function(name: str) -> str:
-    """Return a C++ function's name without its arguments and template parameters."""
     head = name.partition("(anonymous namespace)::")[2] or name
     return head.partition("(")[0].partition("<")[0].strip() or head
 

@@ -95,7 +95,6 @@ class TrainingLoop(NamedTuple):
 
 
 def training_loop(replay: Replay) -> TrainingLoop:
-    """Return the complete steps of a trace; none if it has neither marked steps nor a loop of at least five."""
     annotated = whole_steps(replay.trace)
     return TrainingLoop(annotated, True) if annotated else _inferred_loop(replay)
 
@@ -277,7 +276,6 @@ def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) ->
 
 
 def _stands_out(peaks: Sequence[int], count: int) -> bool:
-    """Return whether the last `count` of ascending peaks are far above the others, relative to the others' spread."""
     lowest, usual, median = peaks[-count], peaks[-count - 1], peaks[(len(peaks) - count) // 2]
     return lowest >= _SPIKE_RATIO * usual and lowest - usual >= _SPREADS_AT_LEAST * (usual - median)
 

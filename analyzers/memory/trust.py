@@ -104,7 +104,6 @@ def sums(device: Device) -> str:
 
 
 def _impossible_peak_finding(device: Device) -> Finding:
-    """Return the finding that the peak of the trace does not fit into the segments of the snapshot."""
     peak, reserved = size(device.peak_allocated_bytes), size(device.peak_reserved_bytes)
     return Finding(
         id="memory.inconsistent",
@@ -123,7 +122,6 @@ def _impossible_peak_finding(device: Device) -> Finding:
 
 
 def _has_stacks(device: Device) -> bool:
-    """Return whether most bytes of unknown category, among the largest stacks at the peak, have a recorded stack."""
     unknown = [stack for stack in device.top_stacks if stack.category == "unknown"]
     return sum(stack.bytes if stack.frames else -stack.bytes for stack in unknown) > 0
 
@@ -174,7 +172,6 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
 
 
 def _without_stacks(device: Device, unknown: int) -> Evidence:
-    """Return the evidence that most of the `unknown` bytes of unknown category are in blocks without a stack."""
     told = sum(stack.bytes for stack in device.top_stacks if stack.category == "unknown" and stack.frames)
     how_many = f"{size(unknown - told)} of it has no stack" if told else "none of them has a stack"
     return fact(device, f"blocks of unknown category: {size(unknown)}; {how_many}")

@@ -214,13 +214,11 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
 
 
 def _first_pass(lives: Lifetimes, guess: Guess) -> int:
-    """Return the trace entry of the first allocation for a forward or backward pass; `BEFORE` if there is none."""
     of_pass = np.isin(guess.category, (Category.ACTIVATIONS, Category.GRADIENTS)) & (lives.born != BEFORE)
     return int(lives.born[of_pass].min()) if of_pass.any() else BEFORE
 
 
 def _live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
-    """Return the bytes of the blocks at `rows` of `lives` that are alive after trace entry `entry`."""
     return int(lives.size[rows[(lives.born[rows] <= entry) & (lives.died[rows] > entry)]].sum())
 
 
@@ -242,7 +240,6 @@ def _replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
 
 
 def _step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
-    """Return the number of the step that contains this trace entry; None if none of `steps` does."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 
@@ -385,7 +382,6 @@ def unused_graph(replay: Replay, guess: Guess) -> UnusualUse | None:
 
 
 def _largest_stack(replay: Replay, rows: Integers) -> list[str]:
-    """Return the lines of the stack that allocated the most bytes among the blocks at `rows` of `Lifetimes`."""
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0
     return stack_lines(replay.trace.snapshot, largest)

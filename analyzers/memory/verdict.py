@@ -52,12 +52,10 @@ def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
 
 
 def finding_id(kind: str) -> str:
-    """Return the id of the finding on which a verdict of class `kind` is based, such as `memory.oom`."""
     return f"memory.{kind}"
 
 
 def _quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict if there is no problem: healthy, or unknown if some history of allocations is not recorded."""
     missing = missing_evidence(devices)
     recorded = [device for device in devices if _has_history(device)]
     if not recorded:
@@ -87,12 +85,10 @@ def _quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Ve
 
 
 def _has_history(device: Device) -> bool:
-    """Return whether the allocations and frees of a device were recorded over time."""
     return MissingEvidence.HISTORY not in device.missing
 
 
 def state_sentence(devices: Sequence[Device]) -> str:
-    """Return the verdict's sentence for snapshots without a history: what is allocated on the fullest device."""
     fullest = max(devices, key=lambda device: device.end_allocated_bytes)
     subject = _subject_with_device(devices, fullest)
     return (
@@ -136,7 +132,6 @@ def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> st
 
 
 def _subject_with_device(devices: Sequence[Device], fullest: Device) -> str:
-    """Return the subject of a sentence on one device, with the device's number if the same process has several."""
     subject = subject_of(devices, ranks_of(fullest), fullest.path)
     others = [device for device in devices if device.path == fullest.path and device.device != fullest.device]
     return f"{subject} on device {fullest.device} (of {len(others) + 1})" if others else subject
@@ -168,7 +163,6 @@ def _allocated_share(oom: Oom) -> str:
 
 
 def _when_and_where(oom: Oom) -> str:
-    """Return the step and line of a failed allocation, as far as known: ` at step 6 in forward (train.py:41)`."""
     step = "" if oom.step is None else f" at step {oom.step}"
     return step + (f" in {innermost(oom.frames)}" if oom.frames else "")
 
@@ -190,7 +184,6 @@ def missing_evidence(devices: Sequence[Device]) -> list[str]:
 
 
 def device_findings(device: Device) -> Iterator[Finding]:
-    """Yield the findings about one device."""
     yield from oom_findings(device)
     yield from fragmentation_findings(device)
     yield from peak_findings(device)

@@ -140,7 +140,6 @@ def _bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str,
 
 
 def _bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    """Return {training phase: live bytes allocated in it, after each of the trace entries `instants`}."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
@@ -207,7 +206,6 @@ def _timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
 
 
 def _failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
-    """Return the bytes of the request that failed at each of the trace entries `instants`; 0 if none failed there."""
     failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
@@ -271,7 +269,6 @@ def categories(
 
 
 def _alive_after(replay: Replay, entry: int | None) -> Integers:
-    """Return the blocks alive after trace entry `entry` (None: the peak), as rows in `Lifetimes`."""
     return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
 
@@ -330,7 +327,6 @@ def free_blocks(
 
 
 def source_files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
-    """Return the paths of the source files that occur in the stacks of a snapshot."""
     snapshot = open_snapshot(artefact, options)
     return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
 
@@ -338,7 +334,6 @@ def source_files(artefact: Artefact, options: store.Options | None = None) -> se
 def blocks_of_address(
     artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0
 ) -> pd.DataFrame:
-    """Return a table of every block that ever contained an address (see `allocator_state.blocks_of_address`)."""
     return allocator_state.blocks_of_address(open_replay(artefact, options, device), address)
 
 

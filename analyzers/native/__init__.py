@@ -14,8 +14,6 @@ VERSION = 7
 
 
 class NativeState(StrEnum):
-    """The state of the native readers: whether they are used, and if not, why."""
-
     USED = "used"
     NOT_BUILT = "not installed"
     NOT_LOADED = "cannot be loaded"
@@ -24,12 +22,10 @@ class NativeState(StrEnum):
 
 @functools.cache
 def native_module() -> Any | None:
-    """Return the module with the native readers; None if they are not used."""
     return installed_module() if native_state() is NativeState.USED else None
 
 
 def native_state() -> NativeState:
-    """Return whether the native readers are used."""
     try:
         module = installed_module()
     except ImportError:

@@ -131,7 +131,6 @@ def rounding(one: Divergence) -> Finding:
 
 
 def margin(one: Divergence) -> str:
-    """Return a text on how many times larger the tolerance is than the difference; empty if less than twice."""
     ratio = one.tolerance / one.difference if one.difference else 0.0
     return f", which is {ratio:.0f} times as much" if ratio >= 2 else ""
 
@@ -179,7 +178,6 @@ def why(one: Divergence) -> str:
 
 
 def _not_finite_runs(one: Divergence) -> str:
-    """Return the names of the runs in which a tensor is not finite, such as `run B`."""
     runs = [run for run, norm in (("run A", one.a), ("run B", one.b)) if not math.isfinite(norm)]
     return " and ".join(runs) or "one of the two runs"
 
@@ -195,7 +193,6 @@ def _both_numbers(one: Divergence) -> str:
 
 
 def _allowed_text(one: Divergence) -> str:
-    """Return the relative difference of a tensor, and how much of it rounding explains."""
     if not one.tolerance:
         return f"{relative(one.difference)}; none is allowed"
     tolerance, difference = relative_pair(one.tolerance, one.difference)
@@ -203,7 +200,6 @@ def _allowed_text(one: Divergence) -> str:
 
 
 def after(one: Divergence) -> str:
-    """Return a phrase that names the tensor computed just before the differing one; empty if there is none."""
     return value_name_of(one.after_kind, one.after) if one.after_kind else ""
 
 
@@ -453,7 +449,6 @@ def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = 
 
 
 def _module_of(name: str, kind: ValueKind) -> str:
-    """Return the name of the module that a recorded tensor of this `kind` belongs to; empty for batch and optimizer."""
     if kind in (ValueKind.DATA, ValueKind.OPTIMIZER):
         return ""
     return name.rpartition(".")[0] if kind in OF_PARAMETERS else base(name)

@@ -137,7 +137,6 @@ def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
 
 
 def first_value(compared: Compared) -> Divergence | None:
-    """Return the first tensor whose values differ by more than the tolerance, as a `Divergence`; None if none does."""
     both = compared.both
     beyond = np.flatnonzero(both["difference"] > both["tolerance"])
     return _divergence(compared, int(beyond[0])) if len(beyond) else None
@@ -229,7 +228,6 @@ def _is_drift(compared: Compared, index: int) -> bool:
 
 
 def _first_of(both: pd.DataFrame, index: int, kind: int) -> int:
-    """Return the index of the first row of kind `kind` in the same step as the row `index`."""
     return int(np.flatnonzero((both["step"] == both["step"].iloc[index]) & (both["kind"] == kind))[0])
 
 
@@ -255,7 +253,6 @@ def base(name: str) -> str:
 
 
 def type_of(types: dict[str, str], module: str) -> str:
-    """Return the class of a module; empty if it is not recorded."""
     return types.get(module) or types.get(f"{module}[0]") or types.get(f"{module}#2") or ""
 
 

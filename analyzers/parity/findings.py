@@ -54,7 +54,6 @@ _NO_VALUES = "tensors of both runs (debug.record_values), to name the first one 
 
 
 def findings_of(data: ParityData) -> list[Finding]:
-    """Return a finding for each run whose training differs from that of the first run."""
     first, *others = data.runs
     return [finding for run in others if (finding := _difference_finding(first, run, data.tolerance))]
 
@@ -96,7 +95,6 @@ def _curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> st
 
 
 def _value_text(value: float, digits: int) -> str:
-    """Return a number with at most `digits` significant digits; `NaN` or `infinite` if it is not finite."""
     if math.isfinite(value):
         return f"{value:.{digits}g}"
     return "NaN" if math.isnan(value) else "infinite"
@@ -115,7 +113,6 @@ def _value_title(first: RunParity, run: RunParity) -> str:
 
 
 def _value_name(value: ValueDifference) -> str:
-    """Return a phrase for a tensor that differs, such as `the gradient of layers.0.attention.wq.weight`."""
     return value_name_of(value.kind, value.name)
 
 
@@ -155,7 +152,6 @@ def agreed_text(tensors: int, largest: float) -> str:
 
 
 def _norm_text(norm: float, first: float) -> str:
-    """Return the norms in a run and in the first run as text, with as many digits as are needed for them to differ."""
     if figures(norm) != figures(first):
         return f"{figures(norm)} instead of {figures(first)}"
     return f"{norm:.7g} instead of {first:.7g}"
@@ -172,12 +168,10 @@ def next_step(run: RunParity) -> str:
 
 
 def _curve_text(curve: CurveDifference) -> str:
-    """Return a phrase with the largest relative difference of a curve from that of the first run."""
     return f"{CURVE_NAMES[curve.curve]}: {_closeness(curve.largest)} in {quantity(curve.steps, 'step')}"
 
 
 def _closeness(largest: float) -> str:
-    """Return a phrase on how closely values agree; `largest` is their largest relative difference."""
     if not largest:
         return "identical"
     return f"differs by at most {relative(largest)}" if math.isfinite(largest) else "not finite in one of the two runs"
@@ -216,7 +210,6 @@ def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
 
 
 def _equal_sentence(data: ParityData) -> str:
-    """Return how closely all runs agree, as a sentence."""
     largest = {
         name: max((c.largest for run in data.runs for c in run.curves if c.curve is curve), default=0.0)
         for curve, name in ((Curve.LOSS, "losses"), (Curve.GRAD_NORM, "gradient norms"))
@@ -233,5 +226,4 @@ def _equal_sentence(data: ParityData) -> str:
 
 
 def agreement(largest: float) -> str:
-    """Return a phrase for a largest relative difference, such as `agree within 1 %`."""
     return f"agree within {relative(largest)}" if largest else "are identical"

@@ -110,7 +110,6 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensor(self) -> str:
-        """The name of the tensor within its module; `output` for activations and their gradients."""
         if self.kind in (*OF_PARAMETERS, ValueKind.DATA):
             return self.name.rpartition(".")[2]
         return "output"

@@ -117,7 +117,6 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def _dtypes_of(merged: Merged) -> list[str]:
-    """Return the dtypes of all recorded tensors, each once; an empty text stands for a dtype that is not recorded."""
     return list(dict.fromkeys(dtype for _, _, dtype in merged.facts))
 
 

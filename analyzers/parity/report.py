@@ -106,7 +106,6 @@ def recorded(named: NamedRun, options: store.Options) -> Recorded:
 
 
 def _by_step(steps: Steps, curve: Curve) -> dict[int, float]:
-    """Return {step: mean over the ranks} for a logged quantity: the loss or the gradient norm (`curve`)."""
     values = mean_by_step(steps, curve.value)
     return dict(zip(values.index.to_numpy().tolist(), values.to_numpy().tolist(), strict=True))
 
@@ -366,12 +365,10 @@ def labels(data: ParityData) -> list[str]:
 
 
 def _curve_of(run: RunParity, curve: Curve) -> dict[int, float]:
-    """Return the values of a curve of a run, by step."""
     return run.losses if curve is Curve.LOSS else run.grad_norms
 
 
 def curve_table(data: ParityData, curve: Curve) -> pd.DataFrame:
-    """Return the values of a curve: one row per step, one column per run, NaN if a run has not logged the step."""
     columns = {
         label: pd.Series(_curve_of(run, curve), dtype=float) for label, run in zip(labels(data), data.runs, strict=True)
     }

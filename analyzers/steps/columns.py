@@ -272,7 +272,6 @@ class RowCollector:
         self.omitted = 0
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Append a row, {name of the column: number}."""
         for name, value in row.items():
             self.set(self.count, name, value)
         self.count += 1
@@ -289,7 +288,6 @@ class RowCollector:
         self._values[name].append(value)
 
     def note_text(self, name: str) -> None:
-        """Record the name of a column whose values are no numbers."""
         if len(self._texts) < COLUMNS_AT_MOST:
             self._texts[shortened(name)] = None
 
@@ -307,7 +305,6 @@ class RowCollector:
 
 
 def shortened(name: str) -> str:
-    """Return a column name in a form that a report can show: limited in length, valid UTF-8."""
     return name[:_NAME_LENGTH].encode("utf-8", "replace").decode()
 
 

@@ -41,7 +41,6 @@ def confidence(steps: Steps) -> float:
 
 
 def log_of_rank(steps: Steps, rank: int) -> str:
-    """Return the path of a rank's log; an empty text if there is none."""
     return next((log.path for log in steps.inputs if log.rank == rank), "")
 
 

@@ -274,7 +274,6 @@ class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
-    """Return the change of each measure that both runs record."""
     step_s, processor_s = (plain_times(a), plain_times(b)), (_processor_times(a), _processor_times(b))
     changes = [
         _time_change(Measure.STEP_TIME, step_s, np.median),
@@ -303,7 +302,6 @@ def _processor_times(steps: Steps) -> Floats:
 
 
 def _percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
-    """Return the 95th percentile of a series; with `axis=1`, of each row."""
     return np.asarray(np.quantile(values, 0.95, axis=axis))
 
 

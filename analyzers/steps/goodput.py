@@ -142,7 +142,6 @@ def extent(steps: Steps) -> tuple[int, int] | None:
 
 
 def _is_timed(table: pd.DataFrame) -> Mask:
-    """Return a mask of the rows of a table of steps whose start time and duration are recorded and plausible."""
     # As floats: the product of damaged numbers can overflow int64.
     length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
     start = table["start_ns"].to_numpy()
@@ -206,7 +205,6 @@ def _within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[
 
 
 def _phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = _ALL_ROWS) -> Integers:
-    """Return the summed duration of the named phases in ns, for each of the given rows of `steps.table`."""
     logged = [steps.phases.at(name, rows) for name in names if name in steps.phases]
     return _to_ns(sum(logged, np.zeros(len(steps.table))[rows]))
 
@@ -348,7 +346,6 @@ _LONG_STEP_COST = 0.01
 
 
 def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
-    """Return the finding on steps in which all ranks stalled."""
     between = f"between steps {stall.first_step} and {stall.last_step}"
     return Finding(
         id=Problem.GLOBAL_STALL.finding_id,
@@ -403,7 +400,6 @@ def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Seque
 
 
 def _is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
-    """Return whether a straggler began to be late at about the step of the change."""
     return any(
         s.pattern is not Pattern.RECURRING and abs(s.first_step - change.step) <= SAME_MOMENT for s in stragglers
     )
@@ -439,7 +435,6 @@ def _slowdown_reason(change: Change, *, gradual: bool) -> str:
 
 
 def _slowdown_finding(steps: Steps, change: Change) -> Finding:
-    """Return the finding on one change of the step time, with the phases that grew most."""
     largest = sorted(change.phases.items(), key=lambda item: -item[1])[:_PHASES_NAMED]
     notable = _NOTABLE_SHARE * (change.after_s - change.before_s)
     gradual = change.kind is ChangeKind.DRIFT

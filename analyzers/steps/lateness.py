@@ -77,7 +77,6 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether the logs can show lateness: several ranks are recorded, and the work of each before it waits."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
@@ -187,7 +186,6 @@ def _largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataF
 
 
 def _sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
-    """Return the element-wise sum of [step, rank] tables, restricted to the steps (rows) of the table `like`."""
     return sum((rows_of(grid, like) for grid in grids), like * 0.0)
 
 
@@ -200,7 +198,6 @@ def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
 
 
 def _excess_over_others(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return each value of a [step, rank] table minus the value of a typical rank in that step."""
     return grid.sub(others(grid), axis=0)
 
 
@@ -261,7 +258,6 @@ def _straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
 
 
 def _extra_time(group: Sequence[Straggler]) -> str:
-    """Return a clause on what the stragglers do in the additional time: `the extra time is data loading`."""
     known = sorted({CAUSE_NAMES[straggler.cause] for straggler in group if straggler.cause is not Cause.MIXED})
     return f"the extra time is {' and '.join(known)}" if known else "the extra time has no single cause"
 
@@ -344,7 +340,6 @@ def _phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
 
 
 def _lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
-    """Return the evidence that says how late a rank is, with its log as the source."""
     compared = quantity(compared_steps(straggler), "compared step")
     when = f"between steps {straggler.first_step} and {straggler.last_step}"
     late_in = f"{straggler.steps_late} of {compared}, {when}, by {duration(straggler.lateness_s)} on average"

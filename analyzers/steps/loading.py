@@ -83,7 +83,6 @@ class Chunk:
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
 
     def session(self) -> Column:
-        """Return, for each row of this chunk, the number of the process that wrote it, unique over all files."""
         sessions: Column = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
         return narrowed(sessions)
 
@@ -124,7 +123,6 @@ class Source:
 
     @property
     def empty(self) -> bool:
-        """Whether the files contain no step."""
         return not any(len(chunk.files) for chunk in self.chunks)
 
     def add(self, logs: Sequence[run.Artefact], columns: store.Columns) -> None:
@@ -167,7 +165,6 @@ class Source:
         self.others = []
 
     def first_steps(self) -> Steps:
-        """Return the steps read so far, without those from logs of other trainers; nothing is emptied."""
         copies = [replace(chunk, columns=dict(chunk.columns)) for chunk in self.chunks]
         return steps_of(self, combined(copies), [log.as_input() for log in self.read], self.problems, [])
 
@@ -295,7 +292,6 @@ def _is_rank(value: object) -> TypeGuard[int]:
 
 
 def _named_tags(bits: Column, names: Sequence[str]) -> Column:
-    """Return the tags of each row as a text, joined by commas; bit i of `bits` stands for `names[i]`."""
     sets, codes = np.unique(bits, return_inverse=True)
     texts = [",".join(tag for i, tag in enumerate(names) if int(value) >> i & 1) for value in sets]
     return np.array(texts, dtype=object)[codes]
@@ -373,11 +369,9 @@ def _in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
-    """Return durations in ns as seconds; NaN if they are not recorded (-1)."""
     return (ns / 1e9).where(ns >= 0)
 
 
 def part(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """Return the columns whose names begin with `prefix`, under their names without the prefix."""
     data = {name.removeprefix(prefix): frame[name] for name in map(str, frame) if name.startswith(prefix)}
     return pd.DataFrame(data, index=frame.index, copy=False)

@@ -188,7 +188,6 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
 
 
 def height(event: Event) -> float:
-    """Return by how much the value of an event exceeds the level before it."""
     return (event.value or 0.0) - (event.before or 0.0)
 
 
@@ -305,7 +304,6 @@ STEPS_BEFORE, _STEPS_AFTER = 4, 2
 
 
 def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
-    """Return the finding on a loss or gradient norm that became NaN or infinite."""
     return Finding(
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,
@@ -323,12 +321,10 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def _in_log(steps: Steps, broken: NonFinite) -> str:
-    """Return a sentence with the number of the step in the script's own log, if that counts from 0; else no text."""
     return f". The script's log counts from 0: it calls it step {broken.step - 1}" if steps.log_counts_from_0 else ""
 
 
 def _nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
-    """Return, as evidence for each rank, its loss or gradient norm that is not finite; the source is its log."""
     fact = f"{broken.quantity} not finite at step {broken.step}"
     return [
         Evidence(text=f"rank {rank}: {fact}{_last_finite(steps, broken, rank)}", source=log_of_rank(steps, rank))
@@ -377,7 +373,6 @@ def _recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
-    """Return findings on the highest spike of the loss, and on a lasting rise of the loss, if `events` has them."""
     spikes, jumps = _of_kind(events, EventKind.LOSS_SPIKE), _of_kind(events, EventKind.GRAD_NORM_JUMP)
     findings = [_spike_finding(steps, max(spikes, key=height), jumps)] if spikes else []
     return findings + [_rise_finding(steps, rise) for rise in _of_kind(events, EventKind.LOSS_RISE)]
@@ -394,7 +389,6 @@ def loss_notes(events: Sequence[Event]) -> list[Finding]:
 
 
 def _of_kind(events: Sequence[Event], kind: EventKind) -> list[Event]:
-    """Return the events of one kind."""
     return [event for event in events if event.kind is kind]
 
 
@@ -422,7 +416,6 @@ def _spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Findin
 
 
 def _losses_around(steps: Steps, spike: Event) -> Evidence:
-    """Return, as evidence, the loss in the steps around a spike: the mean over the ranks that log it."""
     loss = mean_by_step(steps, "loss")
     at = int((loss.index < spike.step).sum())
     around = loss.iloc[max(0, at - STEPS_BEFORE) : at + _STEPS_AFTER + 1]
@@ -431,7 +424,6 @@ def _losses_around(steps: Steps, spike: Event) -> Evidence:
 
 
 def _rise_finding(steps: Steps, rise: Event) -> Finding:
-    """Return the finding on a loss that rose and stayed up."""
     return Finding(
         id=Problem.LOSS_RISE.finding_id,
         severity=Severity.WARNING,
@@ -459,12 +451,10 @@ def _jump_note(jump: Event, count: int) -> Finding:
 
 
 def _jump_text(jump: Event) -> str:
-    """Return a clause on a jump of the gradient norm: its step, and the values before and after."""
     return f"the gradient norm jumps from {jump.before:.4g} to {jump.value:.4g} at step {jump.step}"
 
 
 def _plateau_note(event: Event) -> Finding:
-    """Return the note on a loss that no longer falls."""
     title = f"the loss no longer falls: it stays at {event.value:.4g} from step {event.step} on"
     why = "from that step to the last one the loss only varies around this value"
     return note(

@@ -50,7 +50,6 @@ def column_notes(steps: Steps) -> list[Finding]:
 
 
 def _columns_note(log: MappedLog) -> Finding:
-    """Return the note that lists which column of a log was read as which quantity, with the last value of each."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
     title = ", ".join(f"'{column.name}' as {_quantity_name(column)}{_unit_text(column)}" for column in read)
@@ -64,12 +63,10 @@ def _columns_note(log: MappedLog) -> Finding:
 
 
 def number(value: float) -> str:
-    """Return a value of a log as a text: whole numbers with all digits, others with six significant ones."""
     return f"{value:.0f}" if value.is_integer() or abs(value) >= LARGE else f"{value:.6g}"
 
 
 def _quantity_name(column: MappedColumn) -> str:
-    """Return the name of the quantity that a column was read as, such as `learning rate`."""
     return _QUANTITY_NAMES[column.quantity] if column.quantity else ""
 
 
@@ -106,7 +103,6 @@ def _unit_text(column: MappedColumn) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names joined by commas, at most NAMES_AT_MOST of them, and then how many more there are."""
     more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
     return ", ".join(names[:NAMES_AT_MOST]) + more
 
@@ -133,7 +129,6 @@ def _row_facts(log: MappedLog) -> list[str]:
 
 
 def _numbering_note(log: MappedLog) -> Finding:
-    """Return the note on a log without a column of step numbers: its rows are numbered by epoch or by line."""
     if log.numbered_by is NumberedBy.EPOCH:
         title = f"{log.path} has a row per epoch: epochs are shown as steps"
         return note("steps.numbered_by_epoch", title, "the log has no column of steps", "log the step beside the epoch")

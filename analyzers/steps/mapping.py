@@ -116,7 +116,6 @@ class ColumnChoice:
 
 
 def last_value(values: Floats) -> float | None:
-    """Return the last finite value of a column; None if it has none."""
     finite = values[np.isfinite(values)]
     return float(finite[-1]) if len(finite) else None
 
@@ -164,7 +163,6 @@ def _is_summary(quantity: Quantity, values: int, rows: int) -> bool:
 
 
 def _count_of(values: Floats) -> int:
-    """Return how many values of a column are not NaN."""
     return int(np.count_nonzero(~np.isnan(values)))
 
 
@@ -337,7 +335,6 @@ def _kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
 
 
 def _loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
-    """Return a mask of the rows that have a loss; None if the log has no column of losses."""
     return next((~np.isnan(values[name]) for name in choice.used(Quantity.LOSS)), None)
 
 
@@ -422,13 +419,11 @@ def _quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) ->
 
 
 def _number_columns(name: str, values: Floats) -> Arrays:
-    """Return two columns: `name` with the finite numbers, and `{name}_state` with ABSENT, FINITE or BROKEN."""
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
 
 
 def _clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
-    """Return when each row was written, in Unix seconds; NaN if the log does not record it."""
     seconds = _in_unit(rows, choice, Quantity.CLOCK, TIME_UNITS) / 1e9
     return np.where((seconds > _UNIX_S[0]) & (seconds < _UNIX_S[1]), seconds, np.nan)
 
@@ -472,13 +467,11 @@ def _in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[s
 
 
 def sizes(rows: Rows, choice: ColumnChoice) -> Arrays:
-    """Return the columns of allocated and reserved memory in bytes; 0 if they are not recorded."""
     pairs = (("memory_bytes", Quantity.MEMORY), ("reserved_bytes", Quantity.RESERVED))
     return {name: _whole_or_zero(_in_unit(rows, choice, quantity, SIZE_UNITS)) for name, quantity in pairs}
 
 
 def _whole_or_zero(values: Floats) -> Integers:
-    """Return the values rounded to int64; 0 for each that is not finite or too large."""
     usable = np.isfinite(values) & (np.abs(values) < _LONGEST_NS)
     return np.round(np.where(usable, values, 0.0)).astype(np.int64)
 
@@ -511,8 +504,6 @@ _COLUMNS_NAMED = 20
 
 @dataclass(frozen=True)
 class OtherLog:
-    """A log of another trainer: its steps, and its rank."""
-
     artefact: run.Artefact
     rank: int
     rows: MappedRows

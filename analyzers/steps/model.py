@@ -88,7 +88,6 @@ class Problem(StrEnum):
 
     @property
     def finding_id(self) -> str:
-        """The id of the finding on this problem, such as `steps.straggler`."""
         return f"steps.{self}"
 
 

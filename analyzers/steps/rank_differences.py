@@ -127,7 +127,6 @@ _SNAPSHOTS_ON_CPU = (
 
 
 def count_finding(mismatch: CountMismatch) -> Finding:
-    """Return the finding on ranks that issued more or fewer collectives than the other ranks."""
     count, step = abs(mismatch.difference), mismatch.step
     less = "fewer" if mismatch.difference < 0 else "more"
     return Finding(
@@ -148,7 +147,6 @@ def count_finding(mismatch: CountMismatch) -> Finding:
 
 
 def others(mismatch: CountMismatch) -> str:
-    """Return a name for the ranks with the usual number of collectives: a single rank's name, else `the others`."""
     ranks = [rank for rank in mismatch.numbers if rank not in mismatch.ranks]
     return rank_names(ranks) if len(ranks) == 1 else "the others"
 

@@ -40,7 +40,6 @@ _CHART = (
 
 
 def log_notes(steps: Steps) -> list[Finding]:
-    """Return notes on ranks without a log, on truncated logs, and on ranks that finished fewer steps than others."""
     notes = []
     if any(each.kind == Kind.GANTT for each in steps.inputs):
         title = "the step times come from torchtitan's Gantt chart of step phases, which is no profiler trace"
@@ -195,12 +194,10 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
 
 
 def _in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
-    """Return whether a long step lies between the first and the last step of a stall of all ranks."""
     return any(stall.first_step <= step.step <= stall.last_step for stall in stalls)
 
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:
-    """Return the findings that are worth knowing but not faults of the run."""
     return [*recovered_notes(steps), *loss_notes(data.events), *log_notes(steps), *column_notes(steps)]
 
 

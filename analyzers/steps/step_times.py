@@ -145,7 +145,6 @@ def step_time_changes(steps: Steps) -> list[Change]:
 
 
 def _smallest_share(steps: Steps) -> float:
-    """Return the smallest relative change of the step time that is reported."""
     return _SHARE_ON_CPU if steps.device_type == "cpu" else SHARE_AT_LEAST
 
 

@@ -182,7 +182,6 @@ def _begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_
 
 
 def _is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
-    """Return whether a straggler costs at least the share `cost` of the time from its first to its last late step."""
     # Not of the whole run: a rank that became slow in its last hundred steps is a straggler all the same.
     step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
     return straggler.lateness_s * straggler.steps_late >= cost * step_s
@@ -194,7 +193,6 @@ def _is_late_now(straggler: Straggler, last: int) -> bool:
 
 
 def _main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
-    """Return the cause that explains most of a rank's lateness in the given steps; MIXED if no single cause does."""
     # Being faster than the others in one cause does not make up for another: clipped at 0.
     extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
     largest = max(extra_s, key=lambda cause: extra_s[cause])

@@ -20,12 +20,10 @@ MAD_TO_STD = 1.4826
 
 
 def robust_deviation(values: Floats) -> float:
-    """Return the standard deviation of the values, estimated from their median absolute deviation (MAD)."""
     return MAD_TO_STD * float(np.median(np.abs(values - np.median(values))))
 
 
 def column_medians(table: Floats) -> Floats:
-    """Return the median of each column, ignoring NaN; NaN for a column of NaNs."""
     counts = (~np.isnan(table)).sum(axis=0)
     medians = np.full(table.shape[1], np.nan)
     # np.nanmedian is far slower. Partitioning puts NaN behind all numbers, so columns with equally many share a middle.
@@ -140,12 +138,10 @@ class Steps:
 
     @property
     def rank_codes(self) -> Column:
-        """For each row of `table`, the index of its rank in `ranks`."""
         return self._index[2]
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """The ranks, the steps, and, for each row of `table`, the index of its rank and of its step among them."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
@@ -179,7 +175,6 @@ class Steps:
         return column_medians(self.cells(values, usable))
 
     def grid_rows(self, steps: pd.Index) -> Integers:
-        """Return, for each of these step numbers, the step's row index in the [step, rank] tables of `grid`."""
         return np.searchsorted(self._index[1], steps.to_numpy())
 
     @cached_property

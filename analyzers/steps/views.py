@@ -44,7 +44,6 @@ def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> 
 
 @lru_cache(maxsize=2)
 def _cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
-    """Return the steps in the logs, without reading them again if one of the last two calls had the same arguments."""
     return load(artefacts, options)
 
 
@@ -138,7 +137,6 @@ def _last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, 
 
 
 def _mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
-    """Return, for each step, the mean over ranks of the finite values in column `name`; NaN if no rank logged one."""
     known = (steps.table[f"{name}_state"] == FINITE).to_numpy()
     return steps.grid(steps.table[name], known).mean(axis=1)
 

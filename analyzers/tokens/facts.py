@@ -42,7 +42,6 @@ def find_documents(sample: Sample, roles: Roles, vocabulary: Vocabulary | None) 
 
 
 def _has_segments(sample: Sample) -> bool:
-    """Return whether the attention mask numbers the documents: 1, 2, 3 and so on."""
     return sample.attention is not None and bool((sample.attention > 1).any())
 
 
@@ -93,7 +92,6 @@ def _text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
 
 
 def _is_near(start: int, declared: Column) -> bool:
-    """Return whether one of the declared document starts is at most `NEAR` tokens away from `start`."""
     return bool(len(declared)) and int(np.abs(declared - start).min()) <= NEAR
 
 
@@ -297,7 +295,6 @@ def _turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
 
 
 def _begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bool:
-    """Return whether a row begins with two begin-of-text tokens."""
     if vocabulary is None or vocabulary.bos is None:
         return False
     # Rows may be padded at the left, so that the text does not begin at position 0.

@@ -181,13 +181,11 @@ def rows_of(path: Path) -> Iterator[Raw | str]:
 
 
 def _begins_as_list(path: Path) -> bool:
-    """Return whether a JSON file begins with `[`."""
     with path.open("rb") as file:
         return file.read(64).removeprefix(BOM_UTF8).lstrip(b" \t\r\n").startswith(b"[")
 
 
 def _json_lines(path: Path) -> Iterator[Raw | str]:
-    """Yield the row on each line of a file; empty lines are skipped."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
@@ -291,7 +289,6 @@ def _opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
 
 
 def _column_rows(batches: Iterator[Any]) -> Iterator[Raw]:
-    """Yield the rows of the record batches of an Arrow table."""
     for batch in batches:
         yield from batch.to_pylist()
 

@@ -129,7 +129,6 @@ def _row_numbers(rows: Rows, mask: Mask) -> str:
 
 
 def _how_to_show(rows: Rows, mask: Mask) -> str:
-    """Return, after a semicolon, the option that shows the tokens and labels of the first row with a mistake."""
     first = int(rows["row"][mask][0])
     return f"; `workbench tokens` with `--row {first}` shows the tokens and labels of row {first}"
 
@@ -155,7 +154,6 @@ def with_example(finding: Finding, positions: Sequence[Position]) -> Finding:
 
 
 def example(one: Position) -> Evidence:
-    """Return evidence that names one token: its text, position and role, and whether it is trained."""
     fate = "is trained: its label is not -100" if one.trained else "is not trained: its label is -100"
     return Evidence(text=f"row {one.sequence}, position {one.position}: token {one.text!r} ({one.role}) {fate}")
 
@@ -176,7 +174,6 @@ def _shift_title(rows: Rows, mask: Mask, where: str) -> str:
 
 
 def _shift_next(rows: Rows) -> str:
-    """Return what to do about labels that are shifted wrongly."""
     if rows.shifter == Shifter.MODEL:
         return (
             "Write labels at the position of their own token: models of Hugging Face shift them by one. If your loss"
@@ -214,7 +211,6 @@ def _one_length_text(rows: Rows, mask: Mask) -> str:
 
 
 def _limit_source(rows: Rows) -> str:
-    """Return a phrase on the source of the length to which rows are truncated: an option, or the rows themselves."""
     if rows.seq_len:
         return "given by --seq-len"
     return f"the largest length, which {np.count_nonzero(rows['length'] == rows.limit)} rows have"

@@ -82,7 +82,6 @@ class Markup:
     weak: bool = False
 
     def opened(self, text: str) -> list[tuple["re.Match[str]", Role]]:
-        """Return the openers in a text, each with the role of its turn; EITHER for a role of an unknown name."""
         return [(match, self.role(match)) for match in self.openers.finditer(text)]
 
     def role(self, match: "re.Match[str]") -> Role:
@@ -92,7 +91,6 @@ class Markup:
         return _ROLES.get(name.lower(), Role.EITHER)
 
     def regions(self, text: str) -> list[Region]:
-        """Return the regions of a text without gaps: openers, contents, ends, and what is between turns."""
         opened = self.opened(text)
         if not opened:
             return [Region(0, len(text), Role.TEXT)]
@@ -150,14 +148,12 @@ def _compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
 
 
 def _eos_text(vocabulary: Vocabulary) -> list[str]:
-    """Return a list with the text of the end-of-text token; empty if the tokenizer names none."""
     return (
         [] if vocabulary.eos is None else [text for text in vocabulary.added if vocabulary.ids[text] == vocabulary.eos]
     )
 
 
 def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None:
-    """Return the chat format in which these texts are written; None if they are no conversations."""
     strong = [_compiled_format(form, vocabulary) for form in FORMATS if not form.weak]
     weak = [_compiled_format(form, vocabulary) for form in FORMATS if form.weak]
     derived = _template_markup(vocabulary)
@@ -169,7 +165,6 @@ def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None
 
 
 def _is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
-    """Return whether most of the texts have openers of the format, and one has both a user's and an assistant's."""
     found = [{role for _, role in markup.opened(text)} for text in texts]
     both = any({Role.USER, Role.ANSWER} <= roles for roles in found)
     # Words such as `Answer:` occur in other texts too, so more of the texts must have them.
@@ -259,7 +254,6 @@ def _literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -
 
 
 def _common_prefix(a: str, b: str) -> str:
-    """Return the longest text with which both texts begin."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]
 
@@ -295,7 +289,6 @@ class Roles(NamedTuple):
 
 
 def pieces_of(ids: Column, vocabulary: Vocabulary) -> Pieces:
-    """Return the text of some tokens, and where each of them is in it."""
     known = np.clip(ids, 0, len(vocabulary.lengths) - 1)
     lengths = np.where(known == ids, vocabulary.lengths[known], 1)
     ends = np.cumsum(lengths)
@@ -335,7 +328,6 @@ def padding_of(sample: Sample, vocabulary: Vocabulary | None) -> Mask:
 
 
 def find_roles(sample: Sample, padding: Mask, vocabulary: Vocabulary | None, markup: Markup | None) -> Roles:
-    """Return the role of each token of a row."""
     nothing = np.full(len(sample.ids), -1, dtype=np.int64)
     if vocabulary is None:
         return Roles(np.where(padding, Role.PADDING, Role.EITHER).astype(np.int64), nothing)
@@ -368,7 +360,6 @@ def _mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
 
 
 def _special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
-    """Return a mask of the tokens that begin, end or pad a text."""
     return np.isin(ids, [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.pad) if token is not None])
 
 

@@ -71,17 +71,14 @@ class Rows:
 
     @property
     def is_labelled(self) -> Mask:
-        """A mask of the rows whose file has labels."""
         return np.asarray(self["form"] == FORMS.index(Form.LABELLED))
 
     @property
     def is_raw(self) -> Mask:
-        """A mask of the rows that are text, which the trainer still has to tokenise."""
         return np.isin(self["form"], [FORMS.index(form) for form in (Form.MESSAGES, Form.COMPLETION, Form.TEXT)])
 
     @property
     def is_chat(self) -> Mask:
-        """A mask of the rows with text of a user or of an assistant."""
         return (self["user"] > 0) | (self["answer"] > 0)
 
     @property
@@ -129,7 +126,6 @@ class Rows:
 
 
 def problem_rows(rows: Rows) -> dict[Problem, Mask]:
-    """Return, for each kind of mistake, a mask of the rows that have it."""
     whole = _trained_whole(rows)
     is_all = bool(whole.any()) and np.count_nonzero(whole) >= _ALL_TRAINED_SHARE * np.count_nonzero(rows.is_chat)
     # A mask that is missing altogether would otherwise be reported once for each role, too.
@@ -153,12 +149,10 @@ def problem_rows(rows: Rows) -> dict[Problem, Mask]:
 
 
 def _supervised(rows: Rows) -> Mask:
-    """Return a mask of the conversations with labels, or in a form (messages, completion) that defines the training."""
     return rows.is_chat & ~np.isin(rows["form"], (FORMS.index(Form.UNLABELLED), FORMS.index(Form.TEXT)))
 
 
 def _trained_whole(rows: Rows) -> Mask:
-    """Return a mask of the conversations in which all tokens are trained, or all but the first."""
     # Nothing predicts the first token: labels that are shifted in the data do not train it.
     whole = (rows["trained"] >= rows["length"] - 1) & (rows["trained"] > 0)
     return np.asarray(_supervised(rows) & (rows["user"] > 0) & whole)
@@ -284,7 +278,6 @@ def lengths(values: Column) -> Lengths:
 
 
 def shift_name(shift: int) -> str:
-    """Return which token the labels stand for, given their shift: `the next token` for 1."""
     return _SHIFT_NAMES.get(shift) or f"the token {abs(shift)} {'later' if shift > 0 else 'before'}"
 
 

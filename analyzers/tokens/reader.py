@@ -62,7 +62,6 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def _is_tokenizer_file(path: Path) -> bool:
-    """Return whether a file belongs to a tokenizer: by its name, or, for a JSON file, by keys near its beginning."""
     if path.suffix == ".jinja" or path.name in (*_TOKENIZER_FILES, "tokenizer.json"):
         return True
     if path.suffix != ".json":
@@ -121,7 +120,6 @@ class Collected:
             self.damaged.append(f"row {number}: {reason}"[:300])
 
     def read(self, samples: Iterator[Numbered]) -> None:
-        """Read all rows, or as many as the limit of processor time allows."""
         # The chat format must be known before the first row is analysed, so some rows wait here.
         first = list(islice(samples, _FIRST_ROWS))
         if self.vocabulary:
@@ -194,14 +192,12 @@ class Collected:
 
 
 def _shown_labels(row: Analysed) -> Column:
-    """Return the labels of a row from its file, or else its tokens, with -100 for each token that is not trained."""
     if row.sample.labels is not None:
         return row.sample.labels
     return np.where(row.trained, row.sample.ids, -100)
 
 
 def _document_numbers(row: Analysed) -> Column:
-    """Return, for each token, the number of its document in the row, from 0."""
     starts = np.zeros(len(row.sample.ids), np.int64)
     starts[row.documents.starts] = 1
     return np.cumsum(starts)

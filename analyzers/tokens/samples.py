@@ -139,7 +139,6 @@ class Sampler:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Return whether a value is a sequence of token ids."""
     # Columns of .pt files are arrays, those of JSON are lists.
     if isinstance(value, np.ndarray):
         return value.ndim == 1 and value.dtype.kind in "iu"
@@ -182,12 +181,10 @@ def tokenised(row: Raw, name: str) -> Sample:
 
 
 def _aligned_columns(sample: Sample) -> Iterator[Column | None]:
-    """Yield the columns that have one value for each token: labels, attention mask, positions, document numbers."""
     yield from (sample.labels, sample.attention, sample.positions, sample.segments)
 
 
 def _first_column(row: Raw, names: tuple[str, ...]) -> Column | None:
-    """Return the first of these columns that a row has, as integers; None if it has none."""
     return next((integers(row, name) for name in names if row.get(name) is not None), None)
 
 

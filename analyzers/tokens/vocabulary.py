@@ -31,14 +31,12 @@ _ENOUGH_IDS = 1 << 24
 
 @functools.cache
 def _byte_characters() -> dict[str, int]:
-    """Return {character of a byte-level vocabulary: the byte that it stands for}; printable ones stay as they are."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def latin(text: str) -> str:
-    """Return the UTF-8 bytes of a text, as a text with one character for each byte."""
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -56,7 +54,6 @@ def _pairs_of(vocabulary: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_id(number: object) -> TypeGuard[int]:
-    """Return whether a number from a tokenizer's file can be the id of a token."""
     return isinstance(number, int) and 0 <= number < _ENOUGH_IDS
 
 
@@ -133,7 +130,6 @@ class Vocabulary:
         return next((self.ids[name] for name in names if name in self.added), None)
 
     def special_text(self, key: str) -> str:
-        """Return the text of the special token that the configuration has for `key`, such as `eos_token`; else ""."""
         value = self.config.get(key)
         text = value.get("content") if isinstance(value, dict) else value
         return text if isinstance(text, str) else ""
@@ -163,13 +159,11 @@ class Vocabulary:
 
     @functools.cached_property
     def is_special(self) -> Column:
-        """A mask of the ids of added tokens, indexed by id."""
         table = np.zeros(len(self.lengths), dtype=bool)
         table[[self.ids[text] for text in self.added]] = True
         return table
 
     def bytes_of(self, token: int) -> str:
-        """Return the bytes of one token, as a text with a character for each byte; `<ID>` for an unknown id."""
         piece = self.pieces.get(token)
         return f"<{token}>" if piece is None else piece.replace(SPECIAL, "")
 
@@ -250,8 +244,6 @@ Messages = list[dict[str, Any]]
 
 
 class ChatTemplate:
-    """The compiled chat template of a tokenizer."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         if not vocabulary.template:
             raise InputError("the tokenizer has no chat template, which conversations need", _NO_TEMPLATE)

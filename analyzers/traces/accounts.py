@@ -192,7 +192,6 @@ def _phase_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def _stream_breakdowns(work: Work) -> list[Breakdown]:
-    """Return, for each stream of a device or thread of a host, the time of its events by kind of work."""
     lanes, (used, group) = work.trace.columns.meta["lanes"], factorize(work.trace.columns["lane"][work.rows])
     return breakdowns(work, [lanes[i]["name"] for i in used.tolist()], group)
 

@@ -146,7 +146,6 @@ class HostPath:
 
     @cached_property
     def ends(self) -> Column:
-        """The end of each of `collectives`, in ns of the trace."""
         return self.trace.columns["end"][self.collectives]
 
     @cached_property
@@ -196,7 +195,6 @@ class HostPath:
         return np.where(c["start"][paired] <= begun, paired, latest)
 
     def pieces(self) -> Iterator[PathPiece]:
-        """Yield the pieces of the critical path from the end to the start, without gaps."""
         return self.between(self.start, self.end)
 
     def between(self, start: int, end: int, lane: int | None = None) -> Iterator[PathPiece]:
@@ -215,7 +213,6 @@ class HostPath:
             yield PathPiece(start, position.at, "host")
 
     def thread_index(self, lane: int | None) -> int:
-        """Return the index in `threads` of the thread with this lane number, or 0 if there is none."""
         return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
 
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
@@ -347,14 +344,12 @@ class DevicePath:
 
     @cached_property
     def work(self) -> Integers:
-        """The trace rows of the device's events between `start` and `end`, in the order in which these events ended."""
         c = self.trace.columns
         rows = np.flatnonzero((c["account"] == self.account) & (c["start"] < self.end) & (c["end"] > self.start))
         return rows[np.argsort(c["end"][rows], kind="stable")]
 
     @cached_property
     def ends(self) -> Column:
-        """The end of each event of `work`, in ns of the trace's clock."""
         return self.trace.columns["end"][self.work]
 
     @cached_property
@@ -378,7 +373,6 @@ class DevicePath:
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
 
     def pieces(self) -> Iterator[PathPiece]:
-        """Yield the pieces of the critical path from the end to the start, without gaps."""
         last = self.last_ended(self.end, len(self.work))
         position = Position(self.end, last, len(self.work))
         while position.at > self.start:

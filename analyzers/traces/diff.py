@@ -68,7 +68,6 @@ def _memory_change(where: str, kind: str, name: str, a: float, b: float) -> Memo
 
 
 def growth(memories: Sequence[DeviceMemory]) -> float:
-    """Return the growth of memory in bytes per step, on the device with the largest growth; 0 without steps."""
     known = [memory.steps for memory in memories if memory.steps]
     return max(((steps[-1].end_bytes - steps[0].start_bytes) / len(steps) for steps in known), default=0.0)
 
@@ -242,7 +241,6 @@ def _part_change(part: StepPart, a: float, b: float) -> PartChange:
 
 
 def mean(values: Iterable[int]) -> float:
-    """Return the mean of the values, or 0 if there are none."""
     known = list(values)
     return sum(known) / len(known) if known else 0.0
 

@@ -8,7 +8,6 @@ SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rra
 
 
 def shortened(name: str, length: int = _LONG) -> str:
-    """Return a C++ function name without `void` before it, cut at the end to at most `length` characters."""
     name = name.removeprefix("void ")
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
@@ -26,7 +25,6 @@ def kernel_name(name: str, length: int = _LONG) -> str:
 
 
 def _without_parameters(name: str) -> str:
-    """Return a C++ function name without its parameter list, which is the last pair of outer parentheses."""
     depth = 0
     # From the end: parentheses inside template arguments come first in the name.
     for position in range(len(name) - 1, 0, -1):

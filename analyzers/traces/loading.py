@@ -85,12 +85,10 @@ class Recording:
         return np.column_stack([np.asarray(c[f"{prefix}_{name}"])[mine].astype(np.int64) for name in names])
 
     def texts(self, name: str) -> list[str]:
-        """Return the column `meet_{name}` as texts; the column holds indices into `trace.names`."""
         return [self.trace.names[i] for i in self.column(name).tolist()]
 
     @cached_property
     def group_ranks(self) -> dict[str, tuple[int, ...]]:
-        """{name of a process group: its ranks}, for the groups that the file lists."""
         return {group["name"]: tuple(group["ranks"]) for group in self.trace.header.get("groups", [])}
 
 

@@ -140,7 +140,6 @@ def export(
 
 
 def compressed(file: IO[bytes]) -> IO[bytes]:
-    """Return a stream that writes gzip data into `file`, without a file name in its header."""
     return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file))
 
 
@@ -167,13 +166,11 @@ def _all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -
 
 
 def _process_names(pid: int, name: str, order: int) -> Iterator[Event]:
-    """Yield the two events that give a process its name and its position (`order`) from the top."""
     yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": order}}
 
 
 def _track_name(pid: int, tid: int, name: str) -> Event:
-    """Return the metadata event that names a track of the exported trace."""
     return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
@@ -192,7 +189,6 @@ def _processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[i
 
 
 def _pid_of(base: int, device: int | None) -> int:
-    """Return the process id in the export for a device of a rank, or for the rank's host if `device` is None."""
     return base if device is None else base + 1 + device % (_PIDS_PER_RANK - 1)
 
 

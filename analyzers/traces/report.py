@@ -187,13 +187,11 @@ def _with_what_ifs(
 
 
 def _with_problems(recording: Recording) -> RankTrace:
-    """Return the results of a device or host (`RankTrace`), with the problems of its recording as sentences."""
     sentences = [problem_sentence(problem) for problem in recording.problems]
     return msgspec.structs.replace(recording.account, problems=sentences)
 
 
 def _account_findings(recording: Recording) -> Iterator[Finding]:
-    """Yield the findings about one device or host: first those about its time, then those about its memory."""
     yield from time_findings(recording.account, recording.problems)
     yield from memory_findings(recording.account)
 

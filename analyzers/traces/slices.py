@@ -162,7 +162,6 @@ def lines_of(trace: Trace, rows: Integers, line: Integers) -> list[Line]:
 
 
 def lane_titles(lanes: list[Lane]) -> list[str]:
-    """Return a distinct title for each lane: its name, with the device or process added if names are equal."""
     names = [lane["name"][:_LONGEST_TITLE] for lane in lanes]
     counts, seen, titles = Counter(names), Counter[str](), []
     for name, lane in zip(names, lanes, strict=True):
@@ -250,7 +249,6 @@ def _group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
 
 
 def _group_starts(key: Integers) -> tuple[Integers, Integers]:
-    """Return the order of the slices by key, and the indices in this order at which a new key begins."""
     order = np.argsort(key, kind="stable")
     begins: Mask = np.append(True, np.diff(key[order]) != 0)
     return order, np.flatnonzero(begins)
@@ -283,7 +281,6 @@ class Event:
 
 
 def event(artefact: Artefact, row: int, options: store.Options | None = None) -> Event | None:
-    """Return the event in a trace row; None if the trace has no such row."""
     trace = open_trace(artefact.path, options)
     c = trace.columns
     if not 0 <= row < len(c["start"]):
@@ -362,7 +359,6 @@ def launches_of(artefact: Artefact, row: int, options: store.Options | None = No
 
 
 def _ends_in(trace: Trace, rows: Integers) -> list[LaunchEnd]:
-    """Return the events in these trace rows as ends of launches."""
     c, titles = trace.columns, lane_titles(trace.lanes)
     columns = (c[name][rows].tolist() for name in ("name", "lane", "depth", "start", "end"))
     return [

@@ -128,7 +128,6 @@ def _depths_of(parents: list[int]) -> list[int]:
 
 
 def _launched_work(trace: Trace) -> tuple[Integers, Column]:
-    """Return, for each kernel and copy with a known launch, the trace row of the launching call, and its own ns."""
     c = trace.columns
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))
     return c["launch"][rows], c["end"][rows] - c["start"][rows]
@@ -231,7 +230,6 @@ def spans(
 
 
 def _kind_name(number: int) -> str:
-    """Return the name of the kind of work with this number, such as `compute`; empty for -1, no work."""
     return KIND_NAMES[number] if number >= 0 else ""
 
 
@@ -345,7 +343,6 @@ def names(artefact: Artefact, options: store.Options | None = None) -> list[str]
 
 
 def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """Return the distinct names of all streams and threads."""
     return list(dict.fromkeys(lane["name"] for lane in open_trace(artefact.path, options).lanes))
 
 

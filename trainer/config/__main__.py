@@ -8,7 +8,6 @@ from trainer.errors import ConfigError
 
 
 def main(arguments: list[str]) -> int:
-    """Print the configuration, or the help text, and return the exit status."""
     if {"-h", "--help"} & set(arguments):
         print(help_text("python -m trainer"))
         return 0

@@ -207,7 +207,6 @@ def _check_seed_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def _check_loading(checkpoint: Checkpoint) -> None:
-    """Raise ConfigError if exclude_from_loading names lr_scheduler, which a checkpoint does not contain."""
     if "lr_scheduler" in checkpoint.exclude_from_loading:
         raise ConfigError(
             "checkpoint.exclude_from_loading lr_scheduler: the learning rate follows from the step, and is not loaded",
@@ -243,7 +242,6 @@ def _check_exports(config: JobConfig) -> None:
 
 
 def _check_validation(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if the length of validation sequences is impossible for the model or the mesh."""
     length, longest = config.validation.seq_len or config.training.seq_len, config.training.seq_len
     if not config.validation.enable:
         return
@@ -384,7 +382,6 @@ def checked_mesh(config: JobConfig, world_size: int) -> Degrees:
 
 
 def _hint_with_mesh(error: ConfigError, config: JobConfig, world_size: int) -> str:
-    """Return the hint of an error about a mesh, completed by the nearest mesh that fits, if there is one."""
     changes = nearest_mesh(config, world_size)
     if changes is None:
         return error.hint

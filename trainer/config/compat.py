@@ -196,7 +196,6 @@ _CONVERTER_NAMES = {f"quantize.{products}.float8": "float8" for products in ("li
 
 
 def _float8_converter(value: object, _: Values) -> Translation:
-    """Convert the boolean key for float8 to the model converter named "float8"."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
@@ -219,7 +218,6 @@ _WITH_EXPERTS = {"debugmodel_moe": "debugmodel", "30B-A3B": "30B-A3B", "235B-A22
 
 
 def _qwen3_with_experts(_: object, written: Values) -> Translation | None:
-    """Convert model.name from qwen3 to qwen3_moe, if model.flavor in `written` is a flavor with experts."""
     if written.get("model.name") == "qwen3" and written.get("model.flavor") in _WITH_EXPERTS:
         return Translation("model.name", "qwen3_moe", "so is Qwen3 with experts called here")
     return None

@@ -39,7 +39,6 @@ def is_installed(package: str) -> bool:
 
 
 def is_available(name: object) -> bool:
-    """Return whether a converter can be used: it is registered, or it is built in and its package is installed."""
     return name in _REGISTERED or (isinstance(name, str) and name in BUILT_IN and is_installed(BUILT_IN[name][1]))
 
 

@@ -114,7 +114,6 @@ def feed_forward(here: str, there: str) -> dict[str, Place]:
 
 
 def format_of(model: str) -> Format:
-    """Return the `Format` of a model; `model` is one of `registry.models`."""
     form: Format = importlib.import_module(f"trainer.models.{model}.flavors").FORMAT
     return form
 
@@ -267,7 +266,6 @@ def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | Yarn
 
 
 def _is_given(rotary: Mapping[str, object], key: str) -> bool:
-    """Return whether the rotary settings have a value for `key`; 0 means no value, as in the transformers package."""
     value = rotary.get(key)
     return value is False or bool(value)
 
@@ -308,7 +306,6 @@ def describe(form: Format, args: ModelArgs) -> dict[str, object]:
 
 
 def _describe_scaling(scaling: RopeScaling | YarnScaling) -> dict[str, object]:
-    """Return a rotary scaling as an entry of config.json; fields without a value are left out."""
     kind = next(name for name, of_name in _SCALINGS.items() if isinstance(scaling, of_name))
     values = {_SCALING_KEYS.get(item.name, item.name): getattr(scaling, item.name) for item in fields(scaling)}
     return {"rope_type": kind, **{key: value for key, value in values.items() if value != 0 or value is False}}

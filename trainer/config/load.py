@@ -106,7 +106,6 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
 
 
 def _refusal_text(report: KeyReport) -> str:
-    """Return the message about a refused key: key, line in the file, and reason."""
     line = f" (line {report.line})" if report.line else ""
     return f"{report.source or report.key} = {report.value!r}{line}: {report.reason}"
 
@@ -168,12 +167,10 @@ def _asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
 
 
 def unique(texts: Iterable[str | None]) -> list[str]:
-    """Return the texts in the order of their first occurrence, without duplicates and None."""
     return list(dict.fromkeys(filter(None, texts)))
 
 
 def _unknown_keys(unknown: list[KeyReport]) -> ConfigError:
-    """Return the error that lists the unknown keys, each with the most similar known key."""
     names = ", ".join(report.key + (f" (line {report.line})" if report.line else "") for report in unknown)
     meant = [f"{report.suggestion} instead of {report.key}" for report in unknown if report.suggestion]
     hint = f"did you mean {', '.join(meant)}?" if meant else "`python -m trainer.config --help` lists every key"
@@ -285,7 +282,6 @@ def _missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 
 
 def _data_source(key: str, config: JobConfig) -> Training | Validation:
-    """Return the section, training or validation, to which the key `key` belongs; the key is one of DATA_SETS."""
     return config.validation if key == "validation.dataset" else config.training
 
 
@@ -351,7 +347,6 @@ def _classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport
 
 
 def _possible_values(key: str, values: Sequence[object]) -> str:
-    """Return the hint for a wrong value: set `key` to one of `values`; if `values` is empty, remove the key."""
     named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 

@@ -30,8 +30,6 @@ class WrongWorldSize(ConfigError):
 
 @dataclass(frozen=True)
 class Degrees:
-    """The degree of each kind of parallelism: the number of ranks along that dimension of the mesh."""
-
     dp_replicate: int = 1
     dp_shard: int = 1
     ep: int = 1
@@ -44,17 +42,14 @@ class Degrees:
 
     @property
     def data_parallel(self) -> int:
-        """Number of data-parallel groups, each of which reads different data."""
         return self.dp_replicate * self.dp_shard
 
     @property
     def per_batch(self) -> int:
-        """Number of ranks that compute together on the same batch, by context, tensor and pipeline parallelism."""
         return self.cp * self.tp * self.pp
 
     @property
     def sharding(self) -> int:
-        """Number of ranks that FSDP shards a weight over: the shard degree times the context-parallel degree."""
         return self.dp_shard * self.cp
 
     @property
@@ -195,7 +190,6 @@ class Part:
 
     @property
     def last(self) -> bool:
-        """Whether this is the last part, which contains the output layer."""
         return self.number == self.count - 1
 
 
@@ -242,14 +236,12 @@ def _divide_layers(layers: int, count: int, first_less: int, last_less: int) -> 
 
 
 def _part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """Return the indices of the parts on pipeline rank `rank`; there are `ranks` pipeline ranks and `count` parts."""
     if schedule_name(config) in _V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
 def rank_of(number: int, ranks: int, config: Parallelism) -> int:
-    """Return the pipeline rank that has part `number`; `ranks` is the number of pipeline ranks."""
     if schedule_name(config) in _V_SHAPED:
         return min(number, 2 * ranks - 1 - number)
     return number % ranks
@@ -270,7 +262,6 @@ def schedule_name(config: Parallelism) -> str:
 
 
 def microbatch_count(config: JobConfig) -> int:
-    """Return the number of microbatches into which a pipeline divides the local batch."""
     return config.training.local_batch_size // config.parallelism.pipeline_parallel_microbatch_size
 
 
@@ -288,7 +279,6 @@ def schedule_to_run(config: JobConfig) -> str:
 
 
 def replaced_schedule(config: JobConfig) -> list[str]:
-    """Return a list with one sentence if GPipe replaces the configured schedule; else an empty list."""
     ranks = config.parallelism.pipeline_parallel_degree
     if ranks == 1 or schedule_to_run(config) == schedule_name(config.parallelism):
         return []
@@ -346,7 +336,6 @@ def accepts(schedule: str, count: int, ranks: int) -> bool:
 
 
 def _nearest_microbatches(schedule: str, size: int, batch: int, ranks: int) -> str:
-    """Return a hint with the nearest settings that work: a larger batch, smaller microbatches, or another schedule."""
     # Every schedule accepts 2 * ranks microbatches and all multiples of it.
     count = next(n for n in range(batch // size + 1, batch // size + 2 * ranks + 1) if accepts(schedule, n, ranks))
     smaller = [part for part in range(size - 1, 0, -1) if batch % part == 0 and accepts(schedule, batch // part, ranks)]

@@ -200,7 +200,6 @@ def reason_without_effect(key: str) -> str | None:
 
 
 def refusal_of(key: str) -> Refusal | None:
-    """Return the refusal that applies to a key; None if every value of the key is supported."""
     return REFUSED.get(key) or next((refusal for name, refusal in REFUSED.items() if fnmatchcase(key, name)), None)
 
 

@@ -41,7 +41,6 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def models() -> list[str]:
-    """Return the names of the models that this trainer has."""
     return sorted(file.parent.name for file in MODELS.glob("*/flavors.py"))
 
 
@@ -60,7 +59,6 @@ def _is_configuration(value: object, module: str) -> bool:
 
 
 def exists(name: str) -> bool:
-    """Return whether a module with this name can be imported."""
     try:
         return importlib.util.find_spec(name) is not None
     # To find a module, Python imports the packages around it, which may be missing. A name may also be relative.

@@ -185,7 +185,6 @@ def _toml_list(word: str) -> object:
 
 
 def _split_commas(text: str) -> list[str]:
-    """Return the parts of a comma-separated text."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -203,7 +202,6 @@ def _checked_list(option: Option, value: object) -> list[str]:
 
 
 def _wrong_value(option: Option, value: object) -> ConfigError:
-    """Return the error that names the key, the wrong value and the expected values."""
     # A key of a user's own section may have no help text.
     hint = f"{option.key}: {option.help}" if option.help else f"give {option.expected}"
     return ConfigError(f"{option.key} = {value!r} is not {option.expected}", hint)
@@ -248,12 +246,10 @@ def flag(option: Option) -> str:
 
 
 def default(option: Option) -> str:
-    """Return the default of an option as the help text shows it."""
     return "None" if option.default is None else _toml_value(option.default)
 
 
 def toml(config: JobConfig) -> str:
-    """Return the configuration as TOML; keys without a value are comments."""
     blocks = []
     for section, values in as_dict(config).items():
         lines = [f"# {name} is not set" if v is None else f"{name} = {_toml_value(v)}" for name, v in values.items()]
@@ -262,5 +258,4 @@ def toml(config: JobConfig) -> str:
 
 
 def _toml_value(value: object) -> str:
-    """Return a value as TOML; strings, numbers, booleans and lists are the same in JSON and TOML."""
     return json.dumps(value)

@@ -77,5 +77,4 @@ class ModelArgs:
 
     @property
     def rotary_dim(self) -> int:
-        """The number of features of a head that are rotated."""
         return self.head_dim

@@ -15,8 +15,6 @@ from trainer.errors import ConfigError
 
 
 class Switch(NamedTuple):
-    """A key that is a switch, how to turn it on, and patterns of the keys that have no effect while it is off."""
-
     key: str
     turn_on: str
     is_on: Callable[[JobConfig], bool]
@@ -26,7 +24,6 @@ class Switch(NamedTuple):
 
 
 def _has_experts(config: JobConfig) -> bool:
-    """Return whether the configured model has experts; True for an unknown model, which another check reports."""
     try:
         return hasattr(model_shape(config), "n_experts")
     except ConfigError:

@@ -93,7 +93,6 @@ class Loader:
         self.upcoming(1)
 
     def restart(self) -> None:
-        """Go back to the first sequence."""
         self.load_state_dict({"consumed": 0, **Position()._asdict()})
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -158,7 +157,6 @@ class Loader:
             del tokens[:begin]
 
     def too_little(self) -> DataError:
-        """Return the error for data that are too short for a single sequence."""
         return DataError(
             f"{self.tokens_read:,} tokens are fewer than one sequence needs",
             "give more text, or lower training.seq_len",
@@ -295,10 +293,8 @@ class RowLoader(Loader):
         return inputs, torch.where(trained, labels, IGNORE)
 
     def too_little(self) -> DataError:
-        """Return the error for data in which no row has a token to learn."""
         return DataError("there are no rows with tokens to learn", "give rows in which the assistant answers")
 
     def labels_ahead(self, batches: int) -> int | None:
-        """Return the number of labels that are not -100 in the next `batches` batches of all ranks together."""
         ahead = self.upcoming(batches * self.share.batch * self.share.ranks)
         return sum(int(each.trained[1:].sum()) for each in ahead if each.trained is not None)

@@ -20,14 +20,11 @@ Messages = list[dict[str, Any]]
 
 
 class TrainedRow(NamedTuple):
-    """The tokens of a row, and for each token whether the model is to learn it."""
-
     tokens: list[int]
     trained: list[bool]
 
 
 def is_row(fields: Fields) -> bool:
-    """Return whether a record is a row for fine-tuning and not a text, by the names of its fields."""
     return any(all(name in fields for name in form) for form in FORMS)
 
 
@@ -62,7 +59,6 @@ def _labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
 
 
 def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
-    """Return a row of a prompt and its answer; the answer and an end token are learned, the prompt is not."""
     text = prompt + answer
     tokens, spans = tokenizer.pieces(text)
     # A token across the border is trained, as it holds the first characters of the answer.
@@ -71,7 +67,6 @@ def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
 
 
 def conversation(messages: Messages, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
-    """Return a row of a conversation; what the assistant writes is learned, including the tokens that end it."""
     text, spans = template.render(messages)
     tokens, pieces = tokenizer.pieces(text)
     trained = [any(start < end and begin < stop for begin, end in spans) for start, stop in pieces]
@@ -170,6 +165,5 @@ def refuse(message: str) -> None:
 
 
 def _common_prefix(a: str, b: str) -> str:
-    """Return the longest common beginning of two texts."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]

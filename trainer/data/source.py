@@ -21,7 +21,6 @@ _HELD_OUT_DOCUMENTS = 100
 
 
 def training_documents(seed: int) -> Iterator[str]:
-    """Yield the synthetic documents for training: the first 2,000 documents of `synthetic_documents`."""
     return islice(synthetic_documents(seed), _SYNTHETIC_DOCUMENTS)
 
 

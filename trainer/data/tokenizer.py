@@ -42,8 +42,6 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """The tokenizer for which each byte is a token; it needs no files."""
-
     eos, vocab_size, checksum = _EOS, VOCAB_SIZE, 0
     special = {_BOS: "<bos>", _EOS: "<eos>", ord(" "): "␣"}  # noqa: RUF012
 
@@ -123,7 +121,6 @@ def tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def special_text(config: dict[str, Any], key: str) -> str:
-    """Return the text of a special token in `config`, the content of `tokenizer_config.json`; empty if it has none."""
     value = config.get(key)
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""

@@ -204,7 +204,6 @@ def rows_on_rank(piece: ShardedRows, rank: int) -> int:
 
 
 def main() -> None:
-    """Print the estimate as JSON, or end the process with an error."""
     try:
         config = load(None, sys.argv[1:])
         print(json.dumps(estimate(config, int(os.environ.get("WORLD_SIZE", "1")))))

@@ -40,7 +40,6 @@ class ModuleNames:
         self._folded: dict[str, str] = {}
 
     def learn(self, model: nn.Module) -> None:
-        """Remember which modules of `model` are stacks; a stack is a numbered list of layers."""
         self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if _is_stack(module)}
         # Names that were folded before may contain one of the new stacks.
         self._folded.clear()
@@ -65,7 +64,6 @@ class ModuleNames:
 
 
 def _is_stack(module: nn.Module) -> bool:
-    """Return whether a module is a numbered list of layers: a ModuleList or ModuleDict, or children of one type."""
     children = dict(module.named_children())
     if not children or not all(name.isdigit() for name in children):
         return False
@@ -87,7 +85,6 @@ class RunningModule:
         self._names: list[str] = []
 
     def mark(self, name: str) -> None:
-        """Record that the module `name` runs from now on; an empty name means that no module runs."""
         self._numbers.append(torch._C._autograd._get_sequence_nr())  # noqa: SLF001
         self._names.append(name)
 

@@ -39,13 +39,11 @@ class SizedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, weights: Tensor) -> Tensor:
-        """Return an output of the right size, and save the tensors that the backward pass needs."""
         ctx.save_for_backward(tokens, weights)
         return tokens.new_empty(len(tokens), weights.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, Tensor]:
-        """Return gradients of the right sizes for tokens and weights."""
         tokens, weights = ctx.saved_tensors
         return torch.empty_like(tokens), torch.empty_like(weights)
 
@@ -67,7 +65,6 @@ def even_routing(copies: int) -> Iterator[None]:
 
 
 def _even_split(copies: int, ranks: int) -> list[int]:
-    """Split the number `copies` into one part per rank, as equal as possible: 7 over 3 ranks is [3, 2, 2]."""
     share, more = divmod(copies, ranks)
     return [share + (rank < more) for rank in range(ranks)]
 
@@ -122,7 +119,6 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
 
 
 def _token_copies(rows: int, length: int, args: ModelArgs, mesh: Degrees) -> int:
-    """Return the number of token copies that a rank sends to experts for `rows` sequences: `top_k` for each token."""
     # A rank of tensor parallelism sends its part of the sequence.
     return rows * length // (mesh.cp * mesh.tp) * getattr(args, "top_k", 0)
 
@@ -188,7 +184,6 @@ class Rehearsal:
         self.compute.update()
 
     def validate(self) -> None:
-        """Compute the loss of one validation batch; the others need the same memory."""
         validation, mesh = self.config.validation, self.world.degrees
         rows, length = validation.local_batch_size, validation.seq_len or self.config.training.seq_len
         routed = _token_copies(rows, length, self.models[0].args, mesh)

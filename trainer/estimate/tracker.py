@@ -132,7 +132,6 @@ class StorageCounter:
         self.move(TEMPORARY, ACTIVATIONS)
 
     def move(self, old: str, new: str) -> None:
-        """Count all live storages of category `old` in category `new`."""
         for block in self._blocks.values():
             if block.category == old:
                 self._move(block, new, OWN_ROWS.get(new) or block.module)
@@ -253,7 +252,6 @@ class TrackingHooks(TensorHooks):
         tracker.running.names.learn(model)
 
     def note_tensor(self, tensor: torch.Tensor, category: str, label: str) -> None:
-        """Report the category and the module of a tensor's storage to the tracker."""
         module = self._tracker.running.names.owner(category, label)
         self._tracker.add_storage(local_tensor(tensor).untyped_storage(), category, module)
 

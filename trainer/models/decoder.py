@@ -63,7 +63,6 @@ class Decoder(nn.Module):
             self.output.weight = self.tok_embeddings.weight
 
     def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
-        """Allocate memory for all parameters and buffers on a device, without values."""
         super().to_empty(device=device, recurse=recurse)
         self.tie_weights()
         return self

@@ -79,7 +79,6 @@ class SoftmaxRouter(Router):
         self.norm_weights = norm_weights
 
     def score(self, logits: Tensor) -> Tensor:
-        """Return the softmax over the experts of the gate's outputs (N, E)."""
         return logits.softmax(-1)
 
     def weigh(self, scores: Tensor) -> Tensor:
@@ -111,7 +110,6 @@ class GroupedRouter(Router):
         return super().choose(grouped.masked_fill(other.unsqueeze(-1), -torch.inf).flatten(1))
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return the weights of each token's experts (N, K): their `scores` (N, K), scaled to sum to `scale`."""
         return self.scale * scores / scores.sum(-1, keepdim=True)
 
 
@@ -158,7 +156,6 @@ class MoE(nn.Module):
         self.register_buffer("tokens_per_expert", torch.zeros(len(experts.w1)), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Set the bias of each expert and its count of tokens to zero."""
         self.expert_bias.zero_()
         self.tokens_per_expert.zero_()
 
@@ -188,7 +185,6 @@ class MoE(nn.Module):
 
 
 def moe_layers(model: nn.Module) -> Iterator[MoE]:
-    """Yield the mixture-of-experts layers in a model."""
     return (module for module in model.modules() if isinstance(module, MoE))
 
 

@@ -77,7 +77,6 @@ def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -
 def _policy(
     _: SelectiveCheckpointContext, operation: Callable[..., object], *_args: object, **_kwargs: object
 ) -> CheckpointPolicy:
-    """Return whether the output of `operation` is kept for the backward pass or recomputed."""
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 

@@ -38,20 +38,16 @@ class Layout:
 
     @property
     def chunks_per_rank(self) -> int:
-        """Number of chunks that each rank has."""
         return 2 if self.balanced else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
-        """Return the indices of the chunks of rank `rank` of the group, in the order of the sequence."""
         return (rank, 2 * self.group.size() - 1 - rank) if self.balanced else (rank,)
 
     def owner(self, chunk: int) -> tuple[int, int]:
-        """Return (rank, index): the rank that has `chunk`, and the chunk's index on that rank."""
         ranks = self.group.size()
         return (chunk, 0) if chunk < ranks else (2 * ranks - 1 - chunk, 1)
 
     def positions(self, length: int, rank: int) -> list[int]:
-        """Return the positions of the tokens that rank `rank` has, in a sequence of `length` tokens."""
         size = length // (self.chunks_per_rank * self.group.size())
         return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
 
@@ -157,7 +153,6 @@ class RingAttention(torch.autograd.Function):
 
 
 def _in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
-    """Return views of a tensor (..., T, H), one view for each chunk of this rank."""
     return list(tensor.chunk(layout.chunks_per_rank, dim=-2))
 
 

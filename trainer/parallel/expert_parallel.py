@@ -31,7 +31,6 @@ class Exchange:
         self.group = group
 
     def attach(self, experts: Experts) -> None:
-        """Register the two hooks on `experts`."""
         experts.register_forward_pre_hook(self.dispatch)
         experts.register_forward_hook(self.combine)
 
@@ -54,7 +53,6 @@ class Exchange:
         return arrived[self.order], counts_by_rank.sum(0)
 
     def combine(self, _: nn.Module, __: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
-        """Send the outputs of the experts back to the rank and the row of each token."""
         unsorted = torch.empty_like(out).index_copy(0, self.order, out)
         return all_to_all_single_autograd(unsorted, self.sent, self.received, self.group)
 

@@ -59,7 +59,6 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """The data-parallel index of this rank; it is the same for ranks that compute on the same batch."""
         degrees = self.degrees
         return self.rank // (degrees.cp * degrees.tp) % degrees.data_parallel
 
@@ -90,7 +89,6 @@ class World:
 
     @cached_property
     def pipeline(self) -> DeviceMesh | None:
-        """The submesh of the ranks that hold different layers of the same model copy; None without a pipeline."""
         return self._part((PIPELINE,))
 
     def _part(self, names: tuple[str, ...]) -> DeviceMesh | None:

@@ -37,7 +37,6 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
 
 
 def join_parts(models: Sequence[Decoder]) -> nn.Module:
-    """Return one module with the weights of all model parts of this rank, named as in the whole model."""
     if len(models) == 1:
         return models[0]
     joined = nn.Module()
@@ -152,7 +151,6 @@ class PipelinedStep(OptimizerStep):
         return schedule
 
     def part_of_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a microbatch divided by the number of microbatches in the optimizer step."""
         return self.loss_fn(logits, labels) / (self.microbatches * self.accumulation_steps)
 
     def forward_backward(self, batch: Batch) -> Tensor:

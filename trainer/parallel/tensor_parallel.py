@@ -93,17 +93,13 @@ def overlap_collectives(mesh: DeviceMesh) -> None:
 
 
 class GradientSum(torch.autograd.Function):
-    """The identity function, whose backward pass sums the gradient over the ranks of a group."""
-
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Return the tensor unchanged."""
         ctx.group = group
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient summed over all ranks of the group."""
         # A copy, because autograd may use this gradient elsewhere, too.
         total = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
@@ -111,7 +107,6 @@ class GradientSum(torch.autograd.Function):
 
 
 def _with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return `tensor` unchanged, but sum its gradient over the ranks of `group`; each of them computes a part."""
     same: Tensor = GradientSum.apply(tensor, group)  # type: ignore[no-untyped-call]
     return same
 

@@ -122,7 +122,6 @@ def given(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print the plans as JSON, or end the process with an error."""
     limit, margin, device, count, *arguments = sys.argv[1:]
     try:
         world_size = int(os.environ.get("WORLD_SIZE", "1"))

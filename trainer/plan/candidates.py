@@ -51,7 +51,6 @@ class Candidate:
 
     @property
     def layout(self) -> "Candidate":
-        """The same candidate with a batch size of one and without recomputation, neither of which a validation has."""
         mode, option = _RECOMPUTATION[0]
         return replace(self, batch=1, mode=mode, option=option)
 
@@ -72,7 +71,6 @@ class Candidate:
 
 
 def configured(config: JobConfig, candidate: Candidate) -> JobConfig:
-    """Return the configuration with the settings of a candidate."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in candidate.settings().items():
         section, _, name = key.partition(".")
@@ -137,12 +135,10 @@ def recomputation(config: JobConfig) -> list[tuple[str, str]]:
 
 
 def dtypes(config: JobConfig) -> list[str]:
-    """Return the dtypes of weights to try: the configured dtype, then bfloat16."""
     return list(dict.fromkeys((config.training.dtype, "bfloat16")))
 
 
 def _can_run(config: JobConfig, world_size: int) -> bool:
-    """Return whether the trainer can run a configuration."""
     try:
         validate(config, world_size)
     except ConfigError:
@@ -160,18 +156,15 @@ def _is_fixed(candidate: Candidate, fixed: dict[str, Any]) -> bool:
 
 
 def current(config: JobConfig, key: str) -> Any:
-    """Return the configured value of a key such as `training.dtype`."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)
 
 
 def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, the smallest first."""
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _powers_of_two(largest: int) -> list[int]:
-    """Return 1, 2, 4 and so on up to `largest`."""
     return [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
 
 

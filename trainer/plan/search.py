@@ -121,11 +121,9 @@ class Search:
         return self.formula(choice) * max(self.steps[nearest] / self.formula(nearest), _NEVER_LOWER)
 
     def formula(self, choice: Candidate) -> int:
-        """Return the peak memory of a candidate in bytes according to a formula, without measuring it."""
         return peak_bytes(self.model, choice, self.microbatch)
 
     def time_of(self, choice: Candidate) -> StepTime:
-        """Return the estimated time of a step with the settings of a candidate."""
         return step_time(self.model, choice, self.speed, self.microbatch)
 
     def rehearse(self, choices: Sequence[Candidate]) -> None:
@@ -204,7 +202,6 @@ class Search:
 
 
 def _measured_of(memory: dict[str, Any]) -> Measured:
-    """Return the peaks of a rank from its measured memory, which is the result of `Search.answer`."""
     windows = dict(memory["windows"])
     validation = windows.pop(VALIDATION, 0)
     return Measured(max(windows.values()), validation)

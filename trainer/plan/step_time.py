@@ -56,7 +56,6 @@ class ModelSize:
 
     @property
     def head(self) -> int:
-        """The number of parameters of the output layer; the embedding has equally many."""
         return self.vocab * self.dim
 
     @property
@@ -66,12 +65,10 @@ class ModelSize:
 
     @property
     def attention_dim(self) -> int:
-        """The number of features of all queries of a token in one layer."""
         return self.heads * self.head_dim
 
     @property
     def kv_dim(self) -> int:
-        """The number of features of all keys and values of a token in one layer."""
         return 2 * self.kv_heads * self.head_dim
 
     @property
@@ -81,7 +78,6 @@ class ModelSize:
 
     @property
     def parameters(self) -> int:
-        """The number of all parameters, in the layers, the embedding and the output layer."""
         return self.in_layers + self.ends
 
 
@@ -107,12 +103,10 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The estimated time of the whole step, in seconds."""
         return self.compute + self.tensor + self.data + self.bubble + self.optimizer
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that all ranks train on in a second."""
         return self.tokens / self.seconds
 
 

@@ -95,7 +95,6 @@ def _is_wanted(folder: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a path is a regular file and not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -431,7 +430,6 @@ class Sender:
 
 
 def _state_of(file: BufferedReader) -> State:
-    """Return the state of an open file, which changes with its content; the file is at its beginning afterwards."""
     status = os.fstat(file.fileno())
     if status.st_size > _SMALL_BYTES:
         return status.st_ino, status.st_size, status.st_mtime_ns

@@ -18,7 +18,6 @@ class CommandAfterDashes(TyperCommand):
     """The option without which `--` only allows paths that begin with a dash; empty: a command always follows."""
 
     def options(self, words: list[str]) -> list[str]:
-        """Return the words before `--`, as Click is to parse them."""
         return words
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,8 +40,6 @@ _FOREIGN = "A command after --"
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options for the numbers of processes and nodes, the trainer, and the scheduler that starts the processes."""
-
     nproc: Annotated[
         int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2", min=1)
     ] = None

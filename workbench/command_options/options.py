@@ -15,8 +15,6 @@ from workbench.command_options.value_names import MODELS, one_of
 
 
 class Format(StrEnum):
-    """The output format of a report."""
-
     TEXT = "text"
     JSON = "json"
     MARKDOWN = "markdown"
@@ -232,8 +230,6 @@ class TraceReadOptions(StepReadOptions):
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """Options for printing a report or writing it to a file."""
-
     as_json: Json = False
     printed: Printed = None
     output: OutFile = None
@@ -255,7 +251,6 @@ class ShowOptions(DocumentOptions):
 
     @property
     def interactive(self) -> bool:
-        """Whether to open the terminal app: this process runs on a terminal, and no other output is requested."""
         return not (self.asked_format or self.output or self.no_tui or self.web) and on_terminal()
 
 

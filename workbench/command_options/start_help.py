@@ -29,7 +29,6 @@ class StartGroup(TyperGroup):
         super().__init__(**settings | {"rich_markup_mode": None})
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help to a formatter."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
@@ -50,11 +49,9 @@ class StartGroup(TyperGroup):
 
 
 def _first_paragraph(text: str) -> str:
-    """Return the first paragraph of a text in one line."""
     return " ".join(text.split("\n\n", maxsplit=1)[0].split())
 
 
 def _write_section(formatter: Formatter, name: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Write a section of the help: its heading, and a row for each option or command."""
     with formatter.section(typer.style(name, bold=True)):
         formatter.write_dl([(typer.style(term, fg=typer.colors.CYAN), text) for term, text in rows])

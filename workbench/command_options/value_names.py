@@ -28,5 +28,4 @@ PLANNED_DEVICES = ("a100", "h100", "h200", "b200", "mi300x", "cpu")
 
 
 def one_of(*values: str) -> Callable[[str], list[str]]:
-    """Return a completion function: it returns those of `values` that begin with the typed text."""
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]

@@ -186,7 +186,6 @@ def prove_advice(
 
 
 def _failed_to_allocate(run: Run, options: Options) -> bool:
-    """Return whether the memory snapshots of a run show a failed allocation, or memory close to the limit."""
     from analyzers import memory
     from workbench.commands.prove.recorded_run import FINDINGS
 
@@ -197,7 +196,6 @@ def _failed_to_allocate(run: Run, options: Options) -> bool:
 def trace_with_critical_path(
     paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Print or write the trace report, including the critical path."""
     from analyzers import traces
 
     options, run = reader_options(read), find_run(paths)
@@ -208,7 +206,6 @@ def trace_with_critical_path(
 
 
 def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, force: bool) -> Exit:
-    """Write the traces of all ranks, for the last recorded step, to one file that Perfetto can open."""
     from analyzers.traces.perfetto import export
 
     options = reader_options(read)

@@ -32,7 +32,6 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
 
 
 def cleared(folder: Path, copies: Path) -> str:
-    """Delete all entries of the cache and all copies of remote files; return a sentence with their number and size."""
     deleted = [*folders.clear(folder), *folders.clear(copies)]
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
@@ -52,7 +51,6 @@ def described(folder: Path, copies: Path) -> str:
 
 
 def contents(entries: list[Entry]) -> str:
-    """Return a text with the number and total size of entries, and when they were used."""
     kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
     return f"{kept}, used between {age(entries[-1])} and {age(entries[0])} ago" if entries else kept
 

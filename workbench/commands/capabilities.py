@@ -90,7 +90,6 @@ def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
 
 
 def skill() -> str:
-    """Return instructions, as text, for a coding agent that works with this tool."""
     return files("workbench").joinpath("SKILL.md").read_text(encoding="utf-8")
 
 

@@ -52,7 +52,6 @@ def with_environment(file: Path | None, overrides: Sequence[str], command: str) 
 
 
 def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Return the resolved configuration as TOML or JSON text."""
     with _trainer_errors_as_ours():
         config = trainer_config.load(file, overrides)
     if as_json:

@@ -62,7 +62,6 @@ def examine(*, as_json: bool) -> Exit:
 
 
 def diagnosis() -> Report[DoctorData]:
-    """Return the report on the versions, devices and settings of this machine."""
     data = DoctorData(
         python=platform.python_version(),
         packages={name: _installed_version(name) for name in PACKAGES} | other_trainers(),
@@ -146,7 +145,6 @@ _WITHOUT_NATIVE = {
 
 
 def _reader_problems(data: DoctorData) -> Iterator[Finding]:
-    """Yield a finding if the readers in C++ are not in use: why, and how they come into use."""
     if data.native_readers is not NativeState.USED:
         # What pip keeps of a build without a compiler would be installed again.
         again = "pip install --force-reinstall --no-deps --no-cache-dir torch-workbench"
@@ -220,7 +218,6 @@ def writable(folder: Path) -> bool:
 
 
 def _as_text(report: Report[DoctorData]) -> str:
-    """Return the report as lines of text: the verdict, versions and devices, and each finding with its advice."""
     data = report.data
     items = [("python", data.python), *data.packages.items(), ("CUDA devices", str(data.cuda_devices))]
     used = data.native_readers is NativeState.USED

@@ -130,14 +130,12 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
 
 
 def _place_of_peak(data: EstimateData) -> str:
-    """Return the part of the step in which the memory is highest, with the source line of a script if it is known."""
     fullest = max(data.ranks, key=lambda rank: rank.peak_bytes)
     words = window_words(fullest.peak_window)
     return f"{words} ({fullest.peak_line})" if fullest.peak_line else words
 
 
 def advice(data: EstimateData) -> str:
-    """Return the advice to use the setting with the lowest peak, and whether the job fits with this setting."""
     if data.device:
         return _advice_on_script(data)
     if not data.options:

@@ -19,7 +19,6 @@ SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, 
 
 
 def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on: FailOn | None = None) -> Exit:
-    """Print the report or write it to a file, and return the exit status of the command."""
     text = render(report, output_format(document), run)
     if document.output:
         with refusing_to_overwrite(document.output, force=document.force, inputs=run):
@@ -65,7 +64,6 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
 
 
 def _is_device(path: Path) -> bool:
-    """Return whether a path leads to a device or a pipe, which writing does not overwrite."""
     return path.is_char_device() or path.is_fifo()
 
 
@@ -79,14 +77,12 @@ def _is_one_of(path: Path, run: Run) -> bool:
 
 
 def statuses(run: Run) -> Iterator[os.stat_result]:
-    """Yield the `stat` result of each file of a run that still exists."""
     for artefact in run.artefacts:
         with suppress(OSError):
             yield artefact.path.stat()
 
 
 def exit_status(report: Report[object], fail_on: FailOn | None) -> Exit:
-    """Return `Exit.FINDINGS` if a finding is at least as severe as `fail_on`, else `Exit.OK`."""
     worst = report.worst()
     failed = fail_on and worst and worst.weight >= Severity(fail_on).weight
     return Exit.FINDINGS if failed else Exit.OK

@@ -50,7 +50,6 @@ class Variant:
 
     @property
     def data_parallel(self) -> int:
-        """The number of data-parallel ranks, each of which reads different sequences."""
         return self.degrees[REPLICATE] * self.degrees[SHARD]
 
     def sets(self, key: str) -> bool:
@@ -186,7 +185,6 @@ def _request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: P
 
 
 def seed(comparison: Comparison) -> tuple[str, ...]:
-    """Return the flag that sets the same random seed for all runs; empty if the configuration has a seed."""
     return () if configuration(comparison.request).debug.seed is not None else ("--debug.seed", str(SEED))
 
 

@@ -67,7 +67,6 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
 
 
 def order(data: PlanData) -> str:
-    """Return a sentence on the source of the speeds, and on how many plans may be the fastest."""
     if data.first_rank < 2:
         return _MODEL_OF_TIME
     within = percent(data.speed_margin)
@@ -78,7 +77,6 @@ def order(data: PlanData) -> str:
 
 
 def too_large(data: PlanData) -> Finding:
-    """Return the finding that no settings fit: all that were tried on tensors without values need more memory."""
     return Finding(
         id="plan.too_large",
         severity=Severity.ERROR,
@@ -114,5 +112,4 @@ def in_words(planned: PlannedSettings) -> str:
 
 
 def _is_switched_on(key: str, value: object) -> bool:
-    """Return whether a setting is switched on: it is neither false nor a degree of parallelism of 1."""
     return value is not False and not (key.endswith("_degree") and value == 1)

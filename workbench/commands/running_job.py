@@ -96,13 +96,11 @@ def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
 
 
 def job_of(pid: int) -> tuple[str, ...]:
-    """Return the values of the variables `_JOB_NAMES` in the environment of process `pid`; they identify its job."""
     settings = environ(pid)
     return tuple(settings.get(name, "") for name in _JOB_NAMES)
 
 
 def processes() -> list[int]:
-    """Return the ids of all processes on this machine."""
     return sorted(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
 
 
@@ -120,14 +118,12 @@ def _uses_torch(pid: int) -> bool:
 
 
 def _parent_of(pid: int) -> int:
-    """Return the id of the parent process; 0 if it is unknown."""
     # The name of a program, in parentheses, may contain parentheses and spaces itself.
     fields = read_proc(pid, "stat").rpartition(b") ")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
 def environ(pid: int) -> Mapping[str, str]:
-    """Return the environment with which a process was started; empty if it has ended or belongs to another user."""
     entries = read_proc(pid, "environ").decode(errors="replace").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
@@ -141,7 +137,6 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the value of an environment variable as a non-negative integer; None if it is anything else."""
     return int(text) if text and text.isdecimal() else None
 
 
@@ -197,7 +192,6 @@ def stacks_of_job(pid: int) -> Path | None:
 
 
 def py_spy() -> str | None:
-    """Return the path of py-spy, on PATH or next to this Python interpreter; None if it is not installed."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
 
 
@@ -289,7 +283,6 @@ def _write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
 
 
 def missing_ranks(ranks: Sequence[RankProcess], world_size: int) -> list[int]:
-    """Return the ranks of a job that have no process; empty if some ranks run, or may run, on other machines."""
     if not all(rank.local_size == world_size for rank in ranks):
         return []
     return sorted(set(range(world_size)).difference(rank.rank for rank in ranks))

@@ -19,7 +19,6 @@ def describe(name: str | None) -> str:
 
 
 def document_type(name: str) -> type[Report[object]]:
-    """Return the type of the document `name`, such as `Report[MemoryData]`."""
     generic: Any = Report
     found: type[Report[object]] = generic[data_type(name)]
     return found

@@ -33,7 +33,6 @@ def show_tokens(
 
 
 def _paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Split the words of a command line into paths and the trainer flags after the paths (`--section.key value`)."""
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return [Path(word) for word in words[:first]], words[first:]
 

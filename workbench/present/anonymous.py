@@ -164,7 +164,6 @@ def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]
 
 
 def hosts(run: Run) -> set[str]:
-    """Return the host names that occur in the run's files."""
     listed = run.manifest().get("hosts")
     named = set(listed.values()) if isinstance(listed, dict) else set()
     for artefact in run.of(Kind.GROUPS):
@@ -259,7 +258,6 @@ class Anonymiser:
         return self._shown(text)
 
     def statement(self) -> str:
-        """Return a sentence that says what was replaced, and what cannot be."""
         counts = ", ".join(quantity(number, kind) for kind, number in sorted(self._stand_ins.counts.items()))
         return (
             f"names, as this report is anonymised (replaced: {counts or 'nothing'}). Names that no rule knows, such as"
@@ -349,7 +347,6 @@ class Anonymiser:
 
 
 def _names_somebody(name: str) -> bool:
-    """Return whether a name that a rule found can be that of a host or person, and is no common word or number."""
     return len(name) > 1 and bool(_HAS_LETTERS.search(name)) and name.casefold() not in _COMMON
 
 

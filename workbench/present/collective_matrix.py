@@ -38,7 +38,6 @@ STYLE = """
 
 
 def collective_states(data: HangData, _report: Report[object], run: Run) -> Iterator[str]:
-    """Yield the HTML figure of the states of the last collectives of the process group that hangs."""
     if not data.groups or not data.culprits:
         return
     group = group_in_view(data)
@@ -71,18 +70,15 @@ def matrix_figure(title: str, frame: pd.DataFrame) -> str:
 
 
 def wide(columns: int) -> str:
-    """Return the CSS width of the table: as wide as the page, but no cell wider than 3rem or narrower than 1rem."""
     least, most = (f"calc({_LABEL_REM}rem + {columns * cell_rem}rem)" for cell_rem in (1, 3))
     return f"min-width: {least}; width: min(100%, {most})"
 
 
 def cell(state: str, sign: str) -> str:
-    """Return a cell of the table, with the colour and the sign of its state; the mouse over it shows the word."""
     return f'<td class="{HUE_OF_STATE[state]}" title="{state or "not recorded"}">{sign}</td>'
 
 
 def key(state: str) -> str:
-    """Return the entry of a state in the legend."""
     box = f'<i class="{HUE_OF_STATE[state]}">{COLLECTIVE_SIGNS[state]}</i>'
     return f"<span>{box}{state or 'not recorded'}</span>"
 
@@ -97,7 +93,6 @@ def heading(numbers: Sequence[int]) -> str:
 
 
 def group_in_view(data: HangData, wanted: str | None = None) -> Group:
-    """Return the process group with the name `wanted`, or else the one that hangs; `data` has at least one group."""
     name = wanted or (data.culprits[0].group if data.culprits else None)
     return next((group for group in data.groups if group.name == name), data.groups[0])
 

@@ -46,20 +46,17 @@ def figure(title: str, shapes: str, colours: Mapping[str, str], axes: Axes) -> s
 
 
 def _across_label(tick: Tick, style: str = "") -> str:
-    """Return a label below the drawing; its position is a fraction of the width."""
     at, label = tick
     classes = " ".join([*(["last"] if at > _LAST else []), *([style] if style else [])])
     return f'<span class="{classes}" style="left:{100 * at:.1f}%">{text(label)}</span>'
 
 
 def _level_line(at: float) -> str:
-    """Return the SVG of a horizontal line at the fraction `at` of the height."""
     y = (1 - at) * HEIGHT
     return f'<line x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--edge)"/>'
 
 
 def _failure_line(failed: Tick) -> str:
-    """Return the SVG of a vertical line at a failure."""
     x = failed[0] * WIDTH
     return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{HEIGHT}" stroke="var(--error)" stroke-width="2"/>'
 

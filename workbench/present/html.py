@@ -92,7 +92,6 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 
 
 def card(finding: Finding) -> str:
-    """Return one finding as HTML: title, reason, next step and evidence."""
     title = f"{SEVERITY_SIGNS[finding.severity]} {prose(finding.title)}"
     about = ranks_beside(finding.title, finding.ranks)
     facts = "".join(f"<li>{prose(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
@@ -105,8 +104,6 @@ def card(finding: Finding) -> str:
 
 
 def grid(section: Table) -> str:
-    """Return a table as HTML, with its title as a heading above it."""
-
     def row(cells: tuple[str, ...], tag: str) -> str:
         styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))
         return "<tr>" + "".join(f"<{s}>{text(c)}</{tag}>" for s, c in zip(styled, cells, strict=True)) + "</tr>"

@@ -41,7 +41,6 @@ def findings(report: Report[object]) -> list[str]:
 
 
 def grid(section: Table) -> list[str]:
-    """Return the lines of a Markdown table."""
     rule = ["---:" if i in section.numeric else "---" for i in range(len(section.columns))]
     rows = [section.columns, rule, *section.rows]
     lines = ["| " + " | ".join(cell if row is rule else escape(cell) for cell in row) + " |" for row in rows]

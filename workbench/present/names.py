@@ -36,5 +36,4 @@ TITLES = {"residual": OUTSIDE}
 
 
 def phase_title(name: str) -> str:
-    """Return the title of a phase; the time outside of all phases has the same title as in a comparison."""
     return TITLES.get(name, name)

@@ -47,11 +47,9 @@ class Lines:
 
     @property
     def names(self) -> list[str]:
-        """The names of the runs in the table, in the order of its columns."""
         return [str(name) for name in self.table]
 
     def colour(self, number: int) -> str:
-        """Return the colour of the line with index `number`; a run has the same colour in all charts."""
         return nth_colour(number + self.offset)
 
     def sign(self, number: int) -> str:
@@ -59,7 +57,6 @@ class Lines:
         return SIGNS[(number + self.offset) % len(SIGNS)]
 
     def heights(self) -> tuple[float, float]:
-        """Return (lowest, highest) of all finite values in the table and of `mark`; (0, 0) if there are none."""
         values = [float(y) for y in self.table.to_numpy(float).ravel() if math.isfinite(y)]
         values += [] if self.mark is None else [self.mark]
         return min(values, default=0.0), max(values, default=0.0)
@@ -106,7 +103,6 @@ def difference_lines(data: ParityData, curve: Curve) -> Lines:
 
 
 def all_lines(data: ParityData) -> Sequence[Lines]:
-    """Return the content of each line chart of a parity report; charts without values are left out."""
     charts = [of(data, curve) for curve in Curve for of in (curve_lines, difference_lines)]
     return [lines for lines in charts if lines.table.notna().to_numpy().any()]
 
@@ -151,18 +147,15 @@ def step_lines(table: pd.DataFrame) -> Lines:
 
 
 def height(difference: float) -> float:
-    """Return the height at which a relative difference is drawn: its decimal logarithm; infinity is at the top."""
     return logarithm(min(difference, _HIGHEST)) if not math.isnan(difference) else difference
 
 
 def _operation_texts(rows: pd.DataFrame) -> list[str]:
-    """Return a text for each tensor: what it is, by how much it differs, and how much is allowed."""
     columns = (rows[name] for name in ("kind", "name", "difference", "tolerance"))
     return [operation_text(*cells) for cells in zip(*columns, strict=True)]
 
 
 def operation_text(kind: str, name: str, difference: float, allowed: float) -> str:
-    """Return a text for one tensor: what it is, by how much it differs, and how much is allowed."""
     sign = "differs" if difference > allowed else "agrees"
     return (
         f"{value_name_of(ValueKind(kind), name)}: {sign}, {difference_text(difference)} (allowed {relative(allowed)})"

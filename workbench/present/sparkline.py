@@ -20,7 +20,6 @@ def spark(values: Sequence[float], width: int) -> str:
 
 
 def _stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
-    """Divide the values into at most `width` consecutive lists of nearly equal length."""
     parts = min(width, len(values))
     edges = [len(values) * i // parts for i in range(parts + 1)] if parts else []
     return [values[a:b] for a, b in pairwise(edges)]

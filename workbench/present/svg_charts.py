@@ -64,7 +64,6 @@ def last_steps(starts: Sequence[StepStart], device: Device) -> tuple[int, int] |
 
 
 def _step_starts(artefact: Artefact, device: int, run: Run) -> list[StepStart]:
-    """Return (step, trace entry) of each step that starts in a snapshot, by its own marks or those of the step logs."""
     logs = run.of(*TIMED)
     logged = step_views.clock(logs, rank=artefact.rank) if logs else None
     return StepMarks.of(memory_views.clock(artefact, device=device, logged=logged)).starts()
@@ -171,7 +170,6 @@ def _stacked_chart(
 
 
 def _hatching(angle: int, colour: str) -> str:
-    """Return the SVG pattern of a band that is hatched at this angle."""
     return (
         f'<pattern id="hatch-{angle}" width="6" height="6" patternUnits="userSpaceOnUse"'
         f' patternTransform="rotate({angle})"><rect width="2" height="6" fill="{colour}"/></pattern>'
@@ -179,7 +177,6 @@ def _hatching(angle: int, colour: str) -> str:
 
 
 def _striped(angle: int, colour: str) -> str:
-    """Return the CSS background of a band that is hatched at this angle."""
     return f"repeating-linear-gradient({angle + 90}deg, {colour} 0 2px, transparent 2px 5px)"
 
 

@@ -90,7 +90,6 @@ def without_empty(section: Table) -> Table:
 
 
 def filled(tables: Iterable[Table]) -> list[Table]:
-    """Return the tables that are not empty."""
     return [content for content in tables if content.rows]
 
 

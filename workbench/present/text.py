@@ -52,7 +52,6 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
 
 
 def _differs_from_verdict(report: Report[object]) -> bool:
-    """Return whether the first finding differs from the verdict, such as a warning about a healthy run."""
     first = report.lead()
     return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
 

@@ -39,12 +39,10 @@ def sequences(data: TokensData) -> Iterator[tuple[int, list[Position]]]:
 
 
 def _begins_document(tokens: list[Position], i: int) -> bool:
-    """Return whether the token with index `i` begins a packed document; False for the first token of the sequence."""
     return i > 0 and tokens[i].document != tokens[i - 1].document
 
 
 def coloured_tokens(data: TokensData) -> "Text":
-    """Return the tokens of sequences as text for a terminal with colours."""
     from rich.text import Text
 
     result = Text()
@@ -61,13 +59,11 @@ def coloured_tokens(data: TokensData) -> "Text":
 
 
 def _style_of(name: str) -> str:
-    """Return the terminal style of a state of tokens; states differ in more than colour."""
     extra = {_TRAINED: "bold", _IGNORED: "dim", _AGAINST: "reverse"}[name]
     return f"{extra} {DARK.hues[HUES[name]]}"
 
 
 def token_figures(data: TokensData, _report: Report[object], _run: Run) -> Iterator[str]:
-    """Yield an HTML figure for each sequence; each token names its position, role and label."""
     for number, tokens in sequences(data):
         body = "".join(_token_html(token, _begins_document(tokens, i)) for i, token in enumerate(tokens))
         legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in HUES)
@@ -86,6 +82,5 @@ def _token_html(token: Position, is_first: bool) -> str:
 
 
 def css(name: str) -> str:
-    """Return the CSS style of a state of tokens; states differ in more than colour."""
     extra = {_TRAINED: "font-weight: 600", _IGNORED: "opacity: .8", _AGAINST: "text-decoration: underline wavy"}[name]
     return f"color: var(--{HUES[name]}); {extra}"

@@ -58,11 +58,9 @@ class Mirror:
                 continue
 
     def path_of(self, file: RemoteFile) -> Path:
-        """Return the path of the local copy of a remote file, whether or not there is one."""
         return self.files / file.copy
 
     def holds(self, file: RemoteFile) -> bool:
-        """Return whether there is a complete copy of the current version of a file; False if the version is unknown."""
         copied = self._copied.get(str(file.copy))
         if copied is None or copied.version is None or copied.version != file.version:
             return False
@@ -72,7 +70,6 @@ class Mirror:
             return False
 
     def add(self, file: RemoteFile) -> None:
-        """Record that the copy of a file is complete, and give it the modification time of the remote file."""
         path = self.path_of(file)
         if file.modified is not None:
             os.utime(path, (file.modified, file.modified))
@@ -170,7 +167,6 @@ class Download:
                 self._fetch(file)
 
     def describe(self) -> str:
-        """Return a text on the progress of the download."""
         total = size(sum(file.size or 0 for file in self.files))
         count = quantity(len(self.files), "file")
         return f"downloading {self.done_files} of {count}, {size(self.done_bytes)} of {total}"
@@ -268,7 +264,6 @@ def copied(url: str, *, keep: bool) -> Path:
 
 
 def _report_refused(url: str, listing: Listing) -> None:
-    """Print on stderr how many listed files are left out: no file here can have their names, or they are not there."""
     if listing.refused:
         count = quantity(len(listing.refused), "name")
         note(f"note: {without_credentials(url)}: left out {count} that cannot be read from there: {listing.refused[0]}")

@@ -42,13 +42,9 @@ class FileSystem(Protocol):
         """Return the details of a file or folder."""
         ...
 
-    def open(self, path: str, mode: str) -> AbstractContextManager[IO[bytes]]:
-        """Open a file."""
-        ...
+    def open(self, path: str, mode: str) -> AbstractContextManager[IO[bytes]]: ...
 
-    def invalidate_cache(self) -> None:
-        """Discard cached listings."""
-        ...
+    def invalidate_cache(self) -> None: ...
 
 
 def open_file_system(url: str) -> tuple[FileSystem, str]:
@@ -135,7 +131,6 @@ def _web_options(url: str) -> dict[str, dict[str, Any]]:
 
 
 def _redirect_target(redirect: Any) -> str:
-    """Return the URL to which a response of the web redirects."""
     headers = redirect.response.headers
     return urljoin(str(redirect.url), str(headers.get("Location") or headers.get("URI") or ""))
 
@@ -150,7 +145,6 @@ def is_same_host(here: SplitResult, there: SplitResult) -> bool:
 
 
 def _missing_package(url: str, module: str, distribution: str) -> InputError:
-    """Return the error for a URL whose protocol needs `module`, which pip installs as `distribution`."""
     return InputError(f"{without_credentials(url)}: {module} is not installed", f"run `pip install '{distribution}'`")
 
 

@@ -117,12 +117,10 @@ def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tu
 
 
 def _last_part(name: str) -> str:
-    """Return the last part of a path or URL in a listing."""
     return without_credentials(name).rstrip("/").rpartition("/")[2]
 
 
 def _parent_of(name: str) -> str:
-    """Return a path or URL in a listing without the last part."""
     return without_credentials(name).rstrip("/").rpartition("/")[0].rstrip("/")
 
 

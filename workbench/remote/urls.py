@@ -16,7 +16,6 @@ LONGEST = 200
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text is a URL such as `s3://bucket/run`, and not a path."""
     return bool(URL.match(text))
 
 

@@ -82,7 +82,6 @@ class Dashboard:
         self._message = ""
 
     def open(self) -> str:
-        """Start the server, open a browser if there is one, and return a sentence with the address of the dashboard."""
         if self._process is None or self._process.poll() is not None:
             self._message = self._start()
         return self._message
@@ -111,7 +110,6 @@ class Dashboard:
 
 
 def _text_of(file: IO[bytes]) -> str:
-    """Return all text written to a file so far; the writer's position in the file does not change."""
     return os.pread(file.fileno(), _OUTPUT_BYTES, 0).decode(errors="replace")
 
 
@@ -119,8 +117,6 @@ def _text_of(file: IO[bytes]) -> str:
 
 
 class SourceScreen(ModalScreen[None]):
-    """A screen that shows a source file with one line highlighted."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
     DEFAULT_CSS = """
     SourceScreen { align: center middle; }
@@ -192,8 +188,6 @@ class Failed(Message):
 
 
 class WorkbenchApp(TerminalApp[None]):
-    """The terminal app: it shows one run, file or comparison, with search, source files, copying and the dashboard."""
-
     TITLE = "workbench"
     CSS_PATH = "workbench.tcss"
     # Nothing: the search would take the keys while it is the only widget that can be focused.
@@ -299,14 +293,12 @@ class WorkbenchApp(TerminalApp[None]):
                 await tabs.turn_to(self._subject.views[number - 1])
 
     async def on_evidence_wanted(self, message: EvidenceWanted) -> None:
-        """Show the view with the evidence of a finding."""
         tabs = self.query_one(ViewTabs)
         await tabs.turn_to(message.link.room)
         if isinstance(tabs.pane, ShowsEvidence):
             await tabs.pane.show_evidence(message.link)
 
     async def action_search(self) -> None:
-        """Open the search field for the current view."""
         for tabs in self.query(ViewTabs):
             if isinstance(tabs.pane, PreparesSearch):
                 await tabs.pane.before_search()
@@ -336,14 +328,12 @@ class WorkbenchApp(TerminalApp[None]):
             tabs.pane.query(".top").toggle_class("hidden")
 
     def cursor_text(self) -> str:
-        """Return the text at the cursor of the focused widget or one of its parents; empty if none has such a text."""
         focused = self.screen.focused
         nodes = focused.ancestors_with_self if focused is not None else []
         texts = (node.text_at_cursor() for node in nodes if isinstance(node, HasCursorText))
         return next(filter(None, texts), "")
 
     def action_source(self) -> None:
-        """Show the source file that the text at the cursor names; if the file is not on this machine, say so."""
         source = find_source(self.cursor_text())
         if source is None:
             self.notify("no source file under the cursor is on this machine", markup=False)
@@ -358,18 +348,15 @@ class WorkbenchApp(TerminalApp[None]):
             self._open_source()
 
     def _open_source(self) -> None:
-        """Open the source file that the text at the cursor names, if there is one."""
         if source := find_source(self.cursor_text()):
             self.push_screen(SourceScreen(*source))
 
     def action_copy(self) -> None:
-        """Copy the text at the cursor to the clipboard; if there is none, copy the command line that shows this run."""
         text = self.cursor_text() or self._subject.command
         self.copy_to_clipboard(text)
         self.notify(f"copied: {clean(text)[:200]}", markup=False)
 
     def action_web(self) -> None:
-        """Open the run in the dashboard in a browser, or show the dashboard's address."""
         self._dashboard = self._dashboard or Dashboard(self._subject.runs[0].root)
         self._announce(self._dashboard)
 
@@ -400,6 +387,5 @@ def panes_of(subject: Subject, report: Report[object]) -> dict[str, Widget]:
 
 
 def open_app(subject: Subject) -> None:
-    """Show a run or comparison in the terminal app until the user quits."""
     leave_searches_to_idle_times()
     run_app(WorkbenchApp(subject))

@@ -60,7 +60,6 @@ class KeySheet(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
     def on_resize(self) -> None:
-        """Arrange the list of keys for the width of the screen."""
         keys = columns_of(self._sections, wide=self.app.size.width >= _TWO_COLUMNS)
         sheet = self.query_one(VerticalScroll)
         sheet.styles.width = Measurement.get(self.app.console, self.app.console.options, keys).maximum + _MARGINS
@@ -79,7 +78,6 @@ def columns_of(sections: Sequence[Section], *, wide: bool) -> Table:
 
 
 def rows_of(sections: Iterable[Section]) -> Table:
-    """Return sections as a table with two columns: the keys, and what they do."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -122,13 +120,11 @@ def _descriptions(bindings: Mapping[str, ActiveBinding]) -> dict[str, str]:
 
 
 def short(keys: Sequence[str]) -> Sequence[str]:
-    """Return keys without repetition; digits are shortened to the first and the last, such as `1 … 7`."""
     once = list(dict.fromkeys(keys))
     return [once[0], "…", once[-1]] if len(once) > 2 and all(key.isdigit() for key in once) else once
 
 
 def _is_general(node: DOMNode) -> bool:
-    """Return whether the keys of `node` work everywhere: `node` is the app or its screen."""
     return isinstance(node, Screen) or node.parent is None
 
 

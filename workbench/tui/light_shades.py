@@ -26,18 +26,15 @@ class LightShades(LineFilter):
     """
 
     def apply(self, segments: list[Segment], background: Background) -> list[Segment]:  # noqa: ARG002 - of the base
-        """Return the segments of a line with the colours of the light theme."""
         return [segment if segment.style is None else _shaded(segment, segment.style) for segment in segments]
 
 
 def _shaded(segment: Segment, style: Style) -> Segment:
-    """Return the segment with the colours of `style` replaced by those of the light theme."""
     return Segment(segment.text, _light_style(style), segment.control)
 
 
 @lru_cache(2048)
 def _light_style(style: Style) -> Style:
-    """Return a style with the colours of the light theme; text on a coloured background becomes black or white."""
     front, back = light(style.color), light(style.bgcolor)
     if back and style.color and hex_of(style.color) in ON_COLOUR:
         front = text_colour(back)
@@ -45,10 +42,8 @@ def _light_style(style: Style) -> Style:
 
 
 def light(colour: Color | None) -> str | None:
-    """Return the colour of the light theme that replaces a colour of the dark theme; None for any other colour."""
     return SHADES.get(hex_of(colour)) if colour else None
 
 
 def hex_of(colour: Color) -> str:
-    """Return a colour as `#8df1b3`; empty for a colour such as `red`, whose value the terminal defines."""
     return colour.triplet.hex if colour.triplet else ""

@@ -49,12 +49,10 @@ class ReadableColours(LineFilter):
     """Changes the colours of signs and data so that they have enough contrast with their background."""
 
     def __init__(self, page: str) -> None:
-        """Store `page`, the background (`#rrggbb`) to assume if the theme leaves the background to the terminal."""
         super().__init__()
         self._page = page
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the segments of a line with readable colours."""
         page = self._page if background.ansi is not None else background.hex6.lower()
         return [
             segment if segment.style is None else Segment(segment.text, readable(segment, page), segment.control)
@@ -84,7 +82,6 @@ def _readable_style(style: Style, page: str, with_text: bool) -> Style:
 
 
 def _area_colour(colour: str, page: str) -> str:
-    """Return a shade of `colour` that can be seen as an area or a line on the background `page`."""
     return _with_contrast(colour, page, _GREYS.get(colour, SWATCH))
 
 
@@ -147,5 +144,4 @@ def _linear_of_oklab(lightness: float, a: float, b: float) -> tuple[float, float
 
 
 def gamma(intensity: float) -> float:
-    """Return the sRGB value (0 to 1) that encodes a linear intensity (0 to 1)."""
     return 12.92 * intensity if intensity <= 0.0031308 else 1.055 * intensity ** (1 / 2.4) - 0.055

@@ -42,7 +42,6 @@ class IdleSearch:
         self._last_input = time.monotonic()
 
     def search_if_idle(self) -> None:
-        """Search for garbage if a search is due and the user is idle."""
         if gc.get_count()[2] >= DUE and time.monotonic() - self._last_input > IDLE_S:
             gc.collect()
 
@@ -99,10 +98,7 @@ def neutral(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class NoFaintText(LineFilter):
-    """Draws faint text like normal text, for themes of high contrast."""
-
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - of the base
-        """Return the segments of a line, with faint segments drawn like the others."""
         whole = Style(dim=False)
         return [
             Segment(text, style + whole if style and style.dim else style, control) for text, style, control in segments
@@ -139,7 +135,6 @@ class TerminalApp(App[Result]):
         await super().on_event(event)
 
     def get_css_variables(self) -> dict[str, str]:
-        """Return the variables of the style sheet for the current theme; Textual calls this when the theme changes."""
         variables = super().get_css_variables()
         return variables | neutral(variables)
 
@@ -152,7 +147,6 @@ class TerminalApp(App[Result]):
         return [*(ON_DARK if self.current_theme.dark else ON_LIGHT), *filters]
 
     def action_show_help_panel(self) -> None:
-        """Show the sheet with the keys that work on the screen."""
         self.push_screen(KeySheet(key_sections(self.screen)))
 
     def _fatal_error(self) -> None:

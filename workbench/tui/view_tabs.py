@@ -13,8 +13,6 @@ from workbench.rooms import FACES, EvidenceLink
 
 @runtime_checkable
 class ShowsEvidence(Protocol):
-    """A pane that can show the evidence of a finding."""
-
     async def show_evidence(self, link: EvidenceLink) -> None:
         """Show the rank, time, block or row that an evidence link names."""
 
@@ -29,24 +27,18 @@ class PreparesSearch(Protocol):
 
 @runtime_checkable
 class HasPaletteCommands(Protocol):
-    """A pane that adds its own commands to the command palette."""
-
     def palette_commands(self) -> Iterator[SystemCommand]:
         """Yield the pane's commands for the command palette."""
 
 
 @runtime_checkable
 class Searchable(Protocol):
-    """A widget that can be searched."""
-
     def search(self, text: str) -> None:
         """Move the cursor to the first match of the text."""
 
 
 @runtime_checkable
 class HasCursorText(Protocol):
-    """A widget that can return the text under its cursor."""
-
     def text_at_cursor(self) -> str:
         """Return the text under the cursor; empty if there is none."""
 
@@ -85,7 +77,6 @@ class ViewTabs(Vertical):
         self.give_keys()
 
     async def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Show the view of the clicked tab."""
         if event.pane.id is not None and event.pane.id != self._active:
             await self.turn_to(event.pane.id)
 
@@ -95,13 +86,11 @@ class ViewTabs(Vertical):
 
     @property
     def pane(self) -> Widget:
-        """The pane of the tab that is open."""
         tabs = self.query_one(TabbedContent)
         return self._panes.get(tabs.active, tabs)
 
     @property
     def shown_widgets(self) -> list[Widget]:
-        """The visible widgets of the current view."""
         tabs = self.query_one(TabbedContent)
         return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if _is_shown(widget)]
 
@@ -117,5 +106,4 @@ class ViewTabs(Vertical):
 
 
 def _is_shown(widget: Widget) -> bool:
-    """Return whether the widget and all its parents are visible."""
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))

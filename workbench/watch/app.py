@@ -107,7 +107,6 @@ class WatchApp(TerminalApp[bool]):
         self._show_card(job.report)
 
     def _show_card(self, report: Report[object] | None) -> None:
-        """Show the home view of a new report."""
         if report is None or report is self._carded:
             return
         self._carded = report
@@ -117,7 +116,6 @@ class WatchApp(TerminalApp[bool]):
         card.mount(HomePane(report, (run,), home_pictures(report, run, Options())))
 
     def on_evidence_wanted(self, _message: EvidenceWanted) -> None:
-        """Leave the app to inspect the recorded files, which contain the evidence of the finding."""
         self.action_inspect()
 
     def _sorted_ranks(self, job: WatchedJob) -> list[RankState]:
@@ -136,10 +134,8 @@ class WatchApp(TerminalApp[bool]):
         self._redraw()
 
     def action_pause(self) -> None:
-        """Pause the display, or continue it."""
         self._paused = not self._paused
         self.sub_title = f"{clean(self._watcher.folder)}{'   paused' if self._paused else ''}"
 
     def action_inspect(self) -> None:
-        """Leave the app and inspect the recorded files."""
         self.exit(True)

@@ -80,7 +80,6 @@ class LogLines:
                 yield step_line(step, now)
 
     def _trouble_lines(self, now: JobState) -> Iterator[str]:
-        """Yield a line for each new finding, and a line on lost or stalled ranks when these have changed."""
         for finding in now.findings:
             if finding.id not in self._finding_ids:
                 self._finding_ids.add(finding.id)
@@ -149,13 +148,11 @@ def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
 
 
 def summary(now: JobState) -> Text:
-    """Return a text with status, step, loss, speed and time left; it may wrap to several lines."""
     sign, colour = LIVE_STATE_SIGNS.get(now.status, "?"), LIVE_STATES.get(now.status, STATUSES["unknown"])
     return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(progress(now)))
 
 
 def charts(now: JobState, width: int) -> list[Text]:
-    """Return lines with a sparkline of the loss, a sparkline of the step time, and a bar of the phases of a step."""
     if not now.recent:
         return []
     room = max(8, width - LABEL_WIDTH - 2 * _NUMBER_WIDTH)
@@ -192,7 +189,6 @@ def _phase_bar(shares: dict[str, float], width: int) -> Text:
 
 
 def alert_lines(job: WatchedJob) -> list[Text]:
-    """Return a line of text for each alert, and one more while a verdict is being computed."""
     lines = [
         Text.assemble((f"{SEVERITY_SIGNS[severity]} ", f"bold {SEVERITIES[severity]}"), clean(text))
         for severity, text in alerts(job)
@@ -234,7 +230,6 @@ def follow(folder: Path) -> None:
 
 
 def has_ended(job: WatchedJob) -> bool:
-    """Return whether the job has ended and no further step or verdict will follow."""
     if job.analysing:
         return False
     quiet_s = min((rank.quiet_s for rank in job.now.ranks), default=0.0)
@@ -264,7 +259,6 @@ class LiveDisplay:
         self._thread.join(timeout=5)
 
     def _states(self) -> Iterator[WatchedJob]:
-        """Yield the state of the job repeatedly, and once more after the display was stopped, for the last steps."""
         while not self._stop.wait(POLL_S):
             yield self._watcher.look()
         yield self._watcher.look()

@@ -188,7 +188,6 @@ def _shown_steps(zoom: object) -> Span | None:
 
 
 def _step_charts(recent: Sequence[FinishedStep]) -> list[SmallChart]:
-    """Return the charts of peak memory, step time and loss over the last steps."""
     table = pd.DataFrame(
         [(step.step, float(step.memory_bytes), step.dur_s, step.loss) for step in recent],
         columns=["step", "memory", "time", "loss"],
@@ -274,7 +273,6 @@ def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> 
 
 
 def _recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
-    """Return the dashboard of the files that a job has recorded so far, served under the URL path `prefix`."""
     return dashboard(discover(folder), prefix, Options())
 
 

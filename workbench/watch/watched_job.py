@@ -71,7 +71,6 @@ class JobWatcher:
 
     @property
     def analysing(self) -> bool:
-        """Whether dumps or logs are being analysed, or will be analysed soon."""
         return self._newest != self._analysed or self._busy
 
     @property
@@ -134,7 +133,6 @@ class RankRow(NamedTuple):
 
 
 def rank_row(rank: RankState) -> RankRow:
-    """Return the state of a rank as texts."""
     return RankRow(
         rank=str(rank.rank),
         state=str(rank.state),
@@ -230,5 +228,4 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
 
 
 def _time_in_phase(rank: RankState) -> str:
-    """Return as text how long a rank has been in its present phase; empty if the rank has ended."""
     return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -54,7 +54,6 @@ class Door:
         return f"workbench_{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
 
     def fits(self, offered: str) -> bool:
-        """Return whether `offered` equals the token."""
         # A plain comparison takes longer the more characters are right, which tells an attacker the token bit by bit.
         return hmac.compare_digest(offered.encode(errors="surrogateescape"), self.token.encode())
 
@@ -112,7 +111,6 @@ class AccessControl:
 
 
 def host_name(environ: WSGIEnvironment) -> str:
-    """Return the host in a request's Host header, without the port; empty if the header is malformed."""
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:/@\[\]]+)(:[0-9]{1,5})?", environ.get("HTTP_HOST", ""))
     return match[1] if match else ""
 

@@ -63,7 +63,6 @@ def failed_page(title: str, error: Exception) -> html.Div:
 
 
 def say_failure(error: Exception) -> None:
-    """Print the error of a callback on the terminal, and show it above the page; the page itself stays unchanged."""
     explain(error)
     set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {_DETAILS}"})
 
@@ -238,12 +237,10 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
-    """Return the content of the page named `name`; if there is no such page, return a message."""
     return PAGES[name].layout(served, query) if name in PAGES else _no_page(name)
 
 
 def _no_page(name: str) -> Component:
-    """Return the message for an address that has no page."""
     return html.Div(
         [html.H2(f"There is no page {clean(name)}."), html.P(link("Back to the overview", "./", fixed=True))]
     )

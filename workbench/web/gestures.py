@@ -12,7 +12,6 @@ ALL = (-inf, inf)
 
 
 def clicked_point(click: object) -> Mapping[str, object] | None:
-    """Return the first point in `click`, Plotly's `clickData`; None if nothing was clicked."""
     points = click.get("points") if isinstance(click, dict) else None
     return points[0] if isinstance(points, list) and points and isinstance(points[0], dict) else None
 
@@ -33,7 +32,6 @@ def whole_number(value: object) -> int | None:
 
 
 def typed_text(value: object) -> str:
-    """Return the text of an input field; empty for a field without input, whose value is None."""
     return value if isinstance(value, str) else ""
 
 

@@ -161,7 +161,6 @@ def started(app: AccessControl, **place: Any) -> Server:
 
 
 def most_connections() -> int:
-    """Return the maximum number of open connections; it uses at most half of the files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
@@ -224,5 +223,4 @@ def _make_room(server: Any, newest: HTTPChannel) -> None:
 
 
 def peer_of(channel: Any) -> str:
-    """Return the address of the machine at the other end of a connection."""
     return str(channel.addr[0] if isinstance(channel.addr, tuple) else channel.addr)

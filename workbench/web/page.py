@@ -37,13 +37,11 @@ class Page:
 
 
 def page_of(room: str) -> Page:
-    """Return the page of a room that has one."""
     page: Page = imported(FACES[room].page)
     return page
 
 
 def evidence_address(served: ServedRun, finding: Finding) -> str | None:
-    """Return the address of the page that shows the evidence of a finding; None if no page does."""
     at = evidence_link(finding)
     if at is None or at.room not in served.rooms:
         return None
@@ -54,5 +52,4 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def rank_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query parameter `rank` with the rank of a finding; empty if the finding names no rank."""
     return {} if at.rank is None else {"rank": str(at.rank)}

@@ -56,7 +56,6 @@ def build(folder: Path, version: str) -> str:
 
 
 def main() -> None:
-    """Build the bundle again, with the plotly.js version of the installed plotly package."""
     if shutil.which("npm") is None:
         raise SystemExit("npm is not installed")
     with tempfile.TemporaryDirectory() as folder:

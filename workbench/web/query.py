@@ -33,7 +33,6 @@ def parse_query(search: object) -> Query:
 
 
 def address(query: Mapping[str, str]) -> str:
-    """Return a query as text for an address, beginning with `?`."""
     return f"?{urlencode(query)}"
 
 
@@ -46,12 +45,10 @@ def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> in
 
 
 def search_text(query: Mapping[str, str], name: str = "find") -> str:
-    """Return the text to search for, which is the query parameter `name`."""
     return query.get(name, "")[:_SEARCH_CHARACTERS]
 
 
 def window(query: Mapping[str, str], beyond: int) -> tuple[int, int] | None:
-    """Return the range (`from`, `to`) in a query, within 0 and `beyond`; None if the query has no valid range."""
     first, last = number(query, "from", beyond, 0), number(query, "to", beyond + 1, 0)
     return (first, last) if first < last else None
 

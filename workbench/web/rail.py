@@ -72,13 +72,11 @@ def key_sheet() -> html.Dialog:
 
 
 def keys_button() -> html.Button:
-    """Return the button that opens the list of keys."""
     spoken: dict[str, Any] = {"aria-label": "Keys"}
     return html.Button("?", id="show-keys", title="Keys", **spoken)
 
 
 def skip_link() -> html.Button:
-    """Return a button that is visible while it has the focus, and moves the focus past header and sidebar."""
     return html.Button("Skip to the page", id="skip", className="skip")
 
 
@@ -88,7 +86,6 @@ SEVERITIES = ("info", "warning", "error")
 
 
 def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> html.Header:
-    """Return the header: the run, its verdict, the range of steps, and buttons."""
     verdict = served.report.verdict
     sign = html.Span(STATUS_SIGNS[verdict.status], className=f"sign {verdict.status}")
     chip = link("", "./", style="chip")
@@ -153,7 +150,6 @@ def findings(served: ServedRun) -> Iterator[Component]:
 
 
 def _finding_address(served: ServedRun, finding: Finding) -> str:
-    """Return the address of the page with the evidence of a finding, or of the first page if no page has it."""
     return evidence_address(served, finding) or "./"
 
 
@@ -213,6 +209,5 @@ def ranks_by_finding(found: Sequence[Finding]) -> list[tuple[list[int], Finding]
 
 
 def _rank_address(served: ServedRun, rank: int) -> str:
-    """Return the address of the page with the most detail on a rank: hang, else steps, else the first page."""
     room = next((name for name in ("hang", "steps") if name in served.rooms), "")
     return f"{room}{address({'rank': str(rank)})}" if room else "./"

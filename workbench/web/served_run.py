@@ -34,7 +34,6 @@ class ServedRun:
 
     @cached_property
     def rooms(self) -> Mapping[str, object]:
-        """{room: its data} of the rooms that have data in the report."""
         return data_by_room(self.report)
 
     def data(self, kind: type[Data]) -> Data | None:
@@ -53,7 +52,6 @@ class ServedRun:
 
     @property
     def short_name(self) -> str:
-        """The end of the run's path, for titles with little space; of two runs, the parts that differ."""
         roots = [run.root for run in (self.run, self.other) if run]
         return ", ".join(short_names(roots))
 

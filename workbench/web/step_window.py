@@ -75,7 +75,6 @@ def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> W
 
 
 def without_window(query: Mapping[str, str]) -> Query:
-    """Return a query without its parameters for a range: `from`, `to` and `steps`."""
     return {name: value for name, value in query.items() if name not in _WINDOW_NAMES}
 
 
@@ -130,7 +129,6 @@ KEPT = 256
 
 
 def memory_marks(served: ServedRun, device: Device) -> StepMarks:
-    """Return the steps of a device's snapshot: the trace entries at which training steps start and end."""
     return _snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
@@ -140,22 +138,18 @@ def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
 
 
 def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
-    """Return the step logs of the run, which have the times of steps; some traces and snapshots mark no steps."""
     return tuple(served.run.of(*TIMED)) if served.data(StepsData) else ()
 
 
 @lru_cache(KEPT)
 def _snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the steps of a device in a snapshot; the result is cached."""
     return StepMarks.of(memory.clock(artefact, options, device, _logged_steps(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
 def _trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the steps of a trace file; the result is cached."""
     return StepMarks.of(traces.clock(artefact, options, _logged_steps(logs, options, artefact.rank)))
 
 
 def _logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
-    """Return a table of the times at which a rank's steps ran, from the step logs; None without step logs."""
     return steps.clock(logs, options, rank) if logs else None

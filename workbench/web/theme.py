@@ -11,11 +11,9 @@ COOKIE, _NARROW_COOKIE = "workbench-theme", "workbench-narrow"
 
 
 def theme() -> Theme:
-    """Return the theme that the browser shows; outside a request, the light theme."""
     named = request.cookies.get(COOKIE, "") if has_request_context() else ""
     return THEMES.get(named, LIGHT)
 
 
 def narrow() -> bool:
-    """Return whether the browser's window is as narrow as a phone; outside a request, False."""
     return has_request_context() and request.cookies.get(_NARROW_COOKIE) == "yes"

@@ -158,6 +158,5 @@ def _safe(name: str) -> str:
 
 
 def answer(start_response: StartResponse, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
-    """Answer a WSGI request with a JSON object and an HTTP status."""
     start_response(status, [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
     return [json.dumps(content).encode()]

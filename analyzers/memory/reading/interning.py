@@ -28,7 +28,6 @@ class StackNumber(NamedTuple):
 
 
 def line_number(line: int) -> int:
-    """Return a line number, or 0 if it is out of range: some recorders write "unknown" as an unsigned -1."""
     return line if 0 <= line < 1 << 31 else 0
 
 
@@ -70,7 +69,6 @@ class ArenaTable:
         self.known: dict[tuple[int, int, int], int] = {}
 
     def number(self, stream: int, pool: Sequence[int] | None) -> int:
-        """Return the index of the arena of a stream and a pool (None: not recorded), and add the arena if it is new."""
         first, second = self.UNKNOWN_POOL if pool is None else pool
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
@@ -148,7 +146,6 @@ class StackTable:
         return number
 
     def frame(self, frame: Mapping[str, Any]) -> int:
-        """Return the index of a frame in the table of distinct frames, and add the frame if it is new."""
         known = self._frame_of_id.get(id(frame))
         if known is None:
             name, file = (self.texts.number(frame.get(key, "")) for key in ("name", "filename"))
@@ -244,8 +241,6 @@ class PartialTrace:
 
 
 class IncrementalReader:
-    """Converts the entries of traces to tables while an unpickler is still reading their file."""
-
     def __init__(self, columns_of: Callable[[RawTrace], Table]) -> None:
         self._columns_of = columns_of
         self._partial: dict[int, PartialTrace] = {}
@@ -322,5 +317,4 @@ class WatchedFile:
 
 
 def _is_entry(value: object) -> bool:
-    """Return whether an object looks like a trace entry: a dict with an "action"."""
     return type(value) is dict and "action" in value

@@ -60,8 +60,6 @@ _BLOCK_COLUMNS = {
 
 
 class NativeTables(InternTables):
-    """The texts, stacks and arenas numbered by the native reader; more texts and arenas may be added."""
-
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__()
         self.texts.known = {bounded(text): number for number, text in enumerate(content["texts"])}
@@ -96,7 +94,6 @@ class NativeSnapshot:
 
 
 def read_natively(stream: IO[bytes]) -> NativeSnapshot | None:
-    """Return the content of a snapshot; None if there is no native reader, or if it does not understand the file."""
     module = native_module()
     content = module.read_snapshot(stream, VOCABULARY) if module else None
     if content is None:
@@ -184,13 +181,11 @@ def _as_input_errors() -> Iterator[None]:
 
 
 def unpickled(stream: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a pickle; its trace entries are converted to columns while it is read."""
     with entries.watch(stream) as watched:
         return unpickle.load(watched)
 
 
 def decoded(stream: IO[bytes]) -> Any:
-    """Return the object in a JSON text."""
     try:
         return msgspec.json.decode(stream.read())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -206,7 +201,6 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
 
 
 def _magic(stream: IO[bytes]) -> bytes:
-    """Return the first two bytes of a stream, and go back to its start."""
     start = stream.read(2)
     stream.seek(0)
     return start
@@ -233,7 +227,6 @@ def columns(
 
 
 def _native_columns(native: NativeSnapshot) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return every column of a snapshot that was read by the native reader, and its metadata."""
     table = native.entries | _segment_columns(native.segments, native.tables.arenas) | native.blocks
     return _with_small_parts(table, native.rest, native.tables, native.counts)
 
@@ -294,7 +287,6 @@ def _column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: obje
 
 
 def _entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dict[str, Column]:
-    """Return the columns of the trace entries of all devices: first the entries of device 0, then of device 1, etc."""
     # The empty trace gives the columns their types where there is no other.
     parts = [part for trace in [*traces, []] for part in entries.columns(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -338,7 +330,6 @@ def _tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
 
 
 def _category_number(name: object) -> int:
-    """Return the number of a recorded category name: `UNTAGGED` for no text, `Category.UNKNOWN` for an unknown name."""
     return int(CATEGORY_OF.get(name.lower(), Category.UNKNOWN)) if isinstance(name, str) else UNTAGGED
 
 

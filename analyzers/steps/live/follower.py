@@ -119,7 +119,6 @@ class OtherLogs:
 
 
 def _tells_failure(path: Path) -> bool:
-    """Return whether the last part of a log contains words that report a failure."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -224,7 +223,6 @@ class Follower:
         self._others = OtherLogs(folder, since)
 
     def look(self) -> JobState:
-        """Return the state of the job now, after reading the new content of its logs."""
         self._discover()
         self._read()
         logs = [log for _, log in sorted(self._ranks.items())]
@@ -357,17 +355,14 @@ def _finished_step(lines: Sequence[Line]) -> FinishedStep:
 
 
 def _training_ns(line: Line) -> int:
-    """Return the duration of a step on one rank in ns, without the time of this project's recorders."""
     return line.dur_ns - _recording_ns(line.phases)
 
 
 def _recording_ns(phases: Mapping[str, int]) -> int:
-    """Return the time of this project's recorders in ns; `phases` is {phase: its time in ns}."""
     return sum(phases.get(name, 0) for name in RECORDER_PHASES)
 
 
 def _typical_step_s(recent: Sequence[FinishedStep]) -> float:
-    """Return the median duration of the last steps in seconds; 0 if no step is finished yet."""
     return median([step.dur_s for step in recent[-SPEED_STEPS:]] or [0.0])
 
 

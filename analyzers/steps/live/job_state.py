@@ -19,8 +19,6 @@ SPEED_STEPS = 20
 
 
 class RankStatus(StrEnum):
-    """The status of one rank of a job."""
-
     RUNNING = "running"
     STALLED = "stalled"
     """The rank's process runs, but has not changed its phase for a long time."""
@@ -34,8 +32,6 @@ class RankStatus(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """The status of a job: whether it runs, or how it ended."""
-
     WAITING = "waiting"
     """The job has not yet written a file."""
     RUNNING = "running"
@@ -73,7 +69,6 @@ class RankState:
 
     @property
     def headroom_bytes(self) -> int | None:
-        """How many more bytes the rank can use before its memory reaches the limit; None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.memory_bytes
 
 
@@ -169,7 +164,6 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended."""
         return self.status in ENDED
 
 
@@ -194,7 +188,6 @@ class Heartbeat(NamedTuple):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the last heartbeat in a file; None if there is no file or no heartbeat yet."""
     try:
         time_ns, step, _, beats, phase = BEAT.unpack(read_whole(path))
     except (OSError, struct.error):

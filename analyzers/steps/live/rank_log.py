@@ -84,7 +84,6 @@ class GrowingFile:
 
 
 def whole_lines(content: bytes) -> int:
-    """Return the number of bytes up to and including the last line feed."""
     return content.rfind(b"\n") + 1
 
 
@@ -146,7 +145,6 @@ class RankLog:
 
     @property
     def last(self) -> Line:
-        """The `Line` of the step that was finished last; an empty one with step 0 if there is none."""
         return self.steps[next(reversed(self.steps))] if self.steps else Line(0)
 
     def latest(self, count: int) -> list[Line]:
@@ -239,7 +237,6 @@ class EventFile:
 
 
 def _split_at_headers(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield the lines of a log in parts; a new part begins at each header, which a new process writes."""
     begins = [number for number, text in enumerate(texts) if b'"schema"' in text]
     edges = sorted({0, *begins, len(texts)})
     return (list(texts[a:b]) for a, b in pairwise(edges))
@@ -325,7 +322,6 @@ def _rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> R
 
 
 def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks of a job that has ended; ranks that neither completed nor reported an error become GONE."""
     spoke = (RankStatus.DONE, RankStatus.FAILED)
     return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
@@ -394,13 +390,11 @@ def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int |
 
 
 def texts(manifest: Mapping[str, object], key: str) -> tuple[str, ...]:
-    """Return the texts in the list `key` of run.json (`manifest`); empty if there is no such list."""
     values = manifest.get(key)
     return tuple(str(value) for value in values if isinstance(value, str)) if isinstance(values, list) else ()
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Return the object in a JSON file as a dict; empty if there is no such file or it holds something else."""
     try:
         content = files.read_json(path)
     except (OSError, ValueError):
@@ -409,5 +403,4 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def int_or_zero(value: object) -> int:
-    """Return the value if it is an integer, else 0."""
     return value if isinstance(value, int) else 0

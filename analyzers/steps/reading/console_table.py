@@ -94,7 +94,6 @@ class Printed:
         return any((meaning := meaning_of(name)) and meaning.quantity not in counters for name in self.values)
 
     def has_step(self) -> bool:
-        """Return whether the line contains a step number."""
         names = (meaning_of(name) for name in self.values)
         return self.step is not None or any(meaning and meaning.quantity is Quantity.STEP for meaning in names)
 
@@ -199,7 +198,6 @@ def _short_name(name: str) -> str:
 
 
 def _with_unit(name: str, unit: str | None) -> str:
-    """Return a name with the unit that follows its value, such as `time (ms)`, if this is a unit of time or memory."""
     known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
     return f"{name} ({unit})" if known else name
 
@@ -220,7 +218,6 @@ _STEP_NAME, _TOTAL_NAME, _EPOCH_NAME = "step", "total steps", "epoch"
 
 
 def read(path: Path) -> RawTable:
-    """Return the rows of a console log as a table."""
     collector = ConsoleRows()
     for text in lines_of(content_of(path)):
         collector.take(text)
@@ -295,13 +292,11 @@ class ConsoleRows:
             self._add(printed)
 
     def _close(self) -> None:
-        """Add the row whose numbers were printed on indented lines, if there is one."""
         printed, self._open = self._open, None
         if printed and printed.has_training_number():
             self._add(printed)
 
     def _add(self, printed: Printed) -> None:
-        """Append the numbers of a printed line as a row."""
         row = dict(counters(printed)) | printed.values
         if printed.step is not None and not _names_step(printed.values):
             row[_STEP_NAME] = printed.step
@@ -333,18 +328,15 @@ class ConsoleRows:
 
 
 def _names_step(values: dict[str, float]) -> bool:
-    """Return whether the name of one of the values shows that it is the step number."""
     return any(_is_a(name, Quantity.STEP) for name in values)
 
 
 def _is_a(name: str, quantity: Quantity) -> bool:
-    """Return whether the name of a column stands for this quantity."""
     meaning = meaning_of(name)
     return meaning is not None and meaning.quantity is quantity
 
 
 def _column_of(table: RawTable, quantity: Quantity) -> Floats:
-    """Return the values of the first column of a table that stands for a quantity; all NaN if there is none."""
     names = [name for name in table.columns if _is_a(name, quantity)]
     return table.columns[names[0]] if names else np.full(len(table), np.nan)
 

@@ -34,13 +34,10 @@ _TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
 
 @dataclass(frozen=True)
 class Dialect:
-    """The format of a CSV table: the separator of its cells, and its header line."""
-
     separator: str
     header: bytes
 
     def names(self) -> list[str]:
-        """Return the names of the columns."""
         return [name.strip() for name in _header_cells(self.header, self.separator)]
 
 
@@ -72,7 +69,6 @@ def read(path: Path) -> RawTable:
 
 
 def _comment_lines_removed(content: bytes) -> Iterator[bytes]:
-    """Yield one item: the content of a table without the comments and empty lines at its beginning."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
         end = content.find(b"\n", at)
@@ -148,12 +144,10 @@ def _quoting_of(lines: bytes) -> Literal[0, 3]:
 
 
 def _blank_lines(lines: bytes) -> int:
-    """Return the number of empty lines in `lines`."""
     return lines.count(b"\n\n") + lines.count(b"\n\r\n") + lines.startswith((b"\n", b"\r\n"))
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last of `lines` is truncated: it has fewer than `columns` cells."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 

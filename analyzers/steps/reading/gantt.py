@@ -33,8 +33,6 @@ class Event(msgspec.Struct):
 
 
 class Chart(msgspec.Struct):
-    """The content of a chart file: its list of events."""
-
     traceEvents: list[Event]  # noqa: N815 - the key in the file
 
 

@@ -38,7 +38,6 @@ def read(path: Path) -> RawTable:
 
 
 def is_row(line: bytes) -> bool:
-    """Return whether a line is one complete JSON object."""
     return isinstance(decoded(line), dict)
 
 
@@ -156,7 +155,6 @@ def _rows_in(document: Any, depth: int = 0) -> list[Any] | None:
 
 
 def _has_step_and_loss(row: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object has both a step number and a loss."""
     meanings = {
         meaning.quantity
         for name, value in row.items()
@@ -166,7 +164,6 @@ def _has_step_and_loss(row: Mapping[str, Any]) -> bool:
 
 
 def _is_training_row(row: Any) -> bool:
-    """Return whether a JSON value is an object that has a step number or a loss."""
     if not isinstance(row, dict):
         return False
     meanings = (meaning_of(name) for name, value in flat(row) if number_of(value) is not None)

@@ -48,7 +48,6 @@ def read(path: Path) -> Log:
 
 
 def _header_fields(row: Row) -> Header:
-    """Return the known fields of a header line whose values are integers or texts."""
     return {k: v for k in _HEADER if isinstance(v := row.get(k), (int, str))}
 
 
@@ -144,12 +143,10 @@ def take_metric(line: Line, name: str, value: object) -> None:
 
 
 def with_residual(line: Line) -> Line:
-    """Return the line with `residual_ns` set to the time of the step outside of its phases."""
     line.residual_ns = line.dur_ns - sum(line.phases.values())
     return line
 
 
 def nanoseconds(value: object, unit: float) -> int:
-    """Return a time, given in units of `unit` ns, as whole ns; 0 if it is no usable number."""
     ns = number(value) * unit
     return round(ns) if math.isfinite(ns) and abs(ns) < 4e18 else 0

@@ -105,14 +105,12 @@ class Names:
         self._numbers: dict[str, int] = {}
 
     def __call__(self, name: str) -> int | None:
-        """Return the number of a name, or None for a new name after NAMES_AT_MOST others."""
         if name not in self._numbers and len(self._numbers) < NAMES_AT_MOST:
             self._numbers[name] = len(self._numbers)
             self.texts.append(self._text(name))
         return self._numbers.get(name)
 
     def _text(self, name: str) -> str:
-        """Return the text of a new name; if the cut name exists already, the text ends with the number of the name."""
         text = name[:_NAME_LENGTH].encode("utf-8", "replace").decode()
         ending = f"#{len(self.texts)}"
         return text[: _NAME_LENGTH - len(ending)] + ending if text in self.texts else text
@@ -188,21 +186,18 @@ _META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers",
 
 
 def narrowed(column: Column) -> Column:
-    """Return an integer column as int32 if all values fit, to halve its memory."""
     limit = np.iinfo(np.int32)
     fits = len(column) and column.dtype.kind == "i" and limit.min <= column.min() and column.max() <= limit.max
     return column.astype(np.int32) if fits else column
 
 
 def _absent_in(column: str) -> float:
-    """Return the value of a column in rows of files that do not have this column."""
     if column.startswith("number."):
         return math.nan
     return UNKNOWN if column.startswith("seq.") else 0
 
 
 def content_of(lines: Sequence[Line]) -> Content:
-    """Return lines of a step log as columns, one for each field."""
     fixed = {name: integers([*map(attrgetter(name), lines)]) for name in _INTEGERS}
     for name in _NUMBERS:
         fixed |= numbers(name, [*map(attrgetter(name), lines)])
@@ -236,7 +231,6 @@ def numbers(name: str, values: Sequence[Any]) -> Arrays:
 
 
 def integers(values: list[int]) -> Column:
-    """Return the values as int64; those that do not fit are clipped."""
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
@@ -244,7 +238,6 @@ def integers(values: list[int]) -> Column:
 
 
 def number(value: Any) -> float:
-    """Return a value as a float; NaN if it is no number."""
     if type(value) is float:  # nearly all are
         return value
     try:
@@ -272,27 +265,22 @@ def line_of(row: Mapping[str, Any]) -> Line | None:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value is an integer that fits into int64."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _as_int(value: object) -> int | None:
-    """Return a value that is an integer and fits into int64; None for anything else."""
     return value if is_whole(value) else None
 
 
 def _as_number(value: object) -> float | str | None:
-    """Return a value that is a number or a text (NaN is logged as the text "NaN"); None for anything else."""
     return value if isinstance(value, (int, float, str)) else None
 
 
 def _as_ints_by_name(value: object) -> dict[str, int] | None:
-    """Return the integers in a JSON object by name; None if the value is no object."""
     return {str(k): v for k, v in value.items() if is_whole(v)} if isinstance(value, dict) else None
 
 
 def _as_texts(value: object) -> list[str] | None:
-    """Return the items of a list as texts; None if the value is no list."""
     return [str(item) for item in value] if isinstance(value, list) else None
 
 

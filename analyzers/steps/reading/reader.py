@@ -24,7 +24,6 @@ def _read_console(path: Path) -> Log:
 
 
 def _read_metrics(path: Path) -> Log:
-    """Return the rows of a metrics file, in JSON or in a CSV-like table."""
     is_json = kinds.head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
     return Log([], [], raw=(json_table if is_json else csv_table).read(path))
 
@@ -70,6 +69,5 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _read_one(path: Path) -> Log:
-    """Return the content of one log, read by the function for the kind of the file."""
     kind = kinds.kind_of(path, alone=True)
     return _READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

@@ -51,7 +51,6 @@ class Events:
 
 
 def read(path: Path) -> Events:
-    """Return all scalars of an event file."""
     events = Events()
     records = list(framed(path.read_bytes(), events))
     sums = crc32c([content for content, _ in records])
@@ -104,7 +103,6 @@ _TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 
 def crc32c_of_one(message: bytes) -> int:
-    """Return the CRC-32C checksum of one short message."""
     crc = 0xFFFFFFFF
     for byte in message:
         crc = _TABLE_OF_INTS[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -191,13 +189,11 @@ def _tensor_scalar(tensor: bytes) -> float | None:
 
 
 def _as_float(value: int | bytes) -> float:
-    """Return the float32 with these four bytes, or with the bits of this integer."""
     raw = value if isinstance(value, bytes) else value.to_bytes(4, "little")
     return float(struct.unpack("<f", raw)[0])
 
 
 def _as_double(value: int | bytes) -> float:
-    """Return the float64 with these eight bytes, or with the bits of this integer."""
     raw = value if isinstance(value, bytes) else value.to_bytes(8, "little")
     return float(struct.unpack("<d", raw)[0])
 
@@ -363,7 +359,6 @@ def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
 
 
 def set_tokens(line: Line, values: Values) -> None:
-    """Set the number of tokens of a line, from the logged tokens per second and the duration of the line."""
     per_second = next((values[name] for name in _RATES if name in values), math.nan)
     if line.dur_ns != UNKNOWN and math.isfinite(per_second) and abs(per_second) < 1e15:
         line.tokens = round(per_second * line.dur_ns / 1e9)

@@ -173,7 +173,6 @@ class SharedCollectives:
 
     @property
     def middle(self) -> int:
-        """The midpoint between the first and the last end of these collectives, in ns of the measured clock."""
         return int(self.other_end.min() + (self.other_end.max() - self.other_end.min()) // 2)
 
     @cached_property
@@ -214,7 +213,6 @@ class SharedCollectives:
 
 
 def _clock_gain(passed: Column, ppm: float) -> Integers:
-    """Return by how many ns a clock with a drift of `ppm` gets ahead in each of the durations `passed` (ns)."""
     gain: Integers = np.rint(passed * (ppm * 1e-6)).astype(np.int64)
     return gain
 

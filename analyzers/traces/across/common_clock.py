@@ -89,7 +89,6 @@ class AlignedRecordings:
 
     @cached_property
     def spans(self) -> list[int]:
-        """The duration of each recording, in ns."""
         traces = [recording.trace for recording in self.recordings]
         return [int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin for trace in traces]
 

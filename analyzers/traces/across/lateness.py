@@ -87,7 +87,6 @@ class Lateness:
 
     @cached_property
     def last_row(self) -> Integers:
-        """For each collective, the row of `matched` for the rank that arrived last."""
         order = np.lexsort((self.arrival, self.matched.collective))
         last: Integers = order[np.append(self.matched.first_row[1:], len(order)) - 1]
         return last
@@ -145,7 +144,6 @@ class Lateness:
         return total
 
     def excess_by_measure(self) -> dict[str, Integers]:
-        """Return {measure: the excess of each rank in it, summed over all collectives}, for each of `MEASURES`."""
         return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 

@@ -94,7 +94,6 @@ class MatchedCollectives:
 
     @cached_property
     def first_row(self) -> Integers:
-        """For each collective, the index of its first row; the rows of its other ranks follow."""
         return np.flatnonzero(np.diff(self.collective, prepend=-1))
 
     @property
@@ -103,17 +102,14 @@ class MatchedCollectives:
 
     @cached_property
     def rows_by_rank(self) -> list[Integers]:
-        """For each rank, the indices of its rows, ascending."""
         order = np.argsort(self.rank_index, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.rank_index, minlength=len(self.recordings)))[:-1])
 
     @cached_property
     def size(self) -> Integers:
-        """For each collective, how many ranks took part in it."""
         return np.diff(np.append(self.first_row, len(self.collective)))
 
     def sorted_by(self, moment: Column) -> "MatchedCollectives":
-        """Return a copy whose collectives are numbered in ascending order of `moment`, a time for each collective."""
         number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.collective]
         order = np.lexsort((self.rank_index, number))
         return MatchedCollectives(self.recordings, self.position[order], self.rank_index[order], number[order])

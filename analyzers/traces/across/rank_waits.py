@@ -92,7 +92,6 @@ def places(matched: MatchedCollectives) -> Integers:
 
 
 def _grouped_median(values: Integers, group: Integers) -> Integers:
-    """Return, for each value, the lower median of all values of its group."""
     order = np.lexsort((values, group))
     first = np.flatnonzero(np.diff(group[order], prepend=-1))
     size = np.diff(np.append(first, len(order)))
@@ -102,7 +101,6 @@ def _grouped_median(values: Integers, group: Integers) -> Integers:
 
 
 def _count_by(group: Integers, mask: Mask) -> Integers:
-    """Return, for each element of a mask, how many elements of its group are true."""
     return np.bincount(group, weights=mask).astype(np.int64)[group]
 
 
@@ -337,12 +335,10 @@ def _rank_waits(lateness: Lateness) -> list[RankWaits]:
 
 
 def _waiting_of_all(lateness: Lateness) -> Integers:
-    """Return, for each collective, the waiting time summed over all of its ranks, in ns."""
     return np.add.reduceat(lateness.wait, lateness.matched.first_row)
 
 
 def longest_waits(lateness: Lateness) -> list[CollectiveWait]:
-    """Return the collectives with the longest waiting, summed over their ranks, the longest first."""
     waited = _waiting_of_all(lateness)
     order = np.argsort(-waited, kind="stable")[:_LONGEST_WAITS_AT_MOST]
     return [_collective_wait(lateness, collective, int(waited[collective])) for collective in order.tolist()]

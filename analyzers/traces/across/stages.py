@@ -38,7 +38,6 @@ class Message:
 
 
 def messages_of(recording: Recording) -> list[Message]:
-    """Return the sends and receives of a recording, in the order in which their kernels began."""
     rows = recording.table("message", ["position", "peer", "sends"]).tolist()
     return [Message(kernel, peer, bool(sends)) for kernel, peer, sends in sorted(rows, key=lambda row: row[0])]
 
@@ -199,7 +198,6 @@ class RankProgram:
 
     @property
     def compute(self) -> int:
-        """The recorded time in which the rank computes, in ns."""
         return sum(task.compute for task in self.tasks)
 
 
@@ -308,7 +306,6 @@ class StageReplay:
 
     @property
     def recorded(self) -> int:
-        """The recorded time from the start of the first task to the end of the last one, in ns."""
         tasks = [task for program in self.programs.values() for task in program.tasks]
         return max(task.end for task in tasks) - min(task.start for task in tasks)
 

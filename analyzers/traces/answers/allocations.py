@@ -73,7 +73,6 @@ class Allocator:
 
     @cached_property
     def totals_recorded(self) -> bool:
-        """Whether the recorder wrote the total of allocated bytes with each allocation and free."""
         return bool((self.column("allocated") > 0).any())
 
     @cached_property
@@ -93,7 +92,6 @@ class Allocator:
 
     @cached_property
     def before(self) -> int:
-        """The bytes allocated before the first recorded allocation or free."""
         return int(self.allocated[0] - self.change[0])
 
     @cached_property
@@ -136,7 +134,6 @@ class Allocator:
         return allocated, reserved
 
     def allocated_before(self, moment: int) -> int:
-        """Return how many bytes were allocated just before a moment (ns of the trace)."""
         index = int(np.searchsorted(self.at, moment))
         return int(self.allocated[index - 1]) if index else self.before
 
@@ -227,7 +224,6 @@ class AttributedAllocations:
 
     @cached_property
     def around(self) -> Integers:
-        """For each allocation or free, the trace row of the innermost event around it on its thread, or NONE."""
         c, pid, tid = self.trace.columns, self.allocator.column("pid"), self.allocator.column("tid")
         lane = np.full(len(pid), NONE)
         for number, thread in enumerate(c.meta["lanes"]):
@@ -315,7 +311,6 @@ class AttributedAllocations:
         )
 
     def peak(self) -> MemoryMoment:
-        """Return the moment with most allocated memory; this may be the start of the recording."""
         a = self.allocator
         index = int(a.allocated.argmax())
         return self.moment(index, int(a.allocated[index])) if a.allocated[index] >= a.before else self.beginning()
@@ -415,7 +410,6 @@ class AttributedAllocations:
         return rows
 
     def largest(self) -> list[Allocation]:
-        """Return the largest single allocations, the largest first."""
         a = self.allocator
         indices = np.argsort(-a.change, kind="stable")[:_LARGEST_AT_MOST]
         return [self.allocation(index) for index in indices.tolist() if a.change[index] > 0]

@@ -39,7 +39,6 @@ class Labels(NamedTuple):
     texts: list[str]
 
     def each(self) -> list[str]:
-        """Return the text of each item."""
         return [self.texts[i] for i in self.code.tolist()]
 
 
@@ -54,7 +53,6 @@ class RankCollectives:
 
     @cached_property
     def indices(self) -> Integers:
-        """For each collective, its index among the events of `work`."""
         indices = np.flatnonzero(self.work.kind == COMMUNICATION)
         return indices[np.argsort(self.work.start[indices], kind="stable")]
 
@@ -87,7 +85,6 @@ class RankCollectives:
         return np.where(entry[self.rows] >= 0, entry[self.rows], np.where(operator >= 0, entry[operator], NONE))
 
     def recorded(self, name: str) -> Integers:
-        """Return, for each collective, its recorded argument `name` (trace column `collective_{name}`), or UNKNOWN."""
         values = self.work.trace.columns[f"collective_{name}"]
         return np.where(self.entry >= 0, values[self.entry], UNKNOWN) if len(values) else self.entry
 
@@ -99,7 +96,6 @@ class RankCollectives:
 
     @cached_property
     def is_copy(self) -> Mask:
-        """A mask of the copies to or from another device: this device alone makes them, and meets no rank in them."""
         return np.array([PEER_COPY.search(name) is not None for name in self.name.texts], bool)[self.name.code]
 
     @cached_property
@@ -109,7 +105,6 @@ class RankCollectives:
 
     @cached_property
     def dtype(self) -> Labels:
-        """The data type of each collective's elements; empty if it was not recorded."""
         recorded = self.labels(self.recorded("dtype"))
         if not self.host_shapes:
             return recorded

@@ -52,7 +52,6 @@ class Regions:
 
     @cached_property
     def outer(self) -> Column:
-        """For each region, the trace row of the region that called it after a graph break, or NONE."""
         return _enclosing_rows(self.trace, self.rows)
 
     @cached_property
@@ -91,7 +90,6 @@ class Regions:
 
 
 def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
-    """Return the trace rows of the annotations and operators in whose name the pattern is found."""
     return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 
 

@@ -304,7 +304,6 @@ def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[Operat
 
 
 def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
-    """Return an int64 column of length `size`: `values` at the indices `rows`, and 0 elsewhere."""
     column = np.zeros(size, np.int64)
     column[rows] = values
     return column

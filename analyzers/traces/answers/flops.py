@@ -133,7 +133,6 @@ def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def _whole_numbers(text: str, count: int) -> list[int]:
-    """Parse a text such as `[2, 2]` into a list of `count` integers; a single number is repeated `count` times."""
     numbers = [int(word) for word in re.findall(r"-?\d+", text)]
     return numbers * count if len(numbers) == 1 else numbers
 
@@ -245,7 +244,6 @@ class Formulas:
 
     @cached_property
     def by_name(self) -> dict[int, Counted]:
-        """{index of a name in `trace.names`: (operations, bytes) of all counted operators of this name}."""
         rows, operations, moved = self.rows
         named = rows_by_value(self.trace.columns["name"][rows])
         return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
@@ -271,7 +269,6 @@ class Formulas:
 
 
 def device_of(trace: Trace) -> str:
-    """Return the name of the trace's device as written in the table `PEAKS`; empty if the table does not list it."""
     names = " ".join(trace.header.get("devices", []))
     return next((name for name in PEAKS if re.search(rf"\b{name}\b", names)), "")
 
@@ -307,7 +304,6 @@ def _operator_count(name: str, shapes: str) -> Counted:
 
 
 def decoded_list(text: str) -> list[Any]:
-    """Return the list in a JSON text; empty if the text is no JSON list."""
     try:
         value = msgspec.json.decode(text) if text else []
     except msgspec.DecodeError:
@@ -353,17 +349,14 @@ _NO_PRODUCT = re.compile(r"permute|splitKreduce|nchwTo|nhwcTo|fbgemm_gpu|multi_t
 
 
 def multiplies(name: str) -> bool:
-    """Return whether a kernel of this name multiplies matrices, convolves or does attention."""
     return _PRODUCT.search(name) is not None and _NO_PRODUCT.search(name) is None
 
 
 def runs_in_float32(name: str) -> bool:
-    """Return whether a kernel of this name multiplies float32 numbers without tensor cores."""
     return _FLOAT32.search(name) is not None and _TENSOR_CORES.search(name) is None
 
 
 def runs_in_float64(name: str) -> bool:
-    """Return whether a kernel of this name multiplies float64 numbers."""
     return _FLOAT64.search(name) is not None
 
 
@@ -429,13 +422,11 @@ def coverage(work: Work, formulas: Formulas) -> Coverage:
 
 
 def named(work: Work, matches: Callable[[str], bool]) -> Mask:
-    """Return a mask of the events in `work` whose name the function `matches` accepts."""
     texts = np.array([matches(name) for name in work.trace.names] or [False])
     return np.asarray(texts[work.trace.columns["name"][work.rows]])
 
 
 def _is_counted(work: Work, formulas: Formulas) -> Mask:
-    """Return a mask of the events in `work` that were launched inside an operator whose operations are counted."""
     if not len(formulas.rows[0]):
         return np.zeros(len(work.rows), bool)
     return np.asarray(work.linked & (formulas.around[work.launch] != NONE))
@@ -459,14 +450,12 @@ def _most_common(work: Work, formulas: Formulas) -> Arithmetic:
 
 
 def _arithmetic_of(types: list[str]) -> Arithmetic:
-    """Return the number format in which an operator with inputs of these types multiplies; TF32 for float32."""
     if any("Float8" in kind for kind in types):
         return Arithmetic.FLOAT8
     return next((TYPES[kind] for kind in types if kind in TYPES), Arithmetic.UNKNOWN)
 
 
 def peak(formulas: Formulas, arithmetic: Arithmetic) -> float | None:
-    """Return the device's peak FLOP/s in this number format; None if the device is not known."""
     if not formulas.peaks:
         return None
     device = device_of(formulas.trace)

@@ -75,17 +75,14 @@ def exposed(work: Work) -> Intervals:
 
 
 def intervals_of_kind(work: Work, kind: int) -> Intervals:
-    """Return the intervals (starts, ends) in which work of one kind, such as COMPUTE, runs."""
     return merge(work.start[work.kind == kind], work.end[work.kind == kind])
 
 
 def subtract(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the parts of `intervals` that lie outside of `others`."""
     return combine(intervals, others, lambda inside, inside_other: inside & ~inside_other)
 
 
 def intersect(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the parts of `intervals` that lie inside `others`."""
     return combine(intervals, others, lambda inside, inside_other: inside & inside_other)
 
 
@@ -112,7 +109,6 @@ def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask]
 
 
 def union(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the intervals of time that are covered by `intervals` or by `others`."""
     return merge(np.concatenate([intervals[0], others[0]]), np.concatenate([intervals[1], others[1]]))
 
 

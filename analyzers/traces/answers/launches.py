@@ -59,7 +59,6 @@ def launch_times(work: Work) -> Launches | None:
 
 
 def loses_kernels(expected: int, lost: int) -> bool:
-    """Return whether so many kernels are missing that gaps between kernels do not show when a device is idle."""
     return lost > _LOST_AT_MOST * expected
 
 

@@ -198,7 +198,6 @@ def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
 
 
 def issues(collectives: RankCollectives) -> Integers:
-    """Return three columns for each collective: its launch time, the end of the host's last wait before, its stream."""
     work = collectives.work
     launch = launch_times(work)[collectives.indices]
     return np.column_stack([launch, _host_waits(work, launch), work.trace.columns["lane"][collectives.rows]])
@@ -231,7 +230,6 @@ def launch_times(work: Work) -> Integers:
 
 
 def _host_waits(work: Work, moments: Integers) -> Integers:
-    """Return, for each moment (ns), when the host's last call that waited for the device ended before it; -1: none."""
     rows = waiting_calls(work.trace)
     ends = np.sort(work.trace.columns["end"][rows])
     return np.append(-1, ends)[np.searchsorted(ends, moments, side="right")]
@@ -300,12 +298,10 @@ def _account_columns(number: int, collectives: RankCollectives, text_ids: dict[s
 
 
 def _text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
-    """Return, for each item of `labels`, the index of its text in `text_ids`; new texts are added to it."""
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 
 def following(arrival: Column, meets: Mask, last: int) -> Column:
-    """Return, for each arrival time (ns), the next arrival selected by the mask `meets`; `last` if there is none."""
     return np.append(arrival[meets], last)[np.cumsum(meets)]
 
 

@@ -40,7 +40,6 @@ def _device_problems(work: Work) -> Iterator[Problem]:
 
 
 def overlapping_events(work: Work) -> int:
-    """Return the number of events that begin before an earlier event of the same stream has ended."""
     lane = work.trace.columns["lane"][work.rows]
     order = np.lexsort((work.start, lane))
     count = 0
@@ -80,7 +79,6 @@ def forward_only_steps(work: Work) -> int:
 
 
 def cut_steps(trace: Trace) -> list[str]:
-    """Return the names of the steps that were still running when the recording ended."""
     rows: Column = trace.columns["unfinished_row"]
     names = {trace.names[i] for i in trace.columns["name"][rows].tolist()}
     return sorted(name for name in names if name.startswith("ProfilerStep"))

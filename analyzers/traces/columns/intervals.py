@@ -26,22 +26,18 @@ class TimeBreakdown:
 
     @property
     def idle(self) -> int:
-        """The time within the span in which nothing runs, in ns."""
         return self.span - self.busy
 
     @property
     def exposed_communication(self) -> int:
-        """The time in which communication runs and nothing computes, in ns."""
         return self.kernels - self.compute
 
     @property
     def overlapped(self) -> int:
-        """The time in which communication and computing run at the same time, in ns."""
         return self.compute + self.communication - self.kernels
 
     @property
     def exposed_memory(self) -> int:
-        """The time in which copies run and no kernel does, in ns."""
         return self.busy - self.kernels
 
 
@@ -70,7 +66,6 @@ def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
 
 
 def union_length(start: Column, end: Column) -> int:
-    """Return the length in ns of the union of the intervals from `start` to `end`."""
     low, high = merge(start, end)
     return int((high - low).sum())
 
@@ -134,13 +129,11 @@ class CoveredTime:
     """A union of time intervals; its methods compute how much of it lies before a moment, or between two moments."""
 
     def __init__(self, start: Column, end: Column) -> None:
-        """Store the union of the intervals from `start` to `end` (ns), which may overlap and be in any order."""
         self.start, self.end = merge(start, end)
         self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
 
     @property
     def total(self) -> int:
-        """The length of the union in ns."""
         return int(self.before[-1])
 
     def until(self, at: Column) -> Integers:

@@ -56,12 +56,10 @@ class Work:
 
     @cached_property
     def end(self) -> Column:
-        """The end of each event, in ns of the trace's clock."""
         return self.trace.columns["end"][self.rows]
 
     @cached_property
     def linked(self) -> Mask:
-        """A mask of the events whose launching call was recorded."""
         return np.asarray(self.launch != NONE)
 
     @cached_property
@@ -107,14 +105,12 @@ class Work:
 
 
 def work_of_accounts(trace: Trace) -> list[Work]:
-    """Return the work of each device that worked (one `Work` each); if no device worked, the work of the host."""
     if not len(trace.work):
         return [_host_work(trace)]
     return [_device_work(trace, int(device)) for device in distinct_values(trace.devices)]
 
 
 def _device_work(trace: Trace, device: int) -> Work:
-    """Return the work of one device: its kernels, memory copies and memsets."""
     c = trace.columns
     rows = trace.work[trace.devices == device]
     communicates = trace.text_matches(COMMUNICATION)[c["name"][rows]] | np.isin(rows, c["collective_row"])
@@ -233,18 +229,15 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
 
 
 def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
-    """Return the starts and ends (ns of the trace) of the annotations that denote one of the phases `names`."""
     rows = trace.rows_named(names_in_phases(trace, names), ANNOTATIONS)
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
 def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
-    """Return a mask of the texts in `trace.names` that denote one of the phases `names`."""
     return np.isin(trace.text_values(phase_of), [PHASE_NAMES.index(name) for name in names])
 
 
 def phase_of(name: str) -> int:
-    """Return the phase that an annotation's name denotes, as an index into PHASE_NAMES; UNNAMED if it denotes none."""
     if not _ANY_PHASE.search(name):  # so it is for nearly all of what may be a million names
         return UNNAMED
     return next(i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name))

@@ -44,7 +44,6 @@ def account_finding(
 
 
 def times_text(account: RankTrace) -> str:
-    """Return a text with the rank, device and steps of a recording, and how much of its time is work or idle."""
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "CPU" if account.device is None else f"device {account.device}"
     steps = rank_ranges(step.step for step in account.step_times)
@@ -58,12 +57,10 @@ def times_text(account: RankTrace) -> str:
 
 
 def lacks_kernels(account: RankTrace) -> bool:
-    """Return whether so many kernels are missing in the file that nobody knows when the device was idle."""
     return account.launches is not None and loses_kernels(account.launches.expected, account.launches.lost)
 
 
 def is_amd(account: RankTrace) -> bool:
-    """Return whether the device is made by AMD: its name says so, or the host calls HIP."""
     return bool(re.search("AMD|Radeon|Instinct", account.device_name)) or any(
         call.name.startswith("hip") for call in account.synchronisations
     )
@@ -95,7 +92,6 @@ def less_fragmentation(account: RankTrace) -> str:
 
 
 def recorded_time(account: RankTrace) -> str:
-    """Return a phrase that names the time of which a share is given, such as `recorded time of rank 3`."""
     return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"
 
 
@@ -126,7 +122,6 @@ _SENTENCES = {
 
 
 def problem_sentence(problem: Problem) -> str:
-    """Return a problem as a sentence with its numbers."""
     return _SENTENCES[problem.kind].format(
         count=problem.count,
         events=quantity(problem.count, "event"),

@@ -171,7 +171,6 @@ def _reading_of_time(account: RankTrace) -> str:
 
 
 def _collective_times(account: RankTrace) -> str:
-    """Return a text that divides the time of collectives into time with and without overlapping compute."""
     whole, exposed = account.communication_ns, account.exposed_communication_ns
     parts = f"{duration_ns(exposed)} without compute, {duration_ns(whole - exposed)} during compute"
     return f"collectives ran for {duration_ns(whole)}: {parts}"
@@ -193,12 +192,10 @@ def _longest_collectives(account: RankTrace) -> list[str]:
 
 
 def _shortest_call(collective: Collective) -> str:
-    """Return a suffix with the duration of the shortest of several calls: the longer ones include waiting for ranks."""
     return f", the shortest {duration_ns(collective.min_ns)}" if collective.count > 1 else ""
 
 
 def _collective_text(collective: Collective) -> str:
-    """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
     label = collective.group_desc or collective.group
     each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
     return f"{kernel_name(collective.name)}{f' of {process_group(label)}' if label else ''}{each}"

@@ -81,7 +81,6 @@ NEAR_LIMIT = 0.9
 
 
 def memory_findings(account: RankTrace) -> Iterator[Finding]:
-    """Yield the findings about the memory of one device, and of the host with it: growth, unused memory, the limit."""
     for memory in account.device_memory:
         growth = _step_growth(memory)
         if len(growth) >= STEPS_AT_LEAST and grows(growth, memory.peak.bytes):
@@ -187,7 +186,6 @@ def _limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Find
 
 
 def _most_bytes(memory: DeviceMemory) -> int:
-    """Return the most bytes that were reserved at once, or allocated if reserved bytes were not recorded."""
     return max(memory.peak.bytes, memory.reserved_peak.bytes if memory.reserved_peak else 0)
 
 
@@ -197,7 +195,6 @@ def device_name(memory: DeviceMemory) -> str:
 
 
 def _moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
-    """Return a text on how much memory was allocated at a moment, in which step and phase, and in which code."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
     phase = "" if moment.phase == "other" else f", {moment.phase}"

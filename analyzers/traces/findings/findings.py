@@ -81,7 +81,6 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 
 
 def _recording_findings(account: RankTrace, problems: Sequence[Problem]) -> Iterator[Finding]:
-    """Yield the findings on what the recording lacks, and how far it can be trusted."""
     if lacks_kernels(account):
         yield _lost_kernels_finding(account)
     if account.source == "cpu":
@@ -129,7 +128,6 @@ def _host_bound_finding(account: RankTrace) -> Finding:
 
 
 def _idle_text(account: RankTrace) -> str:
-    """Return a text that divides the idle time of a device: waiting for the host to launch a kernel, and the rest."""
     other = account.idle_ns - account.idle_host_ns
     rest = f", {duration_ns(other)} had other reasons" if other else ""
     return f"of the idle time, {duration_ns(account.idle_host_ns)} were waits for the host's next launch{rest}"
@@ -247,7 +245,6 @@ def _call_text(call: CallTotal) -> str:
 
 
 def _free_apart(call: CallTotal) -> bool:
-    """Return whether the calls in `call` free memory, and the longest of them took far longer than the others."""
     others = call.count - 1
     return "Free" in call.name and others > 0 and call.max_ns >= _STANDS_OUT * (call.total_ns - call.max_ns) / others
 
@@ -282,7 +279,6 @@ def _cpu_finding(account: RankTrace) -> Finding:
 
 
 def _record_device(account: RankTrace) -> str:
-    """Return advice on how to record the work of GPUs, too, or a text that the trace shows no GPUs."""
     record = (
         "record again with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         " (ProfilerActivity.XPU on Intel GPUs; AMD GPUs use CUDA too)"

@@ -116,7 +116,6 @@ def is_first_batch(one: Opportunity) -> bool:
 
 
 def facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
-    """Yield texts on the steps that have a wait, if they are few, and on the call before it."""
     if "in_steps" in one.measures:
         few, worst = int(one.measures["in_steps"]), int(one.measures["longest_step"])
         yield f"nearly all of it in {few} of {quantity(account.steps, 'step')}, most in step {worst}"
@@ -333,7 +332,6 @@ def _words_on(account: RankTrace, one: Opportunity) -> Words:
 
 
 def _special_words(account: RankTrace, one: Opportunity) -> Words | None:
-    """Return the texts on an opportunity of which the trace shows more than its kind; None for all others."""
     mostly = one.names[0].name if one.names else ""
     if one.kind is OpportunityKind.PAGEABLE_COPIES and "DtoH" in mostly:
         return TO_PAGEABLE
@@ -347,7 +345,6 @@ def _special_words(account: RankTrace, one: Opportunity) -> Words | None:
 
 
 def _check_of(account: RankTrace, one: Opportunity) -> str:
-    """Return how to check whether a change helped; for an imbalance the check depends on its main cause."""
     usual = _words_on(account, one).check
     if one.kind is not OpportunityKind.IMBALANCE or not one.names:
         return usual
@@ -357,7 +354,6 @@ def _check_of(account: RankTrace, one: Opportunity) -> str:
 
 
 def _next_text(account: RankTrace, one: Opportunity) -> str:
-    """Return what to change for an opportunity, by its kind, the device, and when the device waits."""
     if whole := _special_advice(account, one):
         return whole
     compiled = one.kind is OpportunityKind.LAUNCH and _is_compiled(account)
@@ -381,12 +377,10 @@ def _launches_block(account: RankTrace) -> bool:
 
 
 def _is_compiled(account: RankTrace) -> bool:
-    """Return whether code compiled by torch.compile ran in the recording."""
     return bool(account.compiled and account.compiled.calls)
 
 
 def _device_advice(account: RankTrace, kind: OpportunityKind) -> str:
-    """Return the last part of the advice on a kind of opportunity if it depends on the device; empty for most kinds."""
     match kind:
         case OpportunityKind.FLOAT32:
             return _lower_precision(account)
@@ -432,7 +426,6 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
 
 
 def stack_advice(account: RankTrace, one: Opportunity) -> str:
-    """Return the advice to record again without Python stacks first; empty if stacks did not matter."""
     again = "First record again without with_stack=True, and look whether the device still waits. "
     return again if stack_warning(account, one) else ""
 
@@ -461,7 +454,6 @@ def counted(one: Opportunity) -> str:
 
 
 def _name_with_time(name: NamedTime, steps: str) -> str:
-    """Return the name of events with their number and total time; `steps` is a text such as ` in 5 steps`."""
     return f"{kernel_name(name.name, _NAME_AT_MOST)}: {times(name.count)}{steps}, {duration_ns(name.total_ns)} in total"
 
 
@@ -478,7 +470,6 @@ def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[F
 
 
 def _opportunity_finding(row: Advice) -> Finding:
-    """Return a finding about an opportunity; its title gives the most time per step that can be saved."""
     return Finding(
         id=f"trace.{row.kind}",
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
@@ -512,7 +503,6 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:
-    """Return the opportunity with the longest waiting of the device for the host; None if there is none."""
     return next((one for one in account.opportunities if one.kind in WAITS), None)
 
 

@@ -75,7 +75,6 @@ def with_detail(late: LateRank) -> Straggler:
 
 
 def computing(growth: ComputeGrowth) -> str:
-    """Return sentences on how a rank's computing differs from that of the others: more kernels, or longer kernels."""
     unit = "kernels" if growth.on_device else "operators"
     kernel = growth.kernel[:_NAME_AT_MOST]
     most = f" Most of the extra time is in {kernel} (+{duration_ns(growth.growth_ns)})." if growth.growth_ns else ""
@@ -115,7 +114,6 @@ def advice(straggler: Straggler) -> str:
 
 
 def _the_others(rank: int, waits: Sequence[RankWaits]) -> str:
-    """Return a text for what a rank is compared with: the other rank (of two), or the median of the others."""
     others = [row.rank for row in waits if row.rank != rank]
     return f"rank {others[0]}" if len(others) == 1 else "the median of the other ranks"
 
@@ -166,7 +164,6 @@ def reason(straggler: Straggler) -> str:
 
 
 def waiting(row: RankWaits) -> str:
-    """Return a text on how long one rank waited in collectives, and how long the other ranks waited there for it."""
     return (
         f"rank {row.rank} waits {duration_ns(row.wait_ns)} for other ranks in {row.collectives} collectives; the other"
         f" ranks together wait {duration_ns(row.caused_ns)} for it"

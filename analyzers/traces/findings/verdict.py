@@ -109,12 +109,10 @@ def _lacks_device(accounts: Sequence[RankTrace]) -> bool:
 
 
 def _is_excerpt(accounts: Sequence[RankTrace]) -> bool:
-    """Return whether the events cover almost nothing of the steps, as in a file with most events removed."""
     return all(account.span_ns < EXCERPT * sum(step.dur_ns for step in account.step_times) for account in accounts)
 
 
 def _unknown_reason(accounts: Sequence[RankTrace]) -> str:
-    """Return a sentence on why nothing can be said about the time."""
     if not any(account.device_events for account in accounts):
         return "the trace records no work"
     if _lacks_device(accounts):
@@ -139,7 +137,6 @@ def _is_lead(finding: Finding) -> bool:
 
 
 def of_ranks(accounts: Sequence[RankTrace], ranks: Sequence[int]) -> Sequence[RankTrace]:
-    """Return the devices and hosts of some ranks; all of them if `ranks` is empty."""
     return [account for account in accounts if account.rank in ranks] or accounts
 
 
@@ -169,7 +166,6 @@ def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Miss
 
 
 def _missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
-    """Return a sentence on a kind of evidence that is missing and, if the user can supply it, on how to do so."""
     if lack is Missing.CLOCKS:
         ranks = [clock.rank for clock in clocks if not clock.agrees]
         return f"collectives that fix the clock of {rank_names(ranks)}: there are none, or they contradict each other"

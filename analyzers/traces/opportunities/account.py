@@ -213,7 +213,6 @@ class AccountOpportunities:
             yield self.with_call_before(found, cause)
 
     def with_call_before(self, found: Opportunity, cause: Cause) -> Opportunity:
-        """Return an opportunity with the call that emptied the launch queue before the device waited, if any did."""
         if cause.kind not in _HIDDEN_AHEAD or found.saved_share < SHARE_AT_LEAST or self.work.device is None:
             return found
         return msgspec.structs.replace(found, after=emptied_by(self.attribution, cause.intervals) or msgspec.UNSET)
@@ -264,7 +263,6 @@ class AccountOpportunities:
         return [NamedTime(name=texts[numbers[i]], count=int(count[i]), total_ns=int(total[i])) for i in most.tolist()]
 
     def communication(self) -> Iterator[Opportunity]:
-        """Yield opportunities to shorten or hide communication."""
         if not communicates(self.collectives):
             return
         found = ExposedCollectives(self.collectives)
@@ -303,7 +301,6 @@ class AccountOpportunities:
 
     @cached_property
     def attentions(self) -> Attentions:
-        """The attentions that are not one fused kernel."""
         return Attentions(self.attribution, self.formulas)
 
     def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:

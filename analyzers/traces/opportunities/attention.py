@@ -28,8 +28,6 @@ _LARGEST_HEAD = 256
 
 
 class Call(NamedTuple):
-    """The sizes, types and values of the arguments of one call of the operator; empty lists where not recorded."""
-
     dims: list[Any]
     types: list[Any]
     values: list[Any]
@@ -50,18 +48,15 @@ class Call(NamedTuple):
 
     @property
     def mask_type(self) -> str:
-        """The type of the mask's elements; empty if there is no mask."""
         has_mask = len(self.dims) > _MASK and bool(self.dims[_MASK])
         return str(self.types[_MASK]) if has_mask and len(self.types) > _MASK else ""
 
     @property
     def dropout(self) -> bool:
-        """Whether the call drops elements out."""
         return self.value(_DROPOUT) not in ("", "0.", "0", "0.0")
 
 
 def _call_of(shapes: str) -> Call | None:
-    """Return a call of the operator from its recorded shapes; None if they are not those of three tensors."""
     call = Call(*(decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3]))
     return call if len(call.types) >= 3 and all(call.tensors) else None
 
@@ -81,7 +76,6 @@ def reason_of(shapes: str, operators: Sequence[str], *, on_gpu: bool) -> Fallbac
 
 
 def _reasons_of_both(call: Call) -> Iterator[FallbackReason]:
-    """Yield the reasons that hold on any device."""
     if any(len(size) != 4 for size in call.tensors):
         yield FallbackReason.DIMENSIONS
     if len({str(kind) for kind in call.types[:3]}) > 1:
@@ -123,7 +117,6 @@ def _reasons_on_gpu(call: Call) -> Iterator[FallbackReason]:
 
 
 def _differ_in_depth(call: Call) -> bool:
-    """Return whether the heads of q, k and v do not have one size."""
     return len({size[-1] for size in call.tensors}) > 1
 
 
@@ -154,7 +147,6 @@ class Attentions:
 
     @cached_property
     def shape_of(self) -> dict[int, str]:
-        """{trace row of an operator: index of its input shapes in the trace's list of shape texts}."""
         c = self.attribution.trace.columns
         return dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
 
@@ -241,7 +233,6 @@ class Attentions:
         return len(last) == 2 and all(isinstance(size, int) and size >= _LENGTH_AT_LEAST for size in last)
 
     def sizes(self, row: int) -> list[list[int]]:
-        """Return the sizes of the inputs of the operator in trace row `row`; empty if they were not recorded."""
         text = self.attribution.trace.columns.meta["shapes"][self.shape_of[row]] if row in self.shape_of else ""
         return [size for size in decoded_list(text.split("\0")[0]) if isinstance(size, list)]
 
@@ -297,6 +288,5 @@ class Attentions:
 
     @cached_property
     def operations(self) -> dict[int, int]:
-        """{trace row of an operator: its floating-point operations}, for the operators that have a formula."""
         rows, operations, _ = self.formulas.rows
         return dict(zip(rows.tolist(), operations.tolist(), strict=True))

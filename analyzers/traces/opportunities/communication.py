@@ -148,7 +148,6 @@ class ExposedCollectives:
 
 
 def communicates(collectives: RankCollectives) -> bool:
-    """Return whether a device or host has any collective."""
     return bool((collectives.work.kind == COMMUNICATION).any())
 
 

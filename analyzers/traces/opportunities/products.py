@@ -56,7 +56,6 @@ def shortening_by_tensor_cores(work: Work, formulas: Formulas, multiplies_so: Ca
 
 
 def _has_tensor_cores(work: Work) -> bool:
-    """Return whether the device has tensor cores; False if the trace does not name the device."""
     capability = work.trace.header.get("capability")
     return capability is not None and capability >= _FIRST_WITH_TENSOR_CORES
 
@@ -173,7 +172,6 @@ def fusable_shortening(attribution: Attribution) -> Integers:
 
 
 def named(work: Work, matches: Callable[[str], object]) -> Mask:
-    """Return a mask of the events in `work` whose name the function `matches` accepts."""
     texts = np.array([bool(matches(name)) for name in work.trace.names] or [False])
     return np.asarray(texts[work.trace.columns["name"][work.rows]])
 
@@ -248,8 +246,6 @@ _LEAST_PASSES, _LEAST_BYTES = 3, 2
 
 
 class Logits(NamedTuple):
-    """The size of logits: the number of tokens, and that of the vocabulary."""
-
     tokens: int
     vocabulary: int
 

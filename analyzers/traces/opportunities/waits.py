@@ -183,7 +183,6 @@ class Host:
         return np.union1d(waiting_calls(self.trace), operators)
 
     def intervals(self, rows: Integers, lanes: Sequence[int]) -> Intervals:
-        """Return the intervals covered by the events in the trace rows `rows` that run in one of the lanes `lanes`."""
         c = self.trace.columns
         rows = rows[np.isin(c["lane"][rows], lanes)]
         return merge(c["start"][rows], c["end"][rows])
@@ -211,7 +210,6 @@ class Host:
 
     @cached_property
     def working(self) -> Integers:
-        """The trace rows of all operators and runtime calls."""
         operates = self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         return np.flatnonzero(operates | self.trace.category_matches(LAUNCHES))
 
@@ -294,7 +292,6 @@ def cause_of(kind: OpportunityKind, intervals: Intervals) -> Cause:
 
 
 def _longer_than(intervals: Intervals, least_ns: int) -> Intervals:
-    """Return the intervals that are longer than `least_ns`."""
     start, end = intervals
     lasting = end - start > least_ns
     return start[lasting], end[lasting]
@@ -323,7 +320,6 @@ def _caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterato
 
 
 def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[Integers, Column]:
-    """Return the trace rows in `rows` whose events overlap the intervals, and the ns of each overlap."""
     c = trace.columns
     inside = CoveredTime(*intervals).between(c["start"][rows], c["end"][rows])
     return rows[inside > 0], inside[inside > 0]

@@ -17,7 +17,6 @@ If the range of the values is larger, they are sorted instead.
 
 
 def distinct_values(column: Column) -> Column:
-    """Return the distinct values of a column, in ascending order."""
     return factorize(column)[0]
 
 

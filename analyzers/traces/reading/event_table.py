@@ -91,7 +91,6 @@ class EventTable:
         self.impossible_times = 0
 
     def add(self, events: Events) -> None:
-        """Add the events of a block of text; all of them were decoded."""
         self.add_rows(self.rows_of(events, np.arange(len(events))))
 
     def add_rows(self, *parts: EventRows) -> None:
@@ -225,7 +224,6 @@ class EventTable:
         return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
     def shape_id(self, args: Args) -> int:
-        """Return the index of an operator's input shapes in the list of shape texts; a new text is added to it."""
         return self.shapes.setdefault(b"\0".join((args.dims, args.types, args.concrete)), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
@@ -245,11 +243,9 @@ class EventTable:
         return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits, *peers)
 
     def text_id(self, text: str) -> int:
-        """Return the index of a text in the list of distinct texts; a new text is added to it."""
         return self.texts.setdefault(text, len(self.texts))
 
     def text_ids(self, texts: Sequence[str]) -> Integers:
-        """Return the index of each text in the list of distinct texts; new texts are added to it."""
         for text in dict.fromkeys(texts):
             self.text_id(text)
         return np.fromiter(map(self.texts.__getitem__, texts), np.int64, len(texts))
@@ -308,24 +304,20 @@ class EventTable:
 
 
 def _copied_bytes(args: Args) -> int:
-    """Return the number of bytes that a memory copy moves, from its arguments; -1 if they do not have this number."""
     # Older ROCm notes the size with the call that launches the copy, as a text.
     size = bytes(args.size).strip(b'"')
     return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
 
 
 def _concatenated(parts: list[Column]) -> Column:
-    """Return the parts of a column as one array; an empty array if there are no parts."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def floats(values: Sequence[Any]) -> Floats:
-    """Return numbers of any type as a float64 array."""
     return np.fromiter(values, np.float64, len(values))
 
 
 def _has_impossible_time(begin: Floats, duration: Floats) -> Mask:
-    """Return a mask of events whose begin or duration (microseconds) is impossible, such as a negative duration."""
     # A NaN compares as false, so it is impossible, too.
     return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < MICROSECONDS_AT_MOST))
 

@@ -97,13 +97,11 @@ class NativeBlockReader:
 
 
 def block_reader(table: EventTable) -> NativeBlockReader | None:
-    """Return a reader for the blocks of one file; None if there is no native reader."""
     module = native_module()
     return NativeBlockReader(table, module) if module else None
 
 
 def integers(column: bytearray) -> Integers:
-    """Return a column that the native reader made."""
     return np.frombuffer(column, np.int64)
 
 
@@ -244,10 +242,8 @@ def members(group: Mapping[str, object]) -> list[int]:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a value of the file if it is an integer below 2**62 in magnitude, else None."""
     return value if isinstance(value, int) and abs(value) < 1 << 62 else None
 
 
 def _text_or_none(value: object) -> str | None:
-    """Return a value of the file if it is a text, else None."""
     return value if isinstance(value, str) else None

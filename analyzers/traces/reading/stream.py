@@ -428,7 +428,6 @@ def _first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadSt
 
 
 def _has_control_characters(buffer: bytes) -> bool:
-    """Return whether the text has control characters other than tabs and line ends; JSON forbids them everywhere."""
     forbidden = _CONTROL_CHARACTERS.translate(None, b"\t\r\n")
     return len(buffer.translate(None, forbidden)) != len(buffer)
 

@@ -42,7 +42,6 @@ def renumber_texts(columns: dict[str, Column], texts: Sequence[str], threads: Th
 
 
 def renumber(columns: dict[str, Column], name: str, texts: Sequence[Text]) -> list[Text]:
-    """Give the texts of one column new numbers, in the order of their use, and return them in this order."""
     kept, number = order_of_use([columns[name]], len(texts))
     columns[name] = narrowed(number[columns[name]])
     return [texts[i] for i in kept]

@@ -118,11 +118,9 @@ class Trace:
         return mask
 
     def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return a mask of the events whose name is in the set `wanted` or contains the pattern `wanted`."""
         return self.text_matches(wanted).take(self.columns["name"])
 
     def category_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return a mask of the events whose category is in the set `wanted` or contains the pattern `wanted`."""
         return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
 
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
@@ -135,7 +133,6 @@ class Trace:
         return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
 
     def lane_is(self, *kinds: int) -> Mask:
-        """Return, for each of `lanes`, whether its kind is one of `kinds`, such as `HOST_LANE`."""
         # The one lane of a file without events keeps what is indexed by the empty column `lane` of the right type.
         return np.array([lane["kind"] in kinds for lane in self.lanes] or [False])
 

@@ -138,7 +138,6 @@ def give_way_to(folder: Path) -> None:
 
 
 def highest(windows: dict[str, Peak]) -> Peak:
-    """Return the highest peak among the peaks of all windows."""
     return max(windows.values(), key=lambda peak: peak.total)
 
 
@@ -158,7 +157,6 @@ def refusal(script: str, error: BaseException) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Run the script that the command line names, on tensors without values."""
     result, device, ranks, script, *arguments = sys.argv[1:]
     ScriptRehearsal(script, device, int(ranks), Path(result)).run(arguments)
 

@@ -114,7 +114,6 @@ def patched(changes: dict[tuple[Any, str], Any]) -> Iterator[None]:
 
 
 def _returning(value: Any) -> Callable[..., Any]:
-    """Return a function that accepts any arguments and returns `value`."""
     return lambda *_, **__: value
 
 

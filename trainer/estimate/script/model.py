@@ -25,7 +25,6 @@ class ScriptHooks(TensorHooks):
         self.start()
 
     def note_tensor(self, tensor: Tensor, kind: str, label: str) -> None:
-        """Count a tensor's storage in the category `kind`, for the module that `label` names."""
         with suppress(NotImplementedError):  # a lazy module has no tensors yet
             self._counters.add(tensor, kind, self._counters.running.names.owner(kind, label))
 
@@ -44,7 +43,6 @@ class ScriptHooks(TensorHooks):
 
 
 def _without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """Return a fake tensor of the same size, type and device; a tensor without values is returned unchanged."""
     if isinstance(tensor, FakeTensor) or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return tensor
     if tensor.is_meta:
@@ -119,7 +117,6 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
-    """Replace the data of a parameter and of its gradient by what the function `fn` returns for them."""
     gradient, parameter.grad = parameter.grad, None
     parameter.data = fn(parameter.detach())
     parameter.grad = None if gradient is None else fn(gradient)

@@ -40,7 +40,6 @@ class Notes:
         self.sentences: dict[str, None] = {}
 
     def add(self, sentence: str) -> None:
-        """Add a sentence."""
         self.sentences[sentence] = None
 
 
@@ -55,7 +54,6 @@ def _not_compiled(notes: Notes) -> Callable[..., Any]:
 
 
 def _not_saved(notes: Notes) -> Callable[..., None]:
-    """Return a replacement for `torch.save` that writes nothing and adds a note about it."""
     return lambda *_, **__: notes.add(_NOT_SAVED)
 
 
@@ -133,7 +131,6 @@ class CopiedModel(nn.Module):
         self.buckets = [] if gradient_as_bucket_view else [torch.empty_like(one).detach() for one in trained]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the wrapped module."""
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> Any:

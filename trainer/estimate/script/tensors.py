@@ -39,7 +39,6 @@ _LIBRARY_FOLDERS = tuple(
 
 
 def _is_user_file(path: str) -> bool:
-    """Return whether a source file belongs to the user: not to a library, and not generated at run time."""
     return not path.startswith(("<", *_LIBRARY_FOLDERS)) and "/site-packages/" not in path
 
 
@@ -54,7 +53,6 @@ def shown(path: str, line: int) -> str:
 
 
 def running_line() -> str:
-    """Return the innermost line of the user's code on the stack of this thread; empty if there is none."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         if _is_user_file(frame.f_code.co_filename):
@@ -64,7 +62,6 @@ def running_line() -> str:
 
 
 def failed_line(error: BaseException) -> str:
-    """Return the innermost line of the user's code in the traceback of an error; empty if there is none."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_file(frame.filename)]
     return shown(own[-1].filename, own[-1].lineno or 0) if own else ""
 
@@ -94,16 +91,13 @@ class StatedValues:
         return _FLOAT_VALUE if tensor.is_floating_point() else _INTEGER_VALUE
 
     def filled(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a real tensor of the same size and type, in which each element has the fixed value of its type."""
         return torch.full(tuple(tensor.shape), self.of(tensor), dtype=tensor.dtype)
 
     def note(self) -> None:
-        """Remember the line of the script that reads a value now."""
         if line := running_line():
             self.lines[line] = None
 
     def assumptions(self) -> list[str]:
-        """Return a list with a sentence that names the lines that read values; empty if there were none."""
         if not self.lines:
             return []
         lines = list(self.lines)
@@ -211,7 +205,6 @@ class Choices:
         return experts if reference is not None and reference() is storage else 0
 
     def note(self, func: Any, args: Sequence[Any], result: Any) -> None:
-        """Remember the choices in the result of an operation."""
         if func in _CHOOSING and args[0].dim():
             chosen = result[1] if isinstance(result, (tuple, list)) else result
             self._remember(chosen, int(args[0].shape[_CHOOSING[func](args)]))
@@ -226,7 +219,6 @@ class Choices:
         self._experts[storage._cdata] = weakref.ref(storage), experts  # noqa: SLF001
 
     def is_true(self, tensor: Tensor) -> bool:
-        """Return whether a script that reads a truth value is to find it true: an expert gets some tokens."""
         return tensor.dtype is torch.bool and self.of(tensor) > 0
 
     def rows(self, mask: Tensor) -> Tensor | None:
@@ -239,7 +231,6 @@ class Choices:
         return mask.new_empty((count, mask.dim()), dtype=torch.int64)
 
     def without_masks(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
-        """Return the arguments of an operation; masks by which it indexes are replaced by indexes, where possible."""
         if func not in _INDEXING:
             return args
         indices: list[Tensor | None] = []
@@ -250,7 +241,6 @@ class Choices:
         return [args[0], indices, *args[2:]]
 
     def assumptions(self) -> list[str]:
-        """Return a list with a sentence on the lines that pick the tokens of an expert; empty if there are none."""
         if not self.lines:
             return []
         lines = [line for line in self.lines if line]
@@ -282,7 +272,6 @@ class Counters:
         return self.by_device[name]
 
     def add(self, tensor: torch.Tensor, category: str | None = None, module: str = "") -> None:
-        """Count the storage of a tensor; `category` and `module` say what it is for, if known."""
         part = local_tensor(tensor)
         self.of(part).add_storage(part.untyped_storage(), category, module)
 
@@ -305,7 +294,6 @@ class Counters:
         return resized
 
     def window(self, name: str) -> None:
-        """Start or continue the window `name` (a part of the step) on all devices."""
         self._window = name
         for counter in self.by_device.values():
             counter.window(name)
@@ -334,8 +322,6 @@ class Counters:
 
 
 class ScriptTensors(TorchDispatchMode):
-    """Runs each operation of a script, on real or on fake tensors, and counts the memory of its results."""
-
     def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._on_cuda = on_cuda
@@ -366,7 +352,6 @@ class ScriptTensors(TorchDispatchMode):
         return self._counted(func, self._rehearsed(func, args, kwargs), inputs)
 
     def _rehearsed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of an operation on tensors without values."""
         if func is PACK and not isinstance(args[1], FakeTensor):
             return packed(self._without_values(args[0]), args[1], batch_first=args[2])
         args, kwargs = tree_map_only(torch.Tensor, self._without_values, (args, kwargs))
@@ -377,7 +362,6 @@ class ScriptTensors(TorchDispatchMode):
         return with_workspace(args, result) if func is LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the fake tensor that replaces a real tensor; the real tensor is counted as an input of the model."""
         if isinstance(tensor, (FakeTensor, DTensor)):
             return tensor
         self._counters.add(tensor, INPUTS)
@@ -414,17 +398,14 @@ def device_for_autograd(tensor: Any) -> torch.device:
 
 
 def _is_called_by_autograd(frame: FrameType | None) -> bool:
-    """Return whether C++ code of the backward pass called an operation; `frame` is the operation's caller in Python."""
     while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
 def _is_on_device(device: Any) -> bool:
-    """Return whether `device`, on which an operation shall allocate, is neither the CPU nor meta; False for None."""
     return device is not None and torch.device(device).type not in (HOST, "meta")
 
 
 def _is_upload(inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
-    """Return whether an operation with these inputs copied a tensor from the CPU to a device."""
     return bool(inputs) and inputs[0].device.type == HOST and result.device.type != HOST

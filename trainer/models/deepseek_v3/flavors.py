@@ -45,12 +45,10 @@ class ModelArgs(MixtureArgs):
     """The sum to which the weights of a token's experts are scaled."""
 
     def __post_init__(self) -> None:
-        """Set `head_dim`, the width of a head's queries and keys."""
         object.__setattr__(self, "head_dim", self.plain_head_dim + self.rope_head_dim)
 
     @property
     def rotary_dim(self) -> int:
-        """The number of features of a head that are rotated."""
         return self.rope_head_dim
 
 

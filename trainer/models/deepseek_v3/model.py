@@ -53,7 +53,6 @@ class LatentAttention(nn.Module):
         return projected
 
     def queries(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the queries of x (B, T, D): (B, T, N, P + R) for N heads of P plain and R rotated features."""
         q = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
         plain, rotated = q.unflatten(-1, (-1, self.head_dim)).split((self.plain, self.rotated), dim=-1)
         return torch.cat((plain, rotate(rotated, rope)), dim=-1) * self.sharpness
@@ -74,7 +73,6 @@ class LatentAttention(nn.Module):
 
 
 def sharpness(args: ModelArgs) -> float:
-    """Return the factor by which YaRN scales attention scores for longer sequences; 1 without YaRN."""
     scaling = args.rope_scaling
     return scaling.magnitude(scaling.mscale_all_dim) ** 2 if isinstance(scaling, YarnScaling) else 1.0
 

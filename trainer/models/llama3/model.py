@@ -166,11 +166,9 @@ class Llama3(Decoder):
         self.register_buffer("rope", self.rotations(), persistent=False)
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
-        """Return a new transformer block for layer `number`."""
         return Block(self.args, Attention(self.args))
 
     def rotations(self) -> Tensor:
-        """Return the result of the function `rotations` for this rank's positions of a sequence."""
         return rotations(self.positions, self.args)
 
     def expect_positions(self, positions: Sequence[int]) -> None:

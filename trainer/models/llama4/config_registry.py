@@ -5,7 +5,6 @@ from trainer.models.llama3.config_registry import llama3_debugmodel
 
 
 def llama4_debugmodel() -> JobConfig:
-    """Return the configuration of a tiny model for ten steps, which runs on a laptop."""
     config = llama3_debugmodel()
     config.model = Model("llama4", "debugmodel")
     return config

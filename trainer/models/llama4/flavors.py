@@ -55,7 +55,6 @@ _EXPERTS = {
 
 
 def _by_layer(args: DenseArgs) -> dict[str, object]:
-    """Return the settings of config.json for each layer: all have rotary positions and attend to all earlier tokens."""
     return {"no_rope_layers": [1] * args.n_layers, "layer_types": ["full_attention"] * args.n_layers}
 
 

@@ -7,8 +7,6 @@ from trainer.models.llama3.model import Attention, Block, Llama3
 
 
 class NormedAttention(Attention):
-    """Attention in which each head's queries and keys are normed before they are rotated."""
-
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
         self.q_norm = nn.RMSNorm(args.head_dim, eps=args.norm_eps)
@@ -27,7 +25,6 @@ class Qwen3(Llama3):
     """Qwen3: tokens (B, T) -> logits (B, T, V), for sequences of up to `max_length` tokens."""
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - all layers are alike
-        """Return a new transformer block for layer `number`."""
         return Block(self.args, NormedAttention(self.args))
 
 

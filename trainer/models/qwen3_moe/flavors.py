@@ -49,7 +49,6 @@ _EXPERTS = {
 
 
 def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    """Yield the key for the number of experts per token if a config.json asks for more experts than there are."""
     chosen, count = described.get("num_experts_per_tok"), described.get("num_experts")
     if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
         yield "num_experts_per_tok"

@@ -171,7 +171,6 @@ def facts(data: RerunData) -> list[str]:
 
 
 def batch(data: RerunData) -> str:
-    """Return the batch of the step as a phrase, such as `sequences 8 to 15 of the data`."""
     return f"sequences {data.first_sequence} to {data.last_sequence} of the data"
 
 
@@ -225,12 +224,10 @@ def _nothing_finding(data: RerunData) -> Finding:
 
 
 def times(jump: Jump) -> str:
-    """Return as text the factor by which a norm jumped."""
     return f"{jump.factor:.3g} times" if math.isfinite(jump.factor) else "not finite, unlike"
 
 
 def number(value: float) -> str:
-    """Return a norm or loss as short text."""
     return f"{value:.4g}" if math.isfinite(value) else "NaN or infinite"
 
 
@@ -390,7 +387,6 @@ def answer(
 
 
 def _sequences_of(config: Mapping[str, Any], run: Run) -> int:
-    """Return the number of sequences in one step over all ranks."""
     training, mesh = config["training"], run.manifest().get("mesh")
     sizes = mesh if isinstance(mesh, dict) else {}
     ranks = int(sizes.get("dp_replicate", 1)) * int(sizes.get("dp_shard", 1))
@@ -424,6 +420,5 @@ def _losses_of(run: Run, step: int, name: str) -> dict[int, float]:
 
 
 def mean(losses: Mapping[int, float]) -> float | None:
-    """Return the mean of the losses of all ranks; None if it is not finite or no loss is logged."""
     value = sum(losses.values()) / len(losses) if losses else float("nan")
     return value if abs(value) < float("inf") else None

@@ -62,7 +62,6 @@ class Prediction(NamedTuple):
     margin: float | None
 
     def fits(self, room_bytes: int) -> bool:
-        """Return whether the peak fits into `room_bytes` bytes for tensors, even with the error that it may have."""
         return self.peak_bytes <= (1 - (_LEFT_FREE if self.margin is None else self.margin)) * room_bytes
 
 
@@ -141,7 +140,6 @@ def reason_outside_settings(run: RecordedRun) -> NoChange:
 
 
 def _is_validation(run: RecordedRun) -> bool:
-    """Return whether the allocation failed while the validation loss was computed."""
     oom = run.device.oom
     return bool(oom and any("validation.py" in frame for frame in oom.frames))
 
@@ -167,7 +165,6 @@ def changes(run: RecordedRun) -> Iterator[Settings]:
 
 
 def _against_activations(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
-    """Yield changes that reduce activations: recomputation, smaller batches with accumulation, and both."""
     recompute, batches = checkpointing(config), list(_smaller_batches(config, run))
     yield from [recompute] if recompute else []
     yield from batches
@@ -192,7 +189,6 @@ def _against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Sett
 
 
 def checkpointing(config: Mapping[str, Any]) -> Settings:
-    """Return the change to recompute all activations; empty if the run already does so."""
     return {} if config["activation_checkpoint"]["mode"] == "full" else dict(FULL)
 
 
@@ -212,14 +208,12 @@ def _smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
 
 
 def _sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
-    """Return the global batch: the number of sequences in one step over all ranks."""
     asked, mesh = config["training"]["global_batch_size"], run.manifest.get("mesh") or {}
     copies = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
     return int(asked) if asked > 0 else int(config["training"]["local_batch_size"]) * copies
 
 
 def halved(number: int) -> Iterator[int]:
-    """Yield a half of a number, a quarter and so on, as long as the result is a whole number: 12 gives 6 and 3."""
     parts = (number // 2**power for power in range(1, _HALVINGS) if number % 2**power == 0)
     yield from takewhile(lambda part: part > 0, parts)
 
@@ -255,7 +249,6 @@ def _unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> Pro
 
 
 def _proof_of_trainer(run: RecordedRun, permission: Permission) -> ProofData:
-    """Return the proof for a run of our trainer: predict the memory of changed settings, and run what fits."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
         only_here = f"the run had {len(hosts)} hosts, and a second run would have only this one"
@@ -332,7 +325,6 @@ def _trainer_options(run: RecordedRun, folder: Path) -> tuple[str, ...]:
 
 
 def _trainer_started(run: RecordedRun, change: Settings) -> Rerun:
-    """Run a few steps of our trainer with changed settings, and return how the run ended and its peak memory."""
     folder = proof_folder(run.folder)
     written(configuration(run.manifest["config"], change, folder), folder)
     return rerun(launch_words(_trainer_options(run, folder)), folder, run.limits)

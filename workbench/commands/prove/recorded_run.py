@@ -40,7 +40,6 @@ class RecordedRun:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of the command of a second run: the person's, or else the recorded ones; empty if unknown."""
         recorded = self.manifest.get("command")
         return self.own_command or tuple(str(word) for word in (recorded if isinstance(recorded, list) else ()))
 
@@ -52,7 +51,6 @@ class RecordedRun:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The memory limits that the run's processes inherited, as {name: bytes}."""
         limits = self.manifest.get("memory_limits")
         named = limits.items() if isinstance(limits, dict) else ()
         return {name: bytes_ for name, bytes_ in named if isinstance(bytes_, int) and 0 < bytes_ < 1 << 63}
@@ -162,7 +160,6 @@ def process_options(run: RecordedRun, folder: Path) -> list[str]:
 
 
 def _recorded_options(run: RecordedRun) -> list[str]:
-    """Return the options of `workbench launch` that started the first run."""
     argv = run.manifest.get("argv")
     words = [word for word in (argv if isinstance(argv, list) else []) if isinstance(word, str)]
     return words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []

@@ -32,7 +32,6 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
 
 
 def kind_of(data: ProofData) -> str:
-    """Return the class of the verdict on a proof."""
     if data.rerun is None:
         return "not_applied"
     if data.is_proved:
@@ -113,7 +112,6 @@ def inconclusive(run: RecordedRun, data: ProofData, rerun: Rerun, applied: Consi
 
 
 def at_least(data: ProofData) -> str:
-    """Return the word that a prediction is a lower bound, to put before it; empty if it is none."""
     return "at least " if data.basis is Basis.FAILED_REQUEST else ""
 
 
@@ -127,7 +125,6 @@ def _excess_phrase(data: ProofData) -> str:
 
 
 def not_applied(run: RecordedRun, data: ProofData) -> Finding:
-    """Return the finding that no advice was applied, with the reason."""
     smallest = min((one.predicted_bytes for one in data.considered), default=None)
     room = size(data.room_bytes)
     needs = f" The settings as they were need {size(data.needed_bytes)} of {room}." if data.needed_bytes else ""

@@ -165,17 +165,14 @@ def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
 
 
 def _failed_allocation(run: Run) -> bool:
-    """Return whether a memory snapshot of a run shows a failed allocation."""
     return any(device.oom for device in _devices(run))
 
 
 def _measured_peak(run: Run) -> int | None:
-    """Return the highest peak memory of any rank's tensors in bytes, from a run's snapshots; None without snapshots."""
     return max((device.peak_allocated_bytes for device in _devices(run)), default=None)
 
 
 def _devices(run: Run) -> list[memory.Device]:
-    """Return the devices in the memory snapshots of a run; empty without snapshots."""
     snapshots = run.of(Kind.SNAPSHOT)
     return memory.analyze(snapshots, Options()).data.devices if snapshots else []
 

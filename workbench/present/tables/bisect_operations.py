@@ -26,13 +26,11 @@ def both_sides(operations: pd.DataFrame, first: Divergence, limit: int) -> Table
 
 
 def tensors_of(operations: pd.DataFrame, step: int, limit: int) -> Table:
-    """Return the table of all tensors of a step, in the order of computation."""
     rows = operations[operations["step"] == step]
     return table(f"Tensors of step {step} in the order of computation", COLUMNS, cells(rows), limit)
 
 
 def cells(rows: pd.DataFrame) -> Iterator[tuple[object, ...]]:
-    """Yield the cells of each row of an operation table."""
     columns = ["position", "kind", "name", "difference", "tolerance", "a", "b", "dtype_a", "dtype_b", "type"]
     for position, kind, name, difference, allowed, a, b, dtype_a, dtype_b, type_ in rows[columns].to_numpy(object):
         yield (

@@ -41,7 +41,6 @@ def comparison_tables(data: CompareData) -> list[Table]:
 
 
 def measures(data: CompareData) -> Table:
-    """Return a table that compares step time, throughput, loss and memory of both runs."""
     rows = data.rows[: len(data.rows) - len(data.config)]  # the settings come after the measures
     cells = ((row.what, row.a, row.b, row.change, row.interval) for row in rows)
     return table("Runs side by side", "measure | A> | B> | change> | 95 % interval>", cells, 40)
@@ -53,7 +52,6 @@ def settings(data: CompareData) -> Table:
 
 
 def step_phases(data: CompareData) -> Table:
-    """Return a table of the change of each phase of the mean step; the last row is the sum of the changes."""
     rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
     before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
     whole = [("whole step", before, after, after - before)] if rows else []
@@ -61,7 +59,6 @@ def step_phases(data: CompareData) -> Table:
 
 
 def trace_parts(diff: TraceDiff) -> Table:
-    """Return a table of the change of each kind of work in a profiled step; the last row is the whole step."""
     rows = [(part.what, part.a_ns, part.b_ns, part.change_ns) for part in diff.parts]
     whole = ("whole step", diff.step_a_ns, diff.step_b_ns, diff.step_b_ns - diff.step_a_ns)
     return changes("Profiled step by kind of work", _HEADS.format("work"), [*rows, whole], duration_ns)
@@ -116,7 +113,6 @@ def changes(
 
 
 def signed(change: float, text: Formatter) -> str:
-    """Return a change as text with its sign; `text` is the function that formats its absolute value."""
     return f"{'-' if change < 0 else '+'}{text(abs(change))}"
 
 
@@ -154,7 +150,6 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
 
 
 def bar(start: float, end: float, scale: float) -> list[str | tuple[str, str]]:
-    """Return the space before a bar, and the bar: at least one character, in the colour of an increase or decrease."""
     low, high = sorted((round(start * scale), round(end * scale)))
     colour = _WHOLE if start == 0 else _MORE if end > start else _LESS
     return [" " * low, ("█" * (high - low) or "▏", colour)]

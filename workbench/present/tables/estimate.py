@@ -48,7 +48,6 @@ def prefix(name: str) -> str:
 
 
 def _toml_lines(planned: PlannedSettings) -> list[str]:
-    """Return the settings as lines of a TOML file."""
     lines: list[str] = []
     for key, value in planned.settings.items():
         section, _, name = key.partition(".")

@@ -19,7 +19,6 @@ _SINGLE_WAITS = 32
 
 
 def hang_tables(data: HangData) -> list[Table]:
-    """Return the tables of a hang report: culprits, waiting ranks, and process groups."""
     groups = ((g.name, g.description, rank_pattern(g.ranks)) for g in largest_first(data.groups))
     return [
         culprits(data.culprits),
@@ -130,12 +129,10 @@ def _shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], l
 
 
 def _class_name(culprit: Culprit) -> str:
-    """Return the class of a culprit (the kind of its problem) in words, such as `host stuck`."""
     return str(culprit.kind).replace("_", " ")
 
 
 def _user_line(frames: Sequence[Frame]) -> str:
-    """Return the innermost frame of the user's code as `train.py:41 step`; `not recorded` if there are no frames."""
     frame = user_frame(list(frames))
     return f"{source_line(frame.filename, frame.line)} {frame.name}" if frame else "not recorded"
 

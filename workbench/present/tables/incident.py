@@ -30,7 +30,6 @@ def incident_tables(data: IncidentData) -> list[Table]:
 
 
 def _tables_by_room(data: IncidentData) -> dict[str, list[Table]]:
-    """Return {room: its tables} for each room that has data; rooms with many numbers come last."""
     names = sorted(ROOMS, key=lambda name: _LAST.index(name) if name in _LAST else -1)
     found = ((name, getattr(data, name, None)) for name in names)
     return {name: imported(FACES[name].tables)(data) for name, data in found if data is not None}

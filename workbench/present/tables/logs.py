@@ -19,7 +19,6 @@ _QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
 
 
 def logs_tables(data: LogsData) -> list[Table]:
-    """Return the tables of a report on text logs: events, ranks and files."""
     return [event_table(data), *_device_tables(data), ranks(data), files(data)]
 
 
@@ -36,18 +35,15 @@ def _device_tables(data: LogsData) -> list[Table]:
 
 
 def event_table(data: LogsData, limit: int = _EVENTS) -> Table:
-    """Return a table of the first `limit` events in the logs, in the order in which they occur."""
     heads = "rank> | time | event | after step> | message | source line | log | times>"
     return table("Events in the logs", heads, map(_event_cells, shown_events(data)), limit)
 
 
 def shown_events(data: LogsData) -> list[views.EventRow]:
-    """Return the events of the logs as rows, without the kinds in `_QUIET`."""
     return [row for row in views.events(data) if row.kind not in _QUIET]
 
 
 def _event_cells(row: views.EventRow) -> tuple[object, ...]:
-    """Return the cells of an event's row; if a value is missing, its cell is empty."""
     rank, step = ("" if value is None else value for value in (row.rank, row.step))
     return (rank, row.time, row.kind.replace("_", " "), step, row.message, row.source, row.log, row.count)
 

@@ -11,7 +11,6 @@ from workbench.present.table import Table, table
 
 
 def requested_tables(data: MemoryData) -> list[Table]:
-    """Return the what-if tables, and the breakdown tables of the device with the highest peak."""
     # The fullest rank is the one that runs out first; the others follow in --json.
     fullest = sorted(data.breakdown, key=lambda device: -device.peak_bytes)[:1]
     return [*what_if(data.what_if), *(part for device in fullest for part in breakdown(device))]
@@ -175,7 +174,6 @@ def memory_tables(data: MemoryData) -> list[Table]:
 
 
 def _device_list(devices: Sequence[Device]) -> Table:
-    """Return a table with a row for each device of each snapshot."""
     unnamed = _ranks_unknown(devices)
     rows = (
         (
@@ -199,14 +197,12 @@ def _device_list(devices: Sequence[Device]) -> Table:
 
 
 def _replay_words(device: Device) -> str:
-    """Return how well the allocation history of a device fits the state that its snapshot lists."""
     if not device.consistent:
         return "does not match the final state"
     return "exceeds the segments" if device.exceeds_segments else "exact"
 
 
 def _ranks_unknown(devices: Sequence[Device]) -> bool:
-    """Return whether several snapshots have no rank number; then tables name devices by their files."""
     return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
 
 
@@ -218,7 +214,6 @@ def device_suffix(device: Device, devices: Sequence[Device]) -> str:
 
 
 def worst_first(devices: Sequence[Device]) -> list[Device]:
-    """Return the devices, sorted: first those that ran out of memory, then the others by peak, highest first."""
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
@@ -234,7 +229,6 @@ def category_tables(device: Device, suffix: str) -> Iterator[Table]:
 
 
 def _entry_name(entry: int) -> str:
-    """Return an instant of a snapshot's trace in words, such as `after entry 5`; -1 is `before the first entry`."""
     return f"after entry {entry}" if entry >= 0 else "before the first entry"
 
 
@@ -247,7 +241,6 @@ def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
 
 
 def largest_stacks(device: Device, suffix: str) -> Table:
-    """Return a table of the call stacks that allocated most of the memory that is live at the peak."""
     rows = ((size(s.bytes), s.count, s.category, s.name) for s in device.top_stacks)
     when = "when the snapshot was taken" if MissingEvidence.HISTORY in device.missing else "at the peak"
     return table(f"Largest stacks {when}{suffix}", "bytes> | blocks> | category | source line", rows, 8)

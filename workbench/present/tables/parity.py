@@ -24,7 +24,6 @@ _MOST_RUNS = 40
 
 
 def parity_tables(data: ParityData) -> list[Table]:
-    """Return tables of each run's agreement with the first run, of the first tensors that differ, and of the curves."""
     by_step = (of(data, curve) for curve in Curve for of in (steps_of, differences_of))
     return [agreement(data), first_values(data), *by_step]
 

@@ -6,7 +6,6 @@ from workbench.proof_data import ProofData, RerunData, Settings
 
 
 def proof_tables(data: ProofData) -> list[Table]:
-    """Return the tables of a proof: predicted and measured peak memory, and the changes that were considered."""
     rows, margin = [], "at least" if data.margin is None else f"±{percent(data.margin)}"
     if data.needed_bytes:
         rows.append(("as it was", size(data.needed_bytes), "", "an allocation failed", "", ""))
@@ -62,5 +61,4 @@ def rerun_tables(data: RerunData) -> list[Table]:
 
 
 def _phrase(change: Settings) -> str:
-    """Return changed settings as a phrase such as `mode full, local_batch_size 4`; the section names are left out."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in change.items())

@@ -12,7 +12,6 @@ PHASES = 6
 
 
 def steps_tables(data: StepsData) -> list[Table]:
-    """Return the tables of a report on step logs."""
     return [
         stragglers(data.stragglers),
         medians(data.ranks),
@@ -33,7 +32,6 @@ def stragglers(found: Sequence[Straggler]) -> Table:
 
 
 def medians(ranks: Sequence[RankSteps]) -> Table:
-    """Return a table with each rank's median step time and its longest phases."""
     # Sorted by name first, so that phases of equal length keep their order from run to run.
     names = sorted({phase for r in ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
@@ -56,7 +54,6 @@ def wall_time(goodput: Goodput | None) -> Table:
 
 
 def _level_changes(changes: Sequence[Change]) -> Table:
-    """Return a table of lasting changes of the step time: the first step, and the phase that changed most."""
     rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, _most_changed(c)) for c in changes)
     heads = "from step> | before> | after> | kind | phase that changed most"
     return table("Changes of the step time", heads, rows)
@@ -95,5 +92,4 @@ def _loss_events(events: Sequence[Event]) -> Table:
 
 
 def _loss_value(value: float | None) -> str:
-    """Return a loss or a gradient norm as text with four significant digits; empty for None."""
     return "" if value is None else f"{value:.4g}"

@@ -30,7 +30,6 @@ def _plain_tokens(data: TokensData) -> Table:
 
 
 def _statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table]:
-    """Return the tables of the numbers about all rows of a data set."""
     facts = [
         ("rows", f"{numbers.rows:,} ({', '.join(f'{form}: {count:,}' for form, count in numbers.forms.items())})"),
         ("chat format", data.template or "none recognised"),
@@ -74,26 +73,22 @@ def _statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table
 
 
 def _spans_table(rows: list[Position]) -> Table:
-    """Return a table of spans: neighbouring tokens with the same role that are all trained or all ignored."""
     heads = "row> | tokens | role | label | text"
     return table("Spans", heads, (_span_cells(span) for span in spans(rows)), SPANS)
 
 
 def spans(rows: list[Position]) -> Iterator[list[Position]]:
-    """Yield the spans of neighbouring tokens that have the same role, and are all trained or all ignored."""
     for _, span in groupby(rows, key=lambda r: (r.sequence, r.document, r.role, r.trained)):
         yield list(span)
 
 
 def _span_cells(span: list[Position]) -> tuple[object, ...]:
-    """Return the cells of the table row for a span."""
     first, last = span[0], span[-1]
     where = str(first.position) if first is last else f"{first.position}-{last.position}"
     return first.sequence, where, first.role, "trained" if first.trained else "ignored", shortened(_span_text(span))
 
 
 def _span_text(span: list[Position]) -> str:
-    """Return the text of a span's tokens with visible line ends."""
     return visible("".join(position.text for position in span))
 
 

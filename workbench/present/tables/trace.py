@@ -36,7 +36,6 @@ def trace_tables(data: TraceData) -> list[Table]:
 
 
 def rank_tables(rank: RankTrace) -> list[Table]:
-    """Return all tables of one rank: first the tables about its time, then the tables about its memory."""
     return [*detail_tables(rank), *memory_tables(rank)]
 
 
@@ -147,7 +146,6 @@ def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
 
 
 def _idle_causes(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the causes of the device's idle time, by rank."""
     causes = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
     rows = (
         (
@@ -294,7 +292,6 @@ def _waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
 
 
 def _waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
-    """Return a table of the waiting time in each process group, and of the rank that caused most of it."""
     rows = (
         (
             g.desc or g.name or NO_GROUP,
@@ -352,7 +349,6 @@ def _clock_offsets(clocks: Iterable[Clock]) -> Table:
 
 
 def uncertainty(clock: Clock) -> str:
-    """Return as text the possible error of an estimated clock offset."""
     # Bounds that contradict each other mean that the clock drifted or stepped: no honest interval remains.
     if clock.low_ns is None or clock.high_ns is None or not clock.agrees:
         return duration_ns(None)

@@ -34,7 +34,6 @@ def detail_tables(rank: "RankTrace") -> list[Table]:
 
 
 def rank_suffix(rank: "RankTrace") -> str:
-    """Return the end of a table's title that names the rank, such as `, rank 3`; empty if the rank is unknown."""
     return "" if rank.rank is None else f", rank {rank.rank}"
 
 
@@ -114,7 +113,6 @@ def operators(rank: "RankTrace") -> Table:
 
 
 def _launched_kernels(rank: "RankTrace") -> Table:
-    """Return a table of the kernels that each operator launches."""
     rows = (
         (shortened(pair.operator, SHORT), kernel_name(pair.kernel, MEDIUM), pair.count, duration_ns(pair.total_ns))
         for pair in rank.launched
@@ -147,7 +145,6 @@ def modules(rank: "RankTrace") -> Table:
 
 
 def _user_functions(rank: "RankTrace") -> Table:
-    """Return a table of the time of the user's own functions."""
     return costs(rank, rank.lines, "Functions in user code")
 
 
@@ -157,7 +154,6 @@ def annotations(rank: "RankTrace") -> Table:
 
 
 def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
-    """Return a table of the host and device time of functions or annotations."""
     rows = (
         (
             shortened(item.name),
@@ -306,7 +302,6 @@ def sequences(rank: "RankTrace") -> Table:
 
 
 def compiled_code(rank: "RankTrace") -> Table:
-    """Return a table of the functions that torch.compile compiled, with their graph breaks and recompilations."""
     breaks = "graph breaks> | time between graphs>"
     heads = f"function | calls> | versions> | {breaks} | compilations> | compile time> | break at"
     rows = (
@@ -335,7 +330,6 @@ def counters(rank: "RankTrace") -> Table:
 
 
 def memory_tables(rank: "RankTrace") -> list[Table]:
-    """Return the tables of the memory of each traced device; empty if allocations were not recorded."""
     return [devices(rank), *(section for memory in rank.device_memory for section in _device_tables(rank, memory))]
 
 
@@ -362,7 +356,6 @@ def devices(rank: "RankTrace") -> Table:
 
 
 def _device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
-    """Return the memory tables of one device."""
     suffix = f", {device_name(memory)}{rank_suffix(rank)}"
     return [
         totals(f"Memory by operator{suffix}", memory.operators),
@@ -432,7 +425,6 @@ def largest(title: str, items: "Iterable[Allocation]") -> Table:
 
 
 def _never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
-    """Return a table of the source lines that allocated memory which was not freed before the recording ended."""
     rows = (
         (size(k.bytes), k.count, user_function(k.operator), user_function(k.module), user_function(k.line))
         for k in items

@@ -72,7 +72,6 @@ class ComparePane(ViewSwitcher):
         return partial(self.widget("memory", Grid).show, module_changes(diff.between(a, b, self._options)))
 
     def _loss(self, run: Run) -> list[float]:
-        """Return the loss of each step of a run."""
         logs = run.of(*TIMED)
         if not logs:
             return []

@@ -56,8 +56,6 @@ TITLES = {
 
 
 class HangPane(Vertical):
-    """A matrix of the ranks and collectives of a process group, above the views that explain it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "group(1)", "Next group", id="hang.group"),
         Binding("p", "pick", "Pick group", id="hang.pick"),
@@ -107,7 +105,6 @@ class HangPane(Vertical):
         pick(self, "process group", [_group_text(group) for group in self._data.groups], self._at, self._choose_group)
 
     def palette_commands(self) -> Iterator[SystemCommand]:
-        """Yield a command for each process group."""
         for at, group in enumerate(self._data.groups):
             choose = partial(self._choose_group, at)
             yield SystemCommand(f"Show group {_group_text(group)}", "key p lists all groups", choose)
@@ -120,7 +117,6 @@ class HangPane(Vertical):
         await self.query_one(HangViews).action_turn(by)
 
     def _show_group(self) -> None:
-        """Show the current process group in the matrix and in the views below it."""
         if self._data.groups:
             self.query_one(HangViews).show_group(self._data.groups[self._at].name)
             self._load()
@@ -181,7 +177,6 @@ class HangViews(ViewSwitcher):
                 self._draw_chain()
 
     def show_group(self, group: str) -> None:
-        """Show the data of the process group named `group`."""
         self._group = group
         self.load()
 
@@ -240,5 +235,4 @@ class HangViews(ViewSwitcher):
         yield from hang_tables(self._data)[2:]
 
     def _label(self, name: str) -> str:
-        """Return the description of the process group with this name."""
         return next((group.label for group in self._data.groups if group.name == name), name)

@@ -47,8 +47,6 @@ class EvidenceWanted(Message):
 
 
 class Findings(OptionList):
-    """The list of findings, one line each; Enter shows the evidence of the selected one."""
-
     DEFAULT_CSS = "Findings { text-wrap: nowrap; text-overflow: ellipsis; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,7 +83,6 @@ class HomePane(Vertical):
         return finding_line(finding, self._report.verdict.sentence)
 
     def text_at_cursor(self) -> str:
-        """Return the selected finding as JSON."""
         selected = next((findings.highlighted for findings in self.query(OptionList)), None)
         return "" if selected is None else json_bytes(self._report.findings[selected]).decode()
 
@@ -133,8 +130,6 @@ class HomePane(Vertical):
 
 
 class HomeViews(ViewSwitcher):
-    """The views below the list of findings: the selected finding in full, the ranks, and the files."""
-
     TAKES_KEYS: ClassVar[bool] = False
 
     class Turned(Message):
@@ -162,7 +157,6 @@ class HomeViews(ViewSwitcher):
         """Return None: all views are drawn from the report, without further computation."""
 
     async def turn_to(self, view: str) -> None:
-        """Switch to a view, and post the message `Turned` to the pane."""
         await super().turn_to(view)
         self.post_message(self.Turned(view))
 
@@ -189,7 +183,6 @@ def finding_line(finding: Finding, verdict: str = "") -> Text:
 
 
 def whole_finding(finding: Finding) -> Text:
-    """Return a finding as text with its reason, next step and evidence."""
     lines = [
         Text(clean(finding.title), style="bold"),
         Text(clean(finding.why)),

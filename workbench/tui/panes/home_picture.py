@@ -116,7 +116,6 @@ class HomePicture(Vertical):
         self.screen.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._follow_chart())
 
     def on_click(self) -> None:
-        """Show the view that has the chart in full size."""
         self.post_message(EvidenceWanted(self._picture.evidence))
 
     def _load(self) -> None:
@@ -249,7 +248,6 @@ def _signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
 
 
 def trace_picture(data: TraceData, _run: Run, _options: Options, at: EvidenceLink) -> Picture | None:
-    """Return a chart with a bar for each traced rank, divided by what the rank did; None if no rank was traced."""
     if not data.ranks:
         return None
     bars = RowList[RankTrace](BAR_HEADS, lambda rank: time_bar(rank, bars.size.width), id="home-bars")
@@ -297,7 +295,6 @@ def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink)
 
 
 def comparison_picture(data: CompareData, _run: Run, _options: Options, at: EvidenceLink) -> Picture | None:
-    """Return the chart of how the mean step changed between two runs; None without phases."""
     if not data.phases:
         return None
     changes, (before, after) = step_changes(data)

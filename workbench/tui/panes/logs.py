@@ -50,12 +50,10 @@ class LogsPane(Vertical):
         self._go_to(self._first)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Show the log lines around the event under the cursor."""
         if event.data_table.id == "log-events" and event.cursor_row < len(self._rows):
             self._show(self._rows[event.cursor_row])
 
     def _show(self, row: views.EventRow) -> None:
-        """Show the log lines around an event, with the event's own line highlighted."""
         event = self._data.events[row.index]
         text, lines = Text(), views.excerpt(event)
         for line in lines:

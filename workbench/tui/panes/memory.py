@@ -172,7 +172,6 @@ class MemoryPane(Vertical):
         self._show_device()
 
     def action_pick(self) -> None:
-        """Let the user pick one of the snapshots of all ranks."""
         places = [(rank, at) for rank, devices in enumerate(self._by_rank.values()) for at in range(len(devices))]
         devices = [device for devices in self._by_rank.values() for device in devices]
         texts = [f"{device_name(device)}   peak {size(device.peak_allocated_bytes)}" for device in devices]
@@ -184,7 +183,6 @@ class MemoryPane(Vertical):
         pick(self, "snapshot", texts, devices.index(self._device), show)
 
     def action_pick_step(self) -> None:
-        """Let the user pick a step of the snapshot, and move the cursor to its beginning."""
         timeline = self.query_one(MemoryTimeline)
         texts = [f"step {step}" for step, _ in timeline.steps]
         pick(self, "step", texts, timeline.step_at_cursor(), timeline.go_to_step)
@@ -203,7 +201,6 @@ class MemoryPane(Vertical):
         self.query_one(MemoryViews).mark()
 
     async def action_changes(self) -> None:
-        """Show the changes from the marked instant to the cursor."""
         await self.query_one(MemoryViews).turn_to("changes")
 
     async def before_search(self) -> None:
@@ -214,6 +211,5 @@ class MemoryPane(Vertical):
 
 
 def head(row: Mapping[str, float]) -> str:
-    """Return the heading for a row of the timeline: trace entry, allocated bytes, and size of a failed allocation."""
     text = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
     return f"{text}\n{FAILURE} an allocation of {size(int(row['oom']))} failed" if row["oom"] else text

@@ -119,7 +119,6 @@ class MemoryViews(ViewSwitcher):
         )
 
     def show_instant(self, instant: Instant) -> None:
-        """Show the memory that is live at an instant."""
         if instant != self._instant:
             self._instant = instant
             self.load()
@@ -160,7 +159,6 @@ class MemoryViews(ViewSwitcher):
             await self.turn_to("life")
 
     async def on_block_map_block_clicked(self, event: BlockMap.BlockClicked) -> None:
-        """Switch to the view of one address: all blocks that were ever allocated where the clicked block is."""
         self._address = event.address
         await self.turn_to("life")
 
@@ -253,7 +251,6 @@ class MemoryViews(ViewSwitcher):
         return f" {self._allocated_by} (b: by another key)" if self.view == "places" else ""
 
     def _libraries(self) -> str:
-        """Return which frames the tree by stack has and what the key `i` does; empty for other trees."""
         if self._grouping != _BY_STACK:
             return ""
         return " with library frames (i: without)" if self._with_libraries else " (i: with library frames)"
@@ -279,13 +276,11 @@ def _known_integer(value: float | None) -> int | None:
 
 
 def _peak_head(categories: Sequence[str]) -> Text:
-    """Return the heading line of the list of peaks, which has a line per rank."""
     names = "".join(f" {name:>{_cell_width(name) - 1}}" for name in categories)
     return Text(f"  rank device  step {'peak':>{_CELL_WIDTH}}{names}", style="dim")
 
 
 def _cell_width(category: str) -> int:
-    """Return the width of a category's column in the list of peaks, including the space before it."""
     return max(_CELL_WIDTH, len(category) + 1)
 
 

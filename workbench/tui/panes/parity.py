@@ -72,7 +72,6 @@ class ParityPane(Vertical):
         self._show()
 
     def _show(self) -> None:
-        """Draw the selected curve in both charts, and the tables below them."""
         curve = list(Curve)[self._curve]
         self.query_one("#curve", LineChart).show(curve_lines(self._data, curve))
         self.query_one("#difference", LineChart).show(difference_lines(self._data, curve))
@@ -98,8 +97,6 @@ class ParityPane(Vertical):
 
 
 class ParityViews(ViewSwitcher):
-    """The tables below the charts of a parity report."""
-
     TAKES_KEYS: ClassVar[bool] = False
 
     def __init__(self, data: ParityData) -> None:
@@ -127,7 +124,6 @@ class ParityViews(ViewSwitcher):
         return lambda: self.widget(view, Grid).show(content)
 
     def show_curve(self, curve: Curve) -> None:
-        """Show the tables of `curve`."""
         self._curve = curve
         self.load()
 
@@ -193,7 +189,6 @@ class BisectPane(Vertical):
 
     @property
     def _steps(self) -> list[int]:
-        """The steps that both runs recorded."""
         return [] if self._table is None else sorted(map(int, self._table["step"].unique()))
 
     def _first_beyond(self, step: int) -> int:
@@ -232,7 +227,6 @@ class BisectViews(ViewSwitcher):
         self._table, self._step = pd.DataFrame(), 0
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield the widget of each view in `BISECT_TITLES`."""
         yield Grid(id="sides")
         yield Grid(id="tensors")
         yield TableList([content for content in bisect_tables(self._data) if content.rows], id="first")
@@ -250,6 +244,5 @@ class BisectViews(ViewSwitcher):
         return partial(self.widget(view, Grid).show, tensors_of(self._table, self._step, ROWS_AT_MOST))
 
     def show_step(self, table: pd.DataFrame, step: int) -> None:
-        """Show the tables of step `step`; `table` has the tensors of both runs."""
         self._table, self._step = table, step
         self.load()

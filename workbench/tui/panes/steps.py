@@ -82,7 +82,6 @@ class StepsPane(Vertical):
         self._load()
 
     def _title(self, at: int) -> str:
-        """Return the title for the rank with this index: its number, its median step time, and how late it is."""
         rank = self._data.ranks[at]
         late = (straggler for straggler in self._data.stragglers if straggler.rank == rank.rank)
         lateness = "".join(f"   late by {duration(straggler.lateness_s)}: {straggler.cause}" for straggler in late)
@@ -95,7 +94,6 @@ class StepsPane(Vertical):
         )
 
     def on_stacked_chart_moved(self, event: PhaseChart.Moved) -> None:
-        """Show the phases of the step at the cursor as a list."""
         if isinstance(event.chart, PhaseChart):
             names = (name for name in event.row if name not in ("step", "dur_s"))
             parts = [Part(phase_title(name), event.row[name], phase_colour(name)) for name in names]
@@ -103,7 +101,6 @@ class StepsPane(Vertical):
             self.query_one(CursorBreakdown).show(head, parts, duration)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the finding's rank, and the view that explains the finding."""
         self._at = self._ranks.index(link.rank) if link.rank in self._ranks else self._at
         self._show_rank()
         await self.query_one(StepsViews).turn_to(link.part if link.part in TITLES else "tables")
@@ -116,8 +113,6 @@ class StepsPane(Vertical):
         self._show_rank()
 
     def action_pick(self) -> None:
-        """Let the user pick a rank."""
-
         def show(index: int) -> None:
             self._at = index
             self._show_rank()
@@ -125,7 +120,6 @@ class StepsPane(Vertical):
         pick(self, "rank", [self._title(at) for at in range(len(self._ranks))], self._at, show)
 
     def action_pick_step(self) -> None:
-        """Let the user pick a step of the chart, and move the cursor to it."""
         chart = self.query_one(PhaseChart)
         steps = zip(chart.instants["step"], chart.instants["dur_s"], strict=True) if len(chart.instants) else ()
         texts = [f"step {int(step)}   {duration(float(seconds))}" for step, seconds in steps]
@@ -136,8 +130,6 @@ class StepsPane(Vertical):
 
 
 class StepsViews(ViewSwitcher):
-    """The views of all ranks: tables, step durations, and loss."""
-
     TAKES_KEYS: ClassVar[bool] = False
 
     def __init__(self, data: StepsData, logs: Sequence[Artefact], options: Options) -> None:
@@ -145,7 +137,6 @@ class StepsViews(ViewSwitcher):
         self._data, self._logs, self._options = data, logs, options
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield the widget of each view in `TITLES`."""
         yield TableList([content for content in steps_tables(self._data) if content.rows], id="tables")
         yield RowList[tuple[int, list[float]]](Text(_TIMES_HEAD, style="dim"), _times_line, id="times")
         yield LossChart(id="loss")

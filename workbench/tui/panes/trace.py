@@ -95,14 +95,12 @@ class TracePane(Vertical):
         self.call_after_refresh(self._show_bar)
 
     def _bar(self, rank: RankTrace) -> Text:
-        """Return the line of a rank; the number of the rank that the views show is inverted."""
         line = time_bar(rank, self.size.width)
         if len(self._data.ranks) > 1 and rank is self._data.ranks[self._views.at]:
             line.stylize("reverse", 0, _RANK_COLUMNS)
         return line
 
     def _show_bar(self) -> None:
-        """Bring the bar of the rank that the views show into view: of many ranks, few have room."""
         self.query_one("#bars", RowList).bring_into_view(self._views.at)
 
     def action_rank(self, by: int) -> None:
@@ -110,13 +108,11 @@ class TracePane(Vertical):
         self._show_bar()
 
     def action_pick(self) -> None:
-        """Let the user pick a traced rank."""
         texts = [f"{account_name(rank)}   {duration_ns(rank.span_ns)} recorded" for rank in self._data.ranks]
         at = self._views.at
         pick(self, "rank", texts, at, lambda index: self.action_rank(index - at))
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the finding's rank, and the view that the link names, else the kernels."""
         self._views.show_rank(link.rank)
         self._show_bar()
         await self._views.turn_to(link.part or "kernels")
@@ -204,7 +200,6 @@ class TraceViews(ViewSwitcher):
         return partial(self.widget("calls", CallTree).show, frame)
 
     def _grouping(self) -> str:
-        """Return what the nodes of the tree of calls are, and of functions what the key `i` does."""
         if self._by != "function":
             return self._by
         return "function, with libraries (i: without)" if self._with_libraries else "function (i: with libraries)"
@@ -220,7 +215,6 @@ class TraceViews(ViewSwitcher):
         self.load()
 
     def show_rank(self, rank: int | None) -> None:
-        """Show rank `rank` if it was traced."""
         ranks = [account.rank for account in self._data.ranks]
         if rank in ranks:
             self.change_rank(ranks.index(rank) - self.at)
@@ -248,13 +242,11 @@ class TraceViews(ViewSwitcher):
 
 
 def account_name(rank: RankTrace) -> str:
-    """Return the name of a traced rank, such as `rank 3, device 0`, without parts that the trace does not record."""
     name = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
     return name if rank.device is None else f"{name}, device {rank.device}"
 
 
 def _own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `frame` about the memory of the rank's device, or of the host CPU if it used no device."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
 
@@ -268,7 +260,6 @@ PART_NAMES = (
 
 
 def legend(ranks: Iterable[RankTrace]) -> Text:
-    """Return the legend of the bars of these ranks: the sign and colour of each part that occurs."""
     occurring = {kind for rank in ranks for kind, part in span_parts(rank).items() if part}
     named = [(kind, name) for kind, name in PART_NAMES if kind in occurring]
     pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", _colours_of(kind)), f" {name}   ") for kind, name in named]
@@ -276,7 +267,6 @@ def legend(ranks: Iterable[RankTrace]) -> Text:
 
 
 def _colours_of(kind: str) -> str:
-    """Return the Textual style of a part of a bar: its colour, and a readable text colour."""
     return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
 
 

@@ -131,7 +131,6 @@ class KeyLine(Static):
         call_on_new_size(self, self._lay_out)
 
     def _update_keys(self, screen: Screen[object]) -> None:
-        """Show each action once, with its key; a click on an action has the same effect as the key."""
         keys: dict[str, tuple[str | None, Text]] = {}
         for _, binding, enabled, _ in screen.active_bindings.values():
             if binding.show and enabled and binding.action not in keys:

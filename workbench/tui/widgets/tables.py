@@ -68,11 +68,9 @@ class TableList(VerticalScroll):
         call_on_new_size(self, self._arrange)
 
     def _fits_beside(self, content: Table) -> bool:
-        """Return whether a table fits into half of the width."""
         return _natural_width(content) <= (self.size.width - _COLUMN_GAP) // 2
 
     def _arrange(self) -> None:
-        """Arrange the tables in one or two columns, as the width of the screen allows."""
         self.set_class(sum(map(self._fits_beside, self._tables)) > 1, "two-columns")
         for titled_table in self.query(TitledTable):
             titled_table.set_class(not self._fits_beside(titled_table.content), "wide")
@@ -90,28 +88,22 @@ class TitledTable(Vertical):
 
 
 def _natural_width(content: Table) -> int:
-    """Return the width at which no cell of a table is cut."""
     content = without_empty(content)
     columns = zip(content.columns, *content.rows, strict=True)
     return sum(max(map(cell_len, cells)) + 2 * _CELL_PADDING for cells in columns)
 
 
 class ChangingTableList(TableList):
-    """A list of tables whose content can be replaced."""
-
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__([], **options)
 
     def show(self, tables: list[Table]) -> None:
-        """Replace the tables by `tables`."""
         self._tables = tables
         self._arrange()
         self.refresh(recompose=True)
 
 
 class Grid(DataTable[Text]):
-    """A searchable table whose content can be replaced."""
-
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
 
     def __init__(self, content: Table | None = None, **options: Unpack[WidgetOptions]) -> None:
@@ -148,13 +140,11 @@ class Grid(DataTable[Text]):
         self._whole = dict(zip(heads, whole, strict=True))
 
     def _room(self, rows: int) -> int:
-        """Return how many screen columns are left for the text of a table with `rows` rows, without padding."""
         bar = self.styles.scrollbar_size_vertical if rows + 1 > self.outer_size.height else 0
         padding = 2 * self.cell_padding * len(self._content.columns) if self._content else 0
         return self.outer_size.width - bar - padding
 
     def on_resize(self) -> None:
-        """Shorten the names again if the width has changed."""
         if self._content is None:
             return
         room = self._room(len(self._content.rows))
@@ -169,7 +159,6 @@ class Grid(DataTable[Text]):
         return ["\t".join(row) for row in self._content.rows] if self._content else []
 
     def text_at_cursor(self) -> str:
-        """Return the row under the cursor as text; tabs separate the cells."""
         return self.lines[self.cursor_row] if self.cursor_row < len(self.lines) else ""
 
     def search(self, text: str) -> None:
@@ -235,12 +224,10 @@ def with_rows(content: Table, limit: int) -> Table:
 
 
 def highest_lines(screen: int) -> int:
-    """Return the most lines that a table among others has on a screen of `screen` lines."""
     return max(_HIGHEST_LINES, screen - _OTHER_LINES)
 
 
 def titled(tables: Iterable[Table], at_most: int = _HIGHEST_LINES) -> Iterator[Widget]:
-    """Yield two widgets for each table: its title and the table, which has at most `at_most` lines."""
     for content in (with_rows(table, LISTED) for table in tables):
         yield Label(Text(clean(content.title), style="bold"))
         yield _short_grid(content, at_most)
@@ -277,7 +264,6 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
         self._items: Sequence[Item] = ()
 
     def show(self, items: Sequence[Item]) -> None:
-        """Replace the items; the scroll position stays."""
         self._items = items
         self.virtual_size = Size(self._head.cell_len, len(items) + 1)
         self.refresh()
@@ -291,7 +277,6 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
 
     @property
     def row_count(self) -> int:
-        """The number of items."""
         return len(self._items)
 
     def render_line(self, y: int) -> Strip:

@@ -42,7 +42,6 @@ class LazyTree(Tree[int]):
         self._text = ""
 
     def label_of(self, row: int) -> Text:
-        """Return the text of the node of row `row`."""
         raise NotImplementedError
 
     def fill(self, root: Text, parents: Sequence[int], names: Sequence[str]) -> None:
@@ -66,7 +65,6 @@ class LazyTree(Tree[int]):
         return self._children.get(row, [])
 
     def parent_of(self, row: int) -> int:
-        """Return the index of the parent of row `row`; -1 if the row is on the first level."""
         return self._parents[row]
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[int]) -> None:
@@ -91,12 +89,10 @@ class LazyTree(Tree[int]):
         self.call_after_refresh(self.move_cursor, self._node(rows[match % len(rows)]))
 
     def text_at_cursor(self) -> str:
-        """Return the name of the row under the cursor; empty on the root."""
         at = self.cursor_node.data if self.cursor_node is not None else None
         return "" if at is None else self._names[at]
 
     def _node(self, row: int) -> TreeNode[int]:
-        """Return the node of a row, after opening the nodes above it."""
         parent = self._parents[row]
         above = self.root if parent < 0 else self._node(parent)
         self._open(above)
@@ -159,7 +155,6 @@ class CallTree(LazyTree):
         self.fill(Text(head), parents, [str(name) for name in frame["name"]])
 
     def children_of(self, row: int) -> list[int]:
-        """Return the indices of the rows whose parent is `row`, longest call first."""
         return sorted(super().children_of(row), key=lambda child: -int(self._frame[self._clock].iloc[child]))
 
     def label_of(self, row: int) -> Text:
@@ -234,7 +229,6 @@ class StackTree(LazyTree):
         self._own_only = True
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the stacks in `frame`, which has a row per frame of the merged stacks of all ranks."""
         self._whole = frame.reset_index(drop=True)
         self._all = len({rank for ranks in frame["ranks"] for rank in ranks})
         self._draw()

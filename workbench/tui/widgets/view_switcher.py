@@ -55,7 +55,6 @@ class ViewStrip(Widget):
         self._names, self._current, self._title = Text(), Text(), ""
 
     def show(self, titles: Mapping[str, str], view: str, title: str) -> None:
-        """Show the names of all views in `titles`, and the title of `view`, the current one."""
         self._current = _name_of(view, shown=True)
         self._names, self._title = Text("  ").join(_name_of(one, shown=one == view) for one in titles), title
         self.refresh(layout=True)
@@ -80,7 +79,6 @@ class ViewStrip(Widget):
 
 
 def _name_of(view: str, *, shown: bool) -> Text:
-    """Return the name of a view as text that can be clicked, highlighted if `shown` is set."""
     style = Style(bold=shown, reverse=shown) + Style.from_meta({"@click": f"choose({view!r})"})
     return Text(NAMES.get(view, view), style)
 
@@ -115,7 +113,6 @@ class ViewSwitcher(Vertical):
         """The width in columns when the content of the view was last computed."""
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield the widget of each view."""
         raise NotImplementedError
 
     def ask(self, view: str) -> Drawing | None:
@@ -138,7 +135,6 @@ class ViewSwitcher(Vertical):
 
     @property
     def shown(self) -> Widget:
-        """The widget of the current view."""
         return self._widgets[self.view]
 
     def compose(self) -> ComposeResult:
@@ -173,7 +169,6 @@ class ViewSwitcher(Vertical):
         self.load()
 
     def load(self) -> None:
-        """Compute and draw the current view."""
         view, self.wide = self.view, max(1, self.size.width)
         ask_in_background(self, "view", lambda: self.ask(view), self._draw)
 

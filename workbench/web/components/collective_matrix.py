@@ -55,14 +55,12 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
 
 
 def _ranks_down(labels: Sequence[str]) -> FigurePart:
-    """Return the y axis with a label for each row; long ones, such as `ranks 0-642, 644-1023`, lose their middle."""
     longest = _LONGEST_NARROW_LABEL if narrow() else _LONGEST_LABEL
     shown = [without_middle(label, longest) for label in labels]
     return {"autorange": "reversed", "automargin": True, "tickvals": [*labels], "ticktext": shown}
 
 
 def _state_entry(state: str, sign: str) -> go.Scatter:
-    """Return the entry of a state in the legend; cells without a record have the colour of the page."""
     if state:
         return legend_entry(f"{sign}  {state}".strip(), theme().states[state])
     entry = legend_entry("not recorded", theme().states[state])
@@ -70,7 +68,6 @@ def _state_entry(state: str, sign: str) -> go.Scatter:
 
 
 def _last_ticks(names: Sequence[str]) -> FigurePart:
-    """Return ticks for as many columns as have room for a horizontal label; the last column, which hangs, has one."""
     most = _MOST_NARROW_LABELS if narrow() else _MOST_LABELS
     every = max(1, -(-len(names) // most))
     return {"tickvals": list(names[::-1][::every][::-1]), "tickangle": 0}

@@ -115,7 +115,6 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
 
 
 def short(name: str) -> str:
-    """Return a name whose middle is replaced by an ellipsis if it is long; kernel names differ at both ends."""
     most = _NARROW_NAME if narrow() else NAME
     return plain(name if len(name) <= most else f"{name[: most // 2]} … {name[3 - most // 2 :]}")
 

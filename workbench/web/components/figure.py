@@ -93,7 +93,6 @@ def plain_layout() -> FigurePart:
 
 
 def heat_scale() -> list[tuple[float, str]]:
-    """Return Plotly's colour scale of heat maps; the lowest values have nearly the colour of the page."""
     heat = theme().heat
     return [(i / (len(heat) - 1), shade) for i, shade in enumerate(heat)]
 
@@ -111,7 +110,6 @@ def byte_ticks(top: int, most: int = MOST_TICKS + 1) -> FigurePart:
 
 
 def byte_axis(top: float) -> FigurePart:
-    """Return a y axis from 0 to `top` bytes; without ticks if `top` is not a number."""
     return {"rangemode": "tozero", **(byte_ticks(int(top)) if isfinite(top) else {})}
 
 
@@ -131,12 +129,10 @@ def ticks_across(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> Durat
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
-    """Return a Plotly figure as a dict, with these traces, and with `layout` added to the layout of all charts."""
     return {"data": [*traces], "layout": {**plain_layout(), **layout}}
 
 
 def legend_entry(name: str, colour: str) -> go.Scatter:
-    """Return a Plotly trace without points that adds a colour to the legend; a heat map has no legend of its own."""
     return go.Scatter(
         x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square", "size": 11}
     )
@@ -178,13 +174,11 @@ def drawn(
 
 
 def _height_of(figure: Figure) -> FigurePart:
-    """Return the part of a figure's layout that says how high and on which background it is drawn."""
     layout: Any = figure["layout"]
     return {name: layout[name] for name in ("height", "paper_bgcolor", "plot_bgcolor")}
 
 
 def figure_of_tree(chart: str) -> str:
-    """Return the id of the store with the figure of a tree, which the browser draws with the names that have room."""
     return f"{chart}-figure"
 
 

@@ -147,7 +147,6 @@ def _is_on_this_machine(text: str) -> bool:
 
 
 def labelled(label: str, parts: Iterable[Component | str]) -> html.P:
-    """Return a paragraph with a label and a text next to it; further lines of the text are indented."""
     return html.P([html.Span(label, className="label"), html.Span([*parts])], className="labelled")
 
 
@@ -190,7 +189,6 @@ CellLink = Callable[[str], html.A | None]
 
 
 def no_link(_cell: str) -> html.A | None:
-    """Return None for any cell; this is the `CellLink` of tables without links."""
     return None
 
 
@@ -211,12 +209,10 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
 
 
 def not_recorded(what: str, how: str, command: str = "workbench launch -- COMMAND") -> html.Div:
-    """Return the page for a run that has no artefacts of the kind `what`; `how` says how `command` records them."""
     return html.Div([html.H2(f"This run has no {what}."), html.P([f"{how} ", html.Code(command)])])
 
 
 def evidence_link(address: str | None) -> list[html.P]:
-    """Return a list with the link to the evidence; empty if `address` is None."""
     return [html.P(link("Show the evidence", address, fixed=True), className="evidence")] if address else []
 
 
@@ -276,7 +272,6 @@ class Tab:
 
 
 def table_tab(name: str, section: Table, cell_link: CellLink = no_link) -> Tab:
-    """Return a tab that holds one table and has the table's title."""
     title = clean(section.title)
     short = title if len(title) <= TITLE else f"{title[:TITLE]} …"
     return Tab(name, short, lambda: [table(section, cell_link)])
@@ -318,16 +313,13 @@ def _hide_button() -> html.Button:
 
 
 def selected(tabs: Sequence[Tab], query: Query) -> Tab | None:
-    """Return the tab that the query names, else the first; None if there are no tabs."""
     return next((tab for tab in tabs if tab.name == query.get("tab")), tabs[0] if tabs else None)
 
 
 def _tab_links(tabs: Sequence[Tab], current: Tab | None, query: Query) -> html.Nav:
-    """Return the links that select a tab."""
     links = [link(tab.title, address({**query, "tab": tab.name}), current=tab is current) for tab in tabs]
     return navigation(links, "tables and details", "tabs")
 
 
 def _tab_body(current: Tab | None) -> html.Div:
-    """Return the content of the tab `current`; empty if there is no tab."""
     return html.Div([*current.content()] if current else [], id="drawer", className="body", tabIndex=0)

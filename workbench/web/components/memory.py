@@ -47,7 +47,6 @@ class TimelineAxis:
 
     @property
     def unit(self) -> str:
-        """The unit of positions: "seconds" or "entries"."""
         return "seconds" if len(self.times_us) else "entries"
 
     def positions(self, entries: Iterable[float]) -> list[float]:
@@ -139,7 +138,6 @@ def rank_lines(
 
 
 def _timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis: TimelineAxis) -> FigurePart:
-    """Return the Plotly layout of a timeline, with marks at the peak, failed allocations, cursor and step starts."""
     first, last = (float(frame["x"].min()), float(frame["x"].max())) if len(frame) else (0.0, 0.0)
     labels = with_room(starts, first, last)
     return {
@@ -193,7 +191,6 @@ def amounts(column: "pd.Series[int]") -> FigurePart:
 
 
 def _hatched(name: str, colour: str) -> FigurePart:
-    """Return the Plotly pattern of a layer if it is the layer of unknown memory; empty for every other layer."""
     pattern = {"shape": "/", "size": 6, "fgcolor": theme().hues["page"], "bgcolor": colour}
     return {"fillpattern": pattern} if name == "unknown" else {}
 
@@ -208,7 +205,6 @@ def _step_name(step: int, at: float, ends: bool, first: bool) -> FigurePart:
 
 
 def label_of(step: int, first: bool) -> str:
-    """Return the label of a step: its number, in the first label after the word."""
     return f"step {step}" if first else str(step)
 
 
@@ -245,7 +241,6 @@ def _that_fit(starts: StepStarts, low: float, high: float) -> list[tuple[int, fl
 
 
 def mark(at: float, colour: str, dash: str = "solid") -> FigurePart:
-    """Return the shape of a vertical line at a position of the axis."""
     line = {"color": colour, "dash": dash, "width": 1}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
@@ -321,7 +316,6 @@ def _path_text(path: Sequence[str]) -> str:
 
 
 def _node_colour(name: str, path: Sequence[str], find: str) -> str:
-    """Return the colour of a tree node: that of its category, or grey if its path does not contain `find`."""
     if find and not any(find.casefold() in part.casefold() for part in path):
         return theme().hues["empty"]
     return theme().categories.get(name, theme().hues["pale"])

@@ -77,6 +77,5 @@ def _power_axis(lines: Lines) -> FigurePart:
 
 
 def _tolerance_line(height: float) -> FigurePart:
-    """Return the shape of a dashed horizontal line at `height`."""
     line = {"color": theme().hues["warning"], "width": 1.5, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}

@@ -77,7 +77,6 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
 
 
 def step_parts(account: RankTrace) -> go.Figure:
-    """Return a chart with a stacked bar for each recorded step of one rank, divided into the parts of its time."""
     steps = account.step_times
     parts = pd.DataFrame(
         {title: [_part_ns(step, title) / 1e9 for step in steps] for title in PARTS}, index=[step.step for step in steps]
@@ -93,12 +92,10 @@ def step_parts(account: RankTrace) -> go.Figure:
 
 
 def named_first(accounts: Sequence[RankTrace], named: Sequence[int | None]) -> list[RankTrace]:
-    """Return the traced ranks: first the ranks in `named`, then the others, both in their old order."""
     return sorted(accounts, key=lambda account: account.rank not in named)
 
 
 def share_bars(account: RankTrace) -> list[html.Ul]:
-    """Return the parts of a rank's recorded time as an HTML list: name, bar, time and share."""
     parts = {title: float(_part_ns(account, title)) for title in PARTS}
     colours = {title: theme().kinds[kind] for title, (kind, _) in PARTS.items()}
     return part_list(parts, colours, lambda ns: duration_ns(int(ns)))
@@ -223,7 +220,6 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
 
 def _rows_down(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a heat map with its first row at the top (Plotly puts it at the bottom) and a height for `rows` rows."""
     axis = {"autorange": "reversed", "automargin": True}
     return figure.update_layout(yaxis=axis, height=140 + 24 * min(rows, _TALLEST_ROWS))
 

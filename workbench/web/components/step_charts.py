@@ -80,7 +80,6 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hover_texts(values: "pd.Series[float]", written: Callable[[float], str]) -> FigurePart:
-    """Return the Plotly options for the hover texts of a series; `written` formats a value."""
     texts = ["" if pd.isna(value) else written(value) for value in values.tolist()]
     return {"customdata": texts, "hovertemplate": "%{customdata}"}
 
@@ -114,7 +113,6 @@ def step_ticks(steps: Collection[int]) -> FigurePart:
 
 
 def duration_axis(longest_s: float, most: int = MOST_TICKS) -> FigurePart:
-    """Return a y axis from 0 to `longest_s` seconds, with at most `most` ticks such as `200 ms` or `1.50 s`."""
     ticks = duration_ticks(0, longest_s * 1e9, most) if longest_s > 0 else DurationTicks(tickvals=[], ticktext=[])
     return {"rangemode": "tozero", "tickvals": [ns / 1e9 for ns in ticks["tickvals"]], "ticktext": ticks["ticktext"]}
 
@@ -178,12 +176,10 @@ def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
 
 
 def phase_colour(phase: str) -> str:
-    """Return the colour of a phase in the theme of the page; a phase has the same colour in every chart and run."""
     return theme().hues[hue_of_phase("other" if phase == _OTHER_PHASES else phase)]
 
 
 def _phase_marker(phase: str) -> FigurePart:
-    """Return the Plotly marker of a phase; phases without a colour of their own are hatched."""
     if phase in NOT_TRAINING:
         return {"color": phase_colour(phase), "pattern": {"shape": _NOT_TRAINING_SHAPES[NOT_TRAINING.index(phase)]}}
     hatched = {} if phase in {*HUE_OF_PHASE, _OTHER_PHASES} else {"pattern": {"shape": "\\"}}
@@ -256,13 +252,11 @@ def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | No
 
 
 def failed_step(report: Report[object]) -> int | None:
-    """Return the step that failed: the step of the finding behind the verdict, if it is an error with a known step."""
     lead = report.lead()
     return lead.step if lead and lead.severity is Severity.ERROR else None
 
 
 def _axis_name(stem: str, index: int) -> str:
-    """Return Plotly's name of an axis: `yaxis`, `yaxis2`, `yaxis3` for the stem `yaxis`."""
     return stem if index == 0 else f"{stem}{index + 1}"
 
 
@@ -277,7 +271,6 @@ def _few_ticks(chart: SmallChart) -> FigurePart:
 
 
 def line_of(chart: SmallChart, index: int) -> FigurePart:
-    """Return the Plotly line of a chart, on the y axis with this index."""
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(chart.by_step) <= 60 else "lines",
@@ -291,13 +284,11 @@ def line_of(chart: SmallChart, index: int) -> FigurePart:
 
 
 def _small_title(chart: SmallChart, top: float) -> FigurePart:
-    """Return the title of a chart as an annotation above its left end; `top` is the upper edge of the chart."""
     place: FigurePart = {"x": 0, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     return place | {"text": chart.title, "showarrow": False, "font": {"size": 11}}
 
 
 def _failure_line(step: int) -> FigurePart:
-    """Return a vertical line at the failed step, through all charts."""
     line = {"color": theme().hues["error"], "width": 2}
     return {"type": "line", "x0": step, "x1": step, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 

@@ -36,7 +36,6 @@ class Tree:
 
     @property
     def total(self) -> int:
-        """The size of all nodes without a parent."""
         return sum(size for size, parent in zip(self.sizes, self.parents, strict=True) if parent < 0)
 
 
@@ -85,7 +84,6 @@ def with_room_for_children(frame: pd.DataFrame, value: str) -> pd.DataFrame:
 
 
 def _depth_of(tree: Tree) -> int:
-    """Return how many levels a tree has below its root."""
     depths: dict[int, int] = {}
     for node, parent in zip(tree.nodes, tree.parents, strict=True):
         depths[node] = 1 + depths.get(parent, 0)

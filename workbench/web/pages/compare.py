@@ -63,12 +63,10 @@ def _run_link(run: Run, side: str) -> html.A:
 
 
 def beside(*parts: Component | None) -> html.Div:
-    """Return parts of the page side by side, or one below the other in a narrow window."""
     return html.Div([part for part in parts if part is not None], className="beside")
 
 
 def _step_waterfall(data: CompareData) -> Drawing | None:
-    """Return the waterfall chart of the mean step by phase, with its caption; None without step logs."""
     if not data.phases:
         return None
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
@@ -77,14 +75,12 @@ def _step_waterfall(data: CompareData) -> Drawing | None:
 
 
 def _trace_waterfall(diff: TraceDiff) -> Drawing:
-    """Return the waterfall chart of the profiled step by kind of work, with its caption."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     return "From the profiled step of run A to that of run B, by kind of work", figure
 
 
 def _memory_waterfall(diff: Diff, by: str) -> Drawing:
-    """Return the waterfall chart of the memory peak, grouped by `by`, with its caption."""
     rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
     return f"From peak a to peak b, by {comparison.SINGULAR[by]}", bytes_waterfall(rows, (diff.a_bytes, diff.b_bytes))
 
@@ -99,7 +95,6 @@ def first_change(data: CompareData) -> Drawing | None:
 
 
 def _mean_step(data: CompareData) -> Iterator[Component]:
-    """Yield the parts of the page about the mean step: its change by phase, from the step logs."""
     if drawing := _step_waterfall(data):
         title, figure = drawing
         yield html.H2("How the mean step changed")
@@ -136,12 +131,10 @@ def _peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
 
 
 def chosen(query: Query, name: str, known: Collection[str]) -> str:
-    """Return the value of query parameter `name` if it is in `known`, else the first item of `known`."""
     return query[name] if query.get(name) in known else next(iter(known))
 
 
 def _step_series(a: Run, b: Run) -> Iterator[Component]:
-    """Yield charts of step time and of loss by step, each with a line for both runs."""
     logs = {side: run.of(*TIMED) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
     shown = []
@@ -156,7 +149,6 @@ def _step_series(a: Run, b: Run) -> Iterator[Component]:
 
 
 def _series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
-    """Return the y axis for the values in `column`: durations for `dur_s`, else the loss, which has no unit."""
     return {"title": "loss"} if column == "loss" else duration_axis(max(float(line.max()) for line in lines.values()))
 
 

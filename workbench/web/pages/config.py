@@ -18,7 +18,6 @@ _ALL_KEYS, _CHANGED_KEYS = "all keys", "changed from the default"
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page with the settings of the run that match the search text in the address."""
     if not served.manifest:
         return html.Div("This run has no run.json, which would record its configuration.")
     wanted, shown = search_text(query, "key"), query.get("show", _ALL_KEYS)
@@ -51,7 +50,6 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of the search field, which writes the typed text into the address."""
     # Without a manifest the page has no search field, and Dash would wait for it.
     if not served.manifest:
         return

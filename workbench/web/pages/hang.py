@@ -50,7 +50,6 @@ _DEEPEST_INDENT = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page on a hang; without data on one, a sentence that says so."""
     data = served.data(HangData)
     if data is None:
         return not_recorded(
@@ -122,7 +121,6 @@ def stack_lines(stack: pd.DataFrame) -> Elements:
 
 
 def tabs(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) -> Sequence[Tab]:
-    """Return the tabs below the matrix: operations, stacks, and the tables of the report."""
     positions = current_positions(views.locations(served.run, served.options))
     rest = [section for section in (*hang_tables(data), positions) if section.rows]
     of_group = [Tab("operations", "Operations", lambda: _operation_section(served, data, query))] if data.groups else []
@@ -131,29 +129,24 @@ def tabs(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) 
 
 
 def _operation_section(served: ServedRun, data: HangData, query: Query) -> Elements:
-    """Return a table of the operations of the process group that the page shows."""
     group = shown_group(data, query).name
     return [html.Div(table(operations(views.operations(served.run, group, options=served.options))), id="operations")]
 
 
 def shown_group(data: HangData, query: Query) -> Group:
-    """Return the process group that `query` names, or else the one that hangs."""
     return group_in_view(data, query.get("group"))
 
 
 def states_in_window(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
-    """Return the result of `rank_states`; in a narrow window it has fewer collectives."""
     columns = min(collectives, _NARROW_COLLECTIVES) if narrow() else collectives
     return rank_states(served.run, group, columns, single_ranks, served.options)
 
 
 def _shown_rank(query: Query, known: Sequence[int]) -> int:
-    """Return the rank in the address if it has a stack, else `_ALL_RANKS`."""
     return number(query, "rank", max(known, default=0) + 1, _ALL_RANKS)
 
 
 def _merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
-    """Return the stacks of all ranks as a tree of lines; each line names the ranks whose stack contains it."""
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []
@@ -177,7 +170,6 @@ def _merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of the matrix: a click on a rank highlights its stack."""
     if served.data(HangData) is None:
         return
 
@@ -194,7 +186,6 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query of the hang page for a finding: its rank, and the process group that this rank blocks."""
     culprits = data.culprits if (data := served.data(HangData)) else []
     group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
     return ({"group": group} if group else {}) | rank_query(served, at)

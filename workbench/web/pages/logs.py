@@ -22,7 +22,6 @@ _HEADS = ("rank", "time", "event", "after step", "message", "source line", "log"
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page on text logs."""
     data = served.data(LogsData)
     if data is None:
         return not_recorded(
@@ -64,7 +63,6 @@ def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Di
 
 
 def _event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
-    """Return the table row of an event; the name of its kind is a link to the log lines around it."""
     to = link(clean(row.kind.replace("_", " ")), f"logs{address(query | {'event': str(row.index)})}#excerpt")
     cells = [
         html.Td("" if row.rank is None else row.rank, className="n"),
@@ -89,7 +87,6 @@ def excerpt(data: LogsData, chosen: int) -> Elements:
 
 
 def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query of the page of text logs for a finding, which selects the first event of the finding's rank."""
     events = data.events if (data := served.data(LogsData)) else []
     number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
     return {} if number is None else {"event": str(number)}

@@ -47,7 +47,6 @@ _HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page on the memory of one device."""
     data = served.data(MemoryData)
     if data is None:
         return not_recorded(
@@ -115,7 +114,6 @@ def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown
 
 
 def _device_position(devices: Sequence[Device], query: Query) -> int:
-    """Return the index in `devices` of the device that the address selects, else 0."""
     return number(query, "device", len(devices), 0)
 
 
@@ -134,13 +132,11 @@ def window(served: ServedRun, query: Query) -> Window:
 
 
 def _ranks_section(devices: Sequence[Device]) -> Elements:
-    """Return a chart of the peaks of all ranks."""
     label = "Peak memory of each rank by category"
     return [html.H2(label), drawn("ranks", rank_matrix(matrix(devices)), label)]
 
 
 def _steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
-    """Yield a table of the peak of each step within the range that the timeline shows; nothing if there is none."""
     frame = views.steps(served.snapshot(device.path), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
@@ -265,7 +261,6 @@ def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return a chart of the memory of the finding's device over time, by category; None without snapshots."""
     devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
     if not devices:
         return None

@@ -33,7 +33,6 @@ _HINT = "Click a block to see its stack and history. By keyboard, follow an addr
 
 
 def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a map and a table of the segments that contain live memory."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, number)
     state = views.live_blocks(artefact, at.entry, options, number)
@@ -78,7 +77,6 @@ def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) 
 
 
 def _block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Query) -> Iterator[Component]:
-    """Yield state, category, location and lifetime of a block, and its stack with links to the source."""
     same = (history["address"] == block["address"]) & (history["born"] == block["born"])
     life = history[same].iloc[0]
     state, category = str(block["state"]).replace("_", " "), str(block["category"])
@@ -97,7 +95,6 @@ def _share_of_segment(block: "Row") -> str:
 
 
 def _lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Component | str]:
-    """Yield a text with the trace entries at which a block was allocated and freed, each a link to that instant."""
     yield "from before the first entry" if born < 0 else "from entry "
     if born >= 0:
         yield link(str(born), address({**query, "entry": str(born)}))
@@ -107,7 +104,6 @@ def _lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Co
 
 
 def block_link(query: Query) -> CellLink:
-    """Return a function that makes a link from a table cell with a memory address; it leads to the block there."""
     return lambda cell: link(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
@@ -130,14 +126,12 @@ _MATCHES = 2000
 
 
 def inspector(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a description of the selected instant, after that of the selected block if there is one."""
     if at.block is not None:
         return [*block_section(served, device, at, query), *_instant_section(served, device, at, query)]
     return _instant_section(served, device, at, query)
 
 
 def _instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the live memory at an instant by category, and input fields that select an instant and search blocks."""
     last, alone = device.entries - 1, not device.entries
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=last, debounce=True, disabled=alone)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
@@ -197,7 +191,6 @@ def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query
 
 
 def _tree_controls(at: MemoryQuery, query: Query) -> Elements:
-    """Return the controls of the tree: how it is grouped and, by stack, whether frames of libraries are shown."""
     # The numbers of nodes are those of one grouping.
     kept = {name: value for name, value in query.items() if name != "under"}
     groupings = [(name, f"by {name}") for name in GROUPINGS]
@@ -209,7 +202,6 @@ def _tree_controls(at: MemoryQuery, query: Query) -> Elements:
 
 
 def matches(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a table of the blocks of memory that match the searched text."""
     blocks = views.search(served.snapshot(device.path), at.find, served.options, device.device, _MATCHES)
     return [table(matching_blocks(blocks, _MATCHES), block_link(query))]
 
@@ -260,7 +252,6 @@ def range_section(served: ServedRun, device: Device, query: Query, span: tuple[i
 
 
 def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return one page of the list of trace entries, with links to the pages before and after it."""
     first = _page_number(device, at, query) * _ROWS
     artefact, options = served.snapshot(device.path), served.options
     entries = views.events(artefact, options, device.device, first, _ROWS, at.find)
@@ -282,14 +273,12 @@ def _page_number(device: Device, at: MemoryQuery, query: Query) -> int:
 
 
 def _page_links(current: int, query: Query, *, more: bool) -> Component | None:
-    """Return links to the previous and the next page of trace entries; None if there is no other page."""
     before = [(str(current - 1), "Earlier entries")] if current else []
     after = [(str(current + 1), "Later entries")] if more else []
     return choice("page", [*before, (str(current), f"Page {current + 1}"), *after], str(current), query, "a page")
 
 
 def _range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
-    """Return a chart with a bar for each address range, from reservation to release; the colour shows the stream."""
     born, died = ranges["born"].clip(lower=span[0]), ranges["died"].clip(upper=span[1])
     names = [f"{position}: {size(int(count))}" for position, count in enumerate(ranges["bytes"], 1)]
     figure = go.Figure(layout=plain_layout())

@@ -70,7 +70,6 @@ def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> Timelin
 # Eight bytes for each entry of the trace.
 @lru_cache(4)
 def _time_axis(artefact: Artefact, options: Options, device: int) -> TimelineAxis:
-    """Return an axis with the time since the first trace entry; if the trace has no times, with the entry numbers."""
     return TimelineAxis(views.times(artefact, options, device))
 
 
@@ -87,7 +86,6 @@ def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:
 
 
 def _bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
-    """Return {title: bytes after each trace entry} of each pool, stream or phase; `colour` names the grouping."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in _NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}

@@ -157,7 +157,6 @@ def _parted(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
 
 
 def folded(tables: Sequence[Table]) -> html.Details:
-    """Return tables that a click unfolds, below a line with their number."""
     summary = html.Summary(quantity(len(tables), "more table"))
     return html.Details([summary, *(table(section) for section in tables)], className="more")
 

@@ -97,7 +97,6 @@ def _of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
 
 
 def _evidence_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query of the page of two recorded runs, which selects the step in which they differ."""
     return {} if at.step is None else {"step": str(at.step)}
 
 

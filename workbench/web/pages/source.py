@@ -66,7 +66,6 @@ def _mentioned_files(served: ServedRun) -> Iterator[str]:
 
 
 def _in_texts(texts: Iterable[object]) -> Iterator[str]:
-    """Yield the source files that the texts mention."""
     return (match[1] for text in texts for match in SOURCE_LINE.finditer(str(text)))
 
 

@@ -37,7 +37,6 @@ _HINT = "Drag: zoom, in all three charts. Double-click: all steps."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page on step times."""
     data = served.data(StepsData)
     if data is None:
         return not_recorded("step logs", "To record the steps of a job, start it with")

@@ -75,7 +75,6 @@ _BELOW = ("fleet", "held")
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page on profiler traces."""
     data = served.data(TraceData)
     if data is None:
         return not_recorded(
@@ -91,7 +90,6 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def _every_tab(served: ServedRun, data: TraceData, file: int, span: tuple[int, int] | None, query: Query) -> list[Tab]:
-    """Return the tabs below the chart of the trace file `file`, which shows the time range `span`."""
     artefact = served.traces[file]
     calls = Tab(CALLS, "Calls", lambda: [*calls_section(served, artefact, query), _NOT_WITHIN])
     return [*_path_tabs(served, query), *_window_tabs(served, file, span), calls, *_whole_tabs(served, data)]
@@ -111,7 +109,6 @@ def _window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> 
 
 
 def _path_tabs(served: ServedRun, query: Query) -> list[Tab]:
-    """Return the tab with the critical path; empty if the address does not ask for it."""
     artefact = served.traces[_file_position(served, query)]
     path = Tab("critical", "Critical path", lambda: [*path_section(served, artefact, query), _NOT_WITHIN])
     return [path] if event_query(query).path else []
@@ -185,7 +182,6 @@ def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
 
 
 def shown(other: int | None) -> str:
-    """Return the index of the second trace file as text for an address; empty for None."""
     return "" if other is None else str(other)
 
 
@@ -199,7 +195,6 @@ def _bytes_sent_section(data: TraceData) -> Elements:
 
 
 def _file_name(artefact: Artefact) -> str:
-    """Return the label of a trace file, such as `rank 3, step 10`; without the step if it is unknown."""
     rank = "unknown rank" if artefact.rank is None else f"rank {artefact.rank}"
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
@@ -223,7 +218,6 @@ def window(served: ServedRun, query: Query) -> Window:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the addresses of the events, and the callbacks of zooms."""
     if served.data(TraceData) is None:
         return
     install_timeline(app, served)
@@ -293,7 +287,6 @@ def _zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_cloc
 
 
 def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query of the trace page for a finding, which selects the trace file of the finding's rank."""
     ranks = [trace.rank for trace in served.traces]
     return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
 

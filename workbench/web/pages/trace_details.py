@@ -40,7 +40,6 @@ KEPT, LARGEST, _CALLERS = 4, 40, 12
 
 
 def calls_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    """Return a chart of the calls as a tree, the path to the selected one, and a table of those with the most time."""
     by = query["by"] if query.get("by") in _CALLS_BY else _CALLS_BY[0]
     library = by != "function" or query.get("library") == "1"
     frame = _call_tree(artefact, served.options, by if library else "user_function")
@@ -61,7 +60,6 @@ def calls_section(served: ServedRun, artefact: Artefact, query: Query) -> Elemen
 
 
 def _tree_controls(by: str, query: Query) -> Elements:
-    """Return the controls of the tree: what its nodes are and, of functions, whether those in libraries are shown."""
     # The numbers of nodes are those of one tree.
     kept = {name: value for name, value in query.items() if name != "under"}
     shown = "1" if query.get("library") == "1" else "0"
@@ -103,7 +101,6 @@ def _tree_of(frame: pd.DataFrame) -> Tree:
 
 
 def _title_of(frame: pd.DataFrame) -> str:
-    """Return the text of the root of the chart: the time of all calls in it."""
     return f"{duration_ns(int(frame['ns'][frame['parent'] < 0].sum()))} in all calls"
 
 
@@ -156,7 +153,6 @@ TRACE_CRITICAL_PATH_KEPT = 16
 
 
 def _account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
-    """Return the `RankTrace` (the report's data about a trace) of a file: of its first device, else of its host."""
     accounts = data.ranks if (data := served.data(TraceData)) else []
     return next(account for account in accounts if account.path == str(artefact.path))
 
@@ -196,7 +192,6 @@ def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Element
 
 
 def _piece_name(position: int) -> str:
-    """Return the name of the piece at index `position` of the critical path, such as `#1` for index 0."""
     return f"#{position + 1}"
 
 
@@ -246,23 +241,19 @@ class EventQuery:
 
 
 def event_query(query: Query) -> EventQuery:
-    """Return the options for drawing events, from the query of an address; missing options get their defaults."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
 def _whole_span(blocks: pd.DataFrame) -> Nanoseconds:
-    """Return the time range (0, end) in ns that covers all events of a table; the trace starts at 0."""
     return 0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1
 
 
 def longest_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return a table of the longest events of the trace file with index `file` in the time range `span` (None: all)."""
     return [table(longest_events(_blocks_in(served.traces[file], served.options, span)))]
 
 
 def has_memory(served: ServedRun, file: int) -> bool:
-    """Return whether the trace file with index `file` recorded allocations."""
     return bool(len(views.memory(served.traces[file], served.options, None, 1)))
 
 

@@ -131,7 +131,6 @@ def chosen_event(served: ServedRun, file: int, query: Query) -> Chosen | None:
 
 
 def beside(served: ServedRun, file: int, query: Query) -> int | None:
-    """Return the index of the trace file that is shown together with `file`; None for no other."""
     other = number(query, "beside", len(served.traces), file)
     return None if other == file else other
 
@@ -212,7 +211,6 @@ def _path_source(file: int) -> dict[str, object]:
 
 
 def _shift_between(served: ServedRun, file: int, first: int) -> int:
-    """Return the ns to add to times of the trace file `file` to get times of the trace file `first`."""
     return 0 if file == first else clock_shift(served, file) - clock_shift(served, first)
 
 
@@ -266,13 +264,11 @@ def facts(served: ServedRun, chosen: Chosen) -> Event | None:
 # Both the timeline and the text beside it ask for what was clicked, and either search goes through the whole trace.
 @lru_cache(KEPT)
 def event_in(artefact: Artefact, row: int, options: Options) -> Event | None:
-    """Return the event in a row of a trace; the result is cached."""
     return event(artefact, row, options)
 
 
 @lru_cache(KEPT)
 def launches_from(artefact: Artefact, row: int, options: Options) -> Launches:
-    """Return the launches of an event; the result is cached."""
     return launches_of(artefact, row, options)
 
 
@@ -295,7 +291,6 @@ def install_timeline(app: Dash, served: ServedRun) -> None:
 
 @lru_cache(KEPT)
 def packed_events(artefact: Artefact, options: Options, window: tuple[int, int] | None) -> bytes:
-    """Return the events of a trace in a time range, in ns, as compressed bytes; the result is cached."""
     return packed(event_bytes(slices(artefact, options, window)))
 
 

@@ -143,7 +143,6 @@ class TimeZoom(Widget):
 
     @property
     def middle(self) -> int:
-        """The time in ns that a zoom makes the middle of the chart."""
         return sum(self._window) // 2
 
     def action_pan(self, by: int) -> None:

@@ -43,8 +43,6 @@ class BlockMap(ScrollView, can_focus=True):
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
 
     class BlockClicked(Message):
-        """Message: the user clicked a block."""
-
         def __init__(self, address: int) -> None:
             super().__init__()
             self.address = address
@@ -86,7 +84,6 @@ class BlockMap(ScrollView, can_focus=True):
         return line.apply_style(self.rich_style)
 
     def _head(self, y: int) -> Strip:
-        """Return line number `y` of the legend."""
         return Strip(self._legend[y].render(self.app.console)).adjust_cell_length(self.size.width)
 
     def _owners(self) -> list[str]:
@@ -107,7 +104,6 @@ class BlockMap(ScrollView, can_focus=True):
         return Strip([Segment(label[:LABEL_WIDTH].ljust(LABEL_WIDTH)), *map(cell, segment["owners"])], width).simplify()
 
     def _omitted(self) -> str:
-        """Return a text that says how many segments have no line in the map; empty if all segments have one."""
         omitted = len(self._state[0]) - len(self._rows) if self._state else 0
         return f"{quantity(omitted, 'smaller segment')} not shown" if omitted else ""
 

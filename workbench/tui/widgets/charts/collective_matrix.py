@@ -38,7 +38,6 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         self._label_width = LABEL_WIDTH
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a matrix, scrolled to its newest columns."""
         self._frame = frame
         longest = max(map(len, map(str, frame.index)), default=0)
         self._label_width = min(max(LABEL_WIDTH, longest + 2), _WIDEST_LABEL)
@@ -88,7 +87,6 @@ class CollectiveMatrix(ScrollView, can_focus=True):
 
 
 def _state_cell(state: str) -> Segment:
-    """Return the cell for the state of a collective: its sign and a space; an unknown state is a question mark."""
     colour = COLLECTIVE_STATES.get(state, COLLECTIVE_STATES[""])
     return Segment(f"{COLLECTIVE_SIGNS.get(state, '?')} ", Style(color=colour, bold=True))
 

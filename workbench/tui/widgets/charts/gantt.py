@@ -118,7 +118,6 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
 
 
 def _block_name(count: int, name: str) -> str:
-    """Return the name of a block that stands for `count` events; it includes the name of the longest event."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
@@ -192,12 +191,10 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
 
     @property
     def highest(self) -> int:
-        """The index of the row with the most allocated memory in the drawn table."""
         return int(self.instants["allocated"].to_numpy(int).argmax())
 
     @property
     def middle(self) -> int:
-        """The time at the cursor in ns; a zoom makes it the middle of the chart."""
         return (
             int(self.instants["at_ns"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else super().middle
         )
@@ -213,7 +210,6 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
         return size(int(value))
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the text below the chart: the memory at the cursor, and the peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
         memory = _memory_text(int(row["allocated"]), int(row["reserved"]))
         return [f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}", f"▼ {top}"]

@@ -60,12 +60,10 @@ class Scale:
         return round((self.steps[row] - self.steps[0]) / spread * (self.columns * 2 - 1))
 
     def y(self, value: float) -> int:
-        """Return the vertical position of a value, in dots from the top."""
         spread = (self.high - self.low) or 1.0
         return round((self.high - value) / spread * (self.rows * 4 - 1))
 
     def points(self, values: Sequence[float]) -> list[Point | None]:
-        """Return the position (x, y) of each value in dots; None for values that are not finite."""
         return [(self.x(row), self.y(value)) if math.isfinite(value) else None for row, value in enumerate(values)]
 
 
@@ -95,14 +93,12 @@ class LineChart(Widget, can_focus=True):
         self._draw()
 
     def move(self, by: int) -> None:
-        """Move the cursor by `by` steps."""
         self.cursor = min(max(0, self.cursor + by), max(0, len(self._lines.table) - 1))
 
     def on_mount(self) -> None:
         call_on_new_size(self, self._draw)
 
     def _draw(self) -> None:
-        """Compute the dots of all lines, and the cells with their signs."""
         self._ruler_rows = self._needed_ruler_rows()
         room = max(1, self.size.width - _LABEL), max(1, self.size.height - _HEAD_ROWS - self._ruler_rows)
         low, high, self._labels = round_heights(self._lines, room[1])
@@ -116,7 +112,6 @@ class LineChart(Widget, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Return the line of characters at `y`, on the background of the theme."""
         return Strip(self._line(y)).adjust_cell_length(self.size.width).apply_style(self.rich_style)
 
     def _line(self, y: int) -> list[Segment]:
@@ -139,7 +134,6 @@ class LineChart(Widget, can_focus=True):
         return next((text for value, text in named.items() if self._scale.y(value) // 4 == row), "")
 
     def _cells(self, row: int) -> Iterator[Segment]:
-        """Yield the cells of a row of the chart."""
         mark, at = self._lines.mark, self._scale.x(self.cursor) // 2
         empty = MARK if mark is not None and self._scale.y(mark) // 4 == row else " "
         for column in range(self._scale.columns):
@@ -196,7 +190,6 @@ class LineChart(Widget, can_focus=True):
         return min(wrapped(usual, self.size.width - 1).plain.count("\n") + 1, _RULER_ROWS)
 
     def _step_text(self) -> str:
-        """Return the step at the cursor and the range of steps."""
         steps = self._lines.table.index
         return f"{self._lines.axis} {steps[self.cursor]} of {steps[0]} … {steps[-1]}"
 

@@ -24,8 +24,6 @@ _TICK_COLUMNS = 7
 
 
 class StepStart(NamedTuple):
-    """A step, and the trace entry at which it begins."""
-
     step: int
     entry: int
 
@@ -54,16 +52,13 @@ class MemoryTimeline(StackedChart):
         return [int(row) for row in np.flatnonzero(self.instants["oom"].to_numpy())]
 
     def entry_at_cursor(self) -> int | None:
-        """Return the number of the trace entry at the cursor; None before a timeline is drawn."""
         return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
 
     def step_at_cursor(self) -> int:
-        """Return the index in `steps` of the step at the cursor; 0 before the first one."""
         entry = self.entry_at_cursor() or 0
         return max((index for index, step in enumerate(self.steps) if step.entry <= entry), default=0)
 
     def go_to_step(self, index: int) -> None:
-        """Move the cursor to the beginning of the step with this index in `steps`."""
         row = int(np.searchsorted(self.instants["entry"].to_numpy(), self.steps[index].entry))
         self.cursor = min(row, len(self.instants) - 1)
 
@@ -96,7 +91,6 @@ class MemoryTimeline(StackedChart):
         return labels
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the text below the chart: the peak, failed allocations, and the range of entries."""
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
         peak = f"▼ peak {size(int(self.instants['allocated'].max()))}"
         failed = [f"{FAILURE} allocation failed"] if self.failed else []
@@ -109,7 +103,6 @@ class AllocatedByTimeline(StackedChart):
     UNIT: ClassVar[Unit] = Unit.BYTES
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a timeline; `frame` is the result of `memory.views.timeline_by`."""
         names = [str(name) for name in frame.columns if name not in ("entry", "time_us", "allocated")]
         self.draw(frame, {name: nth_colour(number) for number, name in enumerate(names)}, "allocated")
 

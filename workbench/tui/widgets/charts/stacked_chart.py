@@ -35,7 +35,6 @@ class Cell(NamedTuple):
 
     @property
     def larger(self) -> int:
-        """The number of the layer that fills more of the cell."""
         return self.below if self.eighths > EIGHTHS // 2 else self.above
 
 
@@ -185,7 +184,6 @@ class StackedChart(Widget, can_focus=True):
 
         @property
         def control(self) -> "StackedChart":
-            """The chart whose cursor moved."""
             return self.chart
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
@@ -213,7 +211,6 @@ class StackedChart(Widget, can_focus=True):
         raise NotImplementedError
 
     def floor_text(self) -> str:
-        """Return the label for the value at the lower edge of the chart; empty if this value is 0."""
         return ""
 
     def value_text(self, value: float) -> str:
@@ -241,7 +238,6 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def names(self) -> list[str]:
-        """The names of the stacked columns, the lowest layer first."""
         return list(self._colours)
 
     @property
@@ -251,7 +247,6 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def axis_width(self) -> int:
-        """The width of the value axis at the left, in characters: 0 in a narrow chart."""
         return AXIS_WIDTH if self.size.width >= NARROW else 0
 
     @property
@@ -328,7 +323,6 @@ class StackedChart(Widget, can_focus=True):
         return [*self.ruler(), *([f"{_CURSOR} cursor"] if self.can_focus else [])]
 
     def _axis_label(self, line: int) -> str:
-        """Return the part of the value axis to the left of one line of the chart; some lines have a label."""
         if not self.axis_width or not self._cells:
             return " " * self.axis_width
         if line not in self._axis.labels:
@@ -351,7 +345,6 @@ class StackedChart(Widget, can_focus=True):
         return line.ljust(self.columns)
 
     def _middle_of(self, row: int) -> int:
-        """Return the middle column of a table row, where the cursor and the mark above the chart are drawn."""
         return (self.starts[row] + self.starts[row + 1]) // 2
 
     def _columns(self, line: int) -> list[Segment]:
@@ -388,7 +381,6 @@ class StackedChart(Widget, can_focus=True):
         return Segment(LEVELS[cell.eighths] if cell.below < len(self._colours) else " ")
 
     def _cursor_cell(self, cell: Cell) -> Segment:
-        """Return a cell with the vertical line of the cursor, in black or white, whichever has more contrast."""
         colour = self._colour(cell.larger)
         style = Style(color=text_colour(colour), bgcolor=colour, bold=True) if colour else Style(bold=True)
         return Segment(_CURSOR, style)

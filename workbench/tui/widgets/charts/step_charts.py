@@ -47,7 +47,6 @@ class PhaseChart(StackedChart):
         return step_ticks(self.instants, self.starts[-1])
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the text below the chart: the range of steps, and the longest step."""
         return [_step_range(self.instants), f"▼ longest {duration(float(self.instants['dur_s'].max()))}"]
 
 
@@ -76,7 +75,6 @@ class LossChart(StackedChart):
         return f"{self._floor + value:.6g}"
 
     def floor_text(self) -> str:
-        """Return the loss at the lower edge of the chart."""
         return self.value_text(0.0)
 
     def ticks(self) -> dict[int, str]:
@@ -84,7 +82,6 @@ class LossChart(StackedChart):
         return step_ticks(self.instants, self.starts[-1])
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the text below the chart: the ranges of steps and losses, and the meaning of `✗`."""
         losses = self.instants["loss"]
         broken = [f"{FAILURE} not finite"] if self.signs() else []
         return [_step_range(self.instants), *broken, f"loss {losses.min():.4f} … {losses.max():.4f}"]
