@@ -279,8 +279,6 @@ FORMATS: dict[str, Callable[[Path, int], Numbered]] = {
 """{ending of a file name: function that reads such files, from (path, number of records to skip)}."""
 
 
-# Find the data files at a path, without files of another split (training, validation, test).
-
 logger = logging.getLogger("root")
 _NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 

@@ -63,8 +63,6 @@ class StepMarks:
         return [(int(number[i]), float(self.positions[i])) for i in inside[first]]
 
 
-# Round values for the ticks of axes; the dashboard and HTML reports use the same values.
-
 Tick = tuple[float, str]
 """A tick of an axis, as (value, label)."""
 

@@ -81,9 +81,6 @@ def failure(folder: Path, error: Exception) -> CacheFailure:
 ELSEWHERE = "set WORKBENCH_CACHE to a folder of yours on another disk"
 
 
-# Find the folder of the cache: the user's folder, or a temporary one if it cannot be written.
-
-
 def cache_folder() -> Path | None:
     """Return the folder of the cache: `$WORKBENCH_CACHE`, or else `torch-workbench` in the user's cache folder.
 
@@ -138,8 +135,6 @@ def give_up(folder: Path, reason: CacheFailure) -> None:
         text = f"the cache cannot be written, so files are read again next time: {reason.message}"
         warnings.warn(text, CacheWarning, stacklevel=2)
 
-
-# Measure how much the cache holds, and delete the least recently used entries above its limit.
 
 DEFAULT_LIMIT = 10 << 30
 """The bytes that the cache may hold unless the user sets another limit."""

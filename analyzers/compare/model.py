@@ -75,8 +75,6 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     traces: TraceDiff | None = None
 
 
-# Find the settings that differ between two runs.
-
 _RUN_KEYS = ("world_size", "device_name", "backend", "mesh", "versions")
 """The keys of `run.json`, besides its configuration, that describe how the run was made."""
 _IGNORED = {"job.dump_folder"}
@@ -107,8 +105,6 @@ def settings(manifest: Mapping[str, object]) -> Iterable[tuple[str, object]]:
         for key, value in keys.items() if isinstance(keys, dict) else ():
             yield f"{section}.{key}", value
 
-
-# Compute the measures of one run, such as its step time and peak memory, and list the files that they come from.
 
 Answer = TypeVar("Answer")
 
@@ -224,8 +220,6 @@ def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
     )
     return [*(c for c in changes if c.measure is not Measure.MEMORY), exact]
 
-
-# Compare the quantities of two runs: a `Line` has a quantity's numbers in both, and its `row` the texts to show.
 
 Format = Callable[[float], str]
 

@@ -101,8 +101,6 @@ def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
     return UnevenRank(fullest, others, int(excess))
 
 
-# Write the finding that one rank has clearly more memory in use than the others.
-
 _EVIDENCE_SHOWN = 3
 _NOTABLE_SHARE = 0.001
 """The share of the difference between ranks above which a category is evidence."""
@@ -155,8 +153,6 @@ def _uneven_finding(uneven: UnevenRank) -> Finding:
         confidence=0.8,
     )
 
-
-# Choose the ranks with which a rank that ran out of memory is compared, and compare them.
 
 _PEERS_AT_MOST = 8
 """With how many ranks a rank is compared: those with the highest peaks, as they excuse most."""

@@ -214,8 +214,6 @@ def describe_blocks(replay: Replay, rows: Integers) -> "pd.DataFrame":
     )
 
 
-# Show the history of the allocator: its events one by one, the lifetime of each segment, and a search for blocks.
-
 _SIZE_QUERY = re.compile(r"(>=|<=)?\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?", re.IGNORECASE)
 _ADDRESS_QUERY = re.compile(r"0x[0-9a-fA-F]{1,16}")
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}

@@ -329,8 +329,6 @@ def _is_trained(request: FailedRequest, parameters: int) -> bool:
     return bool(len(rows)) and int(lives.size[rows].sum()) >= parameters / 2
 
 
-# Write what particular change of the code would have avoided a use of memory, where a request failed.
-
 ADVICE = {
     AvoidableKind.OPTIMIZER_COPIES: "Construct the optimizer with fused=True, or with foreach=False: its multi-tensor"
     " step makes copies of all parameters or of their state at once, of which {bytes} existed or were asked for.",

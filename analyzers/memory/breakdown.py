@@ -75,8 +75,6 @@ def _owner_of(replay: Replay, parameter: int) -> str:
     return f"the parameter of {frame_text(snapshot.frames.user_stack(stack)[0])}"
 
 
-# Break down a device's memory by segment, category, tensor and layer, and find the part that no tensor explains.
-
 _TENSORS_AT_MOST = 20
 NAMES_AT_MOST = 3
 _SHORT_LIVED = (Category.TEMPORARY, Category.WORKSPACE, Category.COMMUNICATION)

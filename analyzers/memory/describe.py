@@ -43,9 +43,6 @@ def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
     )
 
 
-# Collect all results about one device of one snapshot.
-
-
 def further_uses(replay: Replay, steps: Sequence[StepUse], loop: TrainingLoop) -> Iterator[UnusualUse]:
     """Yield the unusual uses of memory that only a loop of several steps shows."""
     yield from larger_steps(replay, steps, loop)

@@ -67,8 +67,6 @@ def pool_words(pool: str) -> str:
     return f"private pool ({first}, {second})" if separator else "unknown pool"
 
 
-# Suggest what to try against a category that fills the memory, and estimate how much that would free.
-
 # Settings are those of our trainer, which are torchtitan's; where plain PyTorch has a name of its own, it is given too.
 SHARD = "with FSDP; in torchtitan parallelism.data_parallel_shard_degree"
 BATCH, SEQUENCE = "in torchtitan training.local_batch_size", "training.seq_len"

@@ -161,8 +161,6 @@ def _free_blocks(
     )
 
 
-# Write findings about reserved memory that is free but cannot be used or given back, because it is fragmented.
-
 _SPLIT_SHARE_AT_LEAST, _SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
 _WORTH_JOINING = 0.1
 """The share of the reserved memory from which on fragmented free memory explains why a request failed."""
@@ -278,8 +276,6 @@ def _free_place(free: FreeBlocks) -> str:
         f" the largest {size(free.largest_bytes)}"
     )
 
-
-# Write findings about reserved memory that no block uses: retries of the allocator, unused pools, unused cache.
 
 _UNUSED_SHARE_AT_LEAST, _UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
 _EVIDENCE_SHOWN = 4

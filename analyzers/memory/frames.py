@@ -116,8 +116,6 @@ def plain(operator: str) -> str:
     return operator.removeprefix("_").removeprefix("native_")
 
 
-# Look up a snapshot's texts, frames and stacks by index, and find the user's own frames in a stack.
-
 Frame = tuple[str, str, int]
 """A stack frame: function name, file, and line number (0 if not known)."""
 

@@ -134,8 +134,6 @@ def _usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, 
         yield *divmod(stack_and_label, labels), category, Usage(size, blocks)
 
 
-# Arrange the memory that is alive after a trace entry as a tree of groups that is small enough to be drawn.
-
 _NODES_AT_MOST = 500
 
 

@@ -62,8 +62,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens * (width * self.compute_bytes + 4 * (2 + self.heads))
 
 
-# Find the training job that wrote a snapshot: the run.json in the run folder has its model and settings.
-
 _FOLDERS_UP = 3
 """The number of folders above a snapshot that are searched for run.json.
 

@@ -241,8 +241,6 @@ def _most_grown_stack(first: Device, last: Device) -> TopStack | None:
     return max(grown, key=lambda pair: pair[0], default=(0, None))[1]
 
 
-# Write the findings that memory grows from step to step, or that it is freed steps after its last use.
-
 _LEAK_CAUSES = (
     "Common causes are a list that is appended to, a loss summed up without .item() or .detach(), and a stored output"
     " that keeps its autograd graph."

@@ -117,9 +117,6 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead | None
 
 
-# Define the struct of the difference between a rank that ran out of memory and the other ranks of its job.
-
-
 class DifferenceKind(StrEnum):
     """How a rank that ran out of memory differs from the others.
 

@@ -46,8 +46,6 @@ from analyzers.memory.training_loop import live_bytes_by_category
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import capitalised, quantity, rank_names, share, size, uncapitalised
 
-# Describe the last allocation that failed: what was alive then, and how its step differs from the earlier steps.
-
 _BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
 """Finds the layer in the name of a module: the memory of `layers.3.attention.wq` counts for `layers.3`."""
 # Set by hand: a quarter above the highest step before is no ordinary variation.
@@ -147,8 +145,6 @@ def _bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
     return dict(total.most_common(_MODULES_AT_MOST))
 
 
-# Choose the advice on a failed request: first the change that would have satisfied it, judged by the recording.
-
 _LARGER_INPUTS_RATIO = 1.5
 _CROWDED_SHARE = 0.7
 """If one layer holds at least this share of the allocated bytes, recomputing it would need as much memory again."""
@@ -242,8 +238,6 @@ def input_growth(oom: Oom) -> float:
     now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
     return now / usual if usual and now >= _LARGER_INPUTS_RATIO * usual else 0.0
 
-
-# Write the findings that an allocation failed, or that the peak came close to the memory limit.
 
 _NEAR_LIMIT_SHARE = 0.9
 _LARGE_REQUEST_SHARE = 0.25

@@ -163,8 +163,6 @@ def step_at(trace: DeviceTrace, index: int) -> int | None:
     return None
 
 
-# Map trace entries to training steps, so that a range selected in one chart can be shown in another.
-
 _POINTS = 32
 """The number of (trace entry, step) points for each training step.
 

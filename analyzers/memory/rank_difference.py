@@ -296,8 +296,6 @@ def outside_difference(failed: Device, oom: Oom, peers: Sequence[Device]) -> Ran
     )
 
 
-# Write how a rank that ran out of memory differs from the others, and what to do about it.
-
 PURPOSE_ADVICE = {
     Purpose.EVALUATION: "Evaluate under torch.no_grad(), with a batch that fits, and on all ranks, each with a part of"
     " the data.",

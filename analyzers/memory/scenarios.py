@@ -208,8 +208,6 @@ def most_frequent(sizes: Integers) -> int:
     return int(known[count == count.max()][-1])
 
 
-# Estimate how much memory a remedy would free: activation checkpointing, half the batch, expandable segments.
-
 _LAYERS_AT_LEAST = 2
 _SIMULATED_ENTRIES_AT_MOST = 250_000
 """The most trace entries for which the allocator is simulated; two simulations take 3 µs per entry."""

@@ -235,8 +235,6 @@ def _requests_of(replay: Replay) -> list[tuple[int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-# Draw each segment as a row of cells, each with the category of most of its bytes; find what is at an address.
-
 _NO_BLOCK = -1
 
 

@@ -146,8 +146,6 @@ def _module_line(user_frames: Sequence[Frame]) -> str:
     return next((_short_line(frame) for frame in user_frames[1:] if frame[0] == "forward"), "")
 
 
-# Format stacks for people, and find the stacks that allocated most of the live bytes.
-
 _FRAMES_SHOWN = 12
 _FILE_LINE = re.compile(r"(.*?:-?\d+) (.+)$", re.DOTALL)
 

@@ -78,9 +78,6 @@ def _recurs_evenly(positions: Integers, total: int) -> bool:
     return bool(distances.std() <= _UNEVEN_AT_MOST * mean and mean * len(positions) >= _COVERED_AT_LEAST * total)
 
 
-# Find the steps of a training loop: steps marked by annotations, or else steps inferred from recurring stacks.
-
-
 class TrainingLoop(NamedTuple):
     """The complete steps of a trace, in order.
 
@@ -123,8 +120,6 @@ def contain(is_selected: Mask, steps: Sequence[StepSpan]) -> list[bool]:
     selected: list[bool] = (before[ends] > before[starts]).tolist()
     return selected
 
-
-# Measure the memory of each training step: its peak, and the live bytes by category at its end.
 
 _STEPS_AT_MOST = 200
 
@@ -239,8 +234,6 @@ def _bytes_of_bursts(born: Integers, died: Integers, size: Integers) -> int:
         return 0
     return int((total * (1 - 1 / steps))[is_burst].max())
 
-
-# Find the steps of a training loop that need far more memory than its other steps, and the line that differs.
 
 _LARGER_STEPS_AT_LEAST = 4
 # Set by hand. Peaks of steps with batches of several sizes also differ: a spike must stand out from how they differ.

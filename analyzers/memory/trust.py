@@ -177,9 +177,6 @@ def _without_stacks(device: Device, unknown: int) -> Evidence:
     return fact(device, f"blocks of unknown category: {size(unknown)}; {how_many}")
 
 
-# Write the finding that PyTorch's allocator does not manage a large part of the device's memory.
-
-
 def untracked_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if a large part of the device's memory is outside PyTorch's allocator.
 

@@ -144,8 +144,6 @@ def blocks_of_passes(replay: Replay, guess: Guess, stacks: Mask) -> Mask:
     return selected & np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
 
 
-# Find unusual memory use that is no failure: late optimizer state, a large loss, activations kept over steps.
-
 _LOSS_FUNCTION = re.compile(
     r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$|(at::_ops|aten)::_?(cross_entropy_loss|log_softmax|nll_loss)"
 )

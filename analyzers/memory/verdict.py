@@ -180,9 +180,6 @@ def missing_evidence(devices: Sequence[Device]) -> list[str]:
     return [*recorded, *(evidence for evidence, lacks in wanted.items() if lacks)]
 
 
-# Collect all findings about one device.
-
-
 def device_findings(device: Device) -> Iterator[Finding]:
     yield from oom_findings(device)
     yield from fragmentation_findings(device)
@@ -192,8 +189,6 @@ def device_findings(device: Device) -> Iterator[Finding]:
     yield from near_limit_findings(device)
     yield from trust_findings(device)
 
-
-# Write the finding that the peaks of two snapshots differ.
 
 # A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.
 _NOISE_SHARE, _NOISE_BYTES = 0.05, 1 << 20

@@ -157,9 +157,6 @@ class ParityData(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[RunParity]
 
 
-# Define the structs of the JSON document `workbench.bisect/1`.
-
-
 class Cause(StrEnum):
     """The part of a step that made the first difference: its input was the same in both runs, but its result was not.
 

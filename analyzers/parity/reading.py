@@ -148,8 +148,6 @@ def columns_of(merged: Merged) -> dict[str, Column]:
     }
 
 
-# Compute by how much the curves (losses, gradient norms) of two runs differ, and which tensor differs first.
-
 _PHASE_OF_KIND = np.array([PHASES[kind] for kind in KINDS], dtype=np.int8)
 LISTED = KINDS.index(ValueKind.GRADIENT)
 """The kind `GRADIENT`, whose recorded order must be reversed.

@@ -158,8 +158,6 @@ def mesh_of(value: Any) -> dict[str, int]:
     return {str(name): degree for name, degree in pairs if isinstance(degree, int)}
 
 
-# Read and write `parity.json`: the names and folders of the runs that `workbench parity` has compared.
-
 FILE = "parity.json"
 _RUNS_AT_MOST = 1000
 

@@ -207,8 +207,6 @@ def _without_scope(words: list[str]) -> list[str]:
     return words[begin:]
 
 
-# Hold a log of another trainer in its original form: columns of numbers under the names that the writer gave them.
-
 COLUMNS_AT_MOST = 512
 """The most columns of one file that are read; a hostile header might have a million."""
 _NAME_LENGTH = 200

@@ -12,8 +12,6 @@ from analyzers.steps.losses import mean_by_step
 from analyzers.steps.step_times import LONGEST_SERIES
 from analyzers.steps.table import Steps
 
-# Compare the losses of two runs step by step.
-
 _DIVERGED = 1e-2
 """Losses have diverged if they differ by more than this share of the first run's loss."""
 
@@ -62,8 +60,6 @@ def diverges_from(steps: Column, diverged: Mask) -> int | None:
     close = np.flatnonzero(~diverged)
     return int(steps[close[-1] + 1 if len(close) else 0])
 
-
-# Find out which phases made the mean step longer or shorter.
 
 OUTSIDE = "in no phase"
 """The name under which the time of a step outside of all phases is listed."""
@@ -212,8 +208,6 @@ def thinned(values: Floats) -> Floats:
     every = -(-len(values) // LONGEST_SERIES) if len(values) else 1
     return values[::every]
 
-
-# Compute how much step time, processor time, memory and loss changed between two runs, with confidence intervals.
 
 STEPS_AT_LEAST = 5
 """The number of steps that a verdict needs: steps that did nothing but train, or for the loss, steps with a loss."""

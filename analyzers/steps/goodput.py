@@ -273,8 +273,6 @@ def _between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Intege
     }
 
 
-# Find parts of the wall time that cost more than they should: waiting for data, checkpoints, restarts.
-
 STEPS_AT_LEAST = 20
 _DATA_SHARE, _CHECKPOINT_SHARE, _RESTART_SHARE = 0.2, 0.1, 0.1
 """The shares of the wall time above which data loading, checkpoints and restarts are reported."""
@@ -337,8 +335,6 @@ def _run_overheads(data: StepsData) -> list[Overhead]:
     costs = ((Part.CHECKPOINT, saving, _CHECKPOINT_SHARE), (Part.RESTART, lost, _RESTART_SHARE))
     return [Overhead(part, ns / wall, ns / 1e9) for part, ns, limit in costs if ns > limit * wall]
 
-
-# Write the findings on time that all ranks lose: stalls, slower steps, and parts of the run that cost too much.
 
 _PHASES_NAMED = 3
 _LONG_STEP_COST = 0.01

@@ -216,8 +216,6 @@ def _lower_median(values: Floats) -> Floats:
     return medians
 
 
-# Write the findings on ranks that make the others wait.
-
 _SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
 """The patterns of lateness for which several ranks share one finding."""
 

@@ -62,8 +62,6 @@ def changes(numbers: Floats) -> Floats:
     return np.where(differences < 0, np.minimum(sizes, from_neighbour), sizes)
 
 
-# Find events in the loss and gradient norm: NaN, spikes, jumps, a rise that stays, a plateau.
-
 _RECENT = 7
 """The number of values before a value whose median is taken as its expected value."""
 WINDOW = 20
@@ -296,8 +294,6 @@ def trend(numbers: Floats) -> tuple[float, float]:
     error = np.sqrt(total / max(len(numbers) - 2, 1) / (x @ x) * inflation)
     return slope, float(error)
 
-
-# Write the findings on the loss and the gradient norm.
 
 STEPS_BEFORE, _STEPS_AFTER = 4, 2
 """The numbers of steps before and after a spike of the loss that the evidence shows."""

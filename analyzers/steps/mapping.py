@@ -24,8 +24,6 @@ from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
 from analyzers.words import quantity
 
-# Decide which column of a log stands for which quantity: by the user's `--map`, else by the column's name.
-
 UNKNOWN_UNIT = "unknown"
 _PLAIN_BYTES = 1e7
 """A memory size of at least this number without a unit must be in bytes: no device has so many of a larger unit."""
@@ -491,8 +489,6 @@ def _kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dic
     kept = {name: values for name, values in named.items() if not np.isnan(values).all()}
     return kept | {name: values for name, values in rows.columns.items() if name not in used and name not in kept}
 
-
-# Turn the columns of other trainers' logs into steps, and choose which of several files are used.
 
 _COVERED = 0.5
 """A log is left out if a longer log of the same rank has at least this share of its steps.

@@ -58,8 +58,6 @@ def mismatch(group: str, numbers: "pd.Series[float]", step: int) -> CountMismatc
     return CountMismatch(step, ranks, int((unusual - usual).iloc[0]), group, by_rank)
 
 
-# Find ranks whose memory use grows step after step, which suggests a leak.
-
 STEPS_AT_LEAST = 6
 GROWTH = 0.1
 """Memory may leak if it grows by at least this share of its first value; `_RISING` and `_LATE_GROWTH` must hold,
@@ -111,8 +109,6 @@ def _growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
         return None
     return Growth(rank, int(memory.index[0]), gained / (len(memory) - 1))
 
-
-# Write the findings on ranks that differ from the others: growing memory, unequal counts of collectives.
 
 NUMBERS_AT_MOST = 8
 """The most different sequence numbers that the evidence lists."""

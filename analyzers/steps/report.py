@@ -106,8 +106,6 @@ def unanswered(steps: Steps, late: Lateness) -> list[str]:
     return [] if late.by_processor else [slow]
 
 
-# Write the verdict on the steps, based on the most important finding; without a fault the run is healthy.
-
 _EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in enumerate(Problem)}
 
 
@@ -172,9 +170,6 @@ def _no_numbers(missing: list[str]) -> Verdict:
         confidence=0.0,
         missing=missing,
     )
-
-
-# List the findings that a verdict may be based on (problems), and those that are only worth knowing (notes).
 
 
 def problems(steps: Steps, data: StepsData) -> list[Finding]:

@@ -116,8 +116,6 @@ def cheapest_cuts(values: Floats, cut_cost: float) -> list[int]:
     return cuts[::-1]
 
 
-# Find when the steps became slower or faster, at once or gradually.
-
 STEPS_AT_LEAST = 20
 SHARE_AT_LEAST, _SHARE_ON_CPU = 0.05, 0.25
 """The smallest relative changes of the step time that are reported, on devices and on CPUs.
@@ -208,8 +206,6 @@ def _phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
     rows = steps.plain & steps.table["step"].between(numbers[0], numbers[-1])
     return float(np.median(steps.phases.at(phase, rows.to_numpy())))
 
-
-# Find single steps that took far longer than the steps around them, for example because storage or network stalled.
 
 _WARM_UP = 5
 """The number of steps at the start of each process that are left out: they compile, allocate and fill caches."""
@@ -326,8 +322,6 @@ def _main_phase(steps: Steps, step: int, extra_s: float) -> str:
     longest = max(extra, key=lambda name: extra[name], default="")
     return longest if longest and extra[longest] > _MAIN_SHARE * extra_s else ""
 
-
-# Find steps in which all ranks are slow at the same time, for example because storage or a checkpoint blocks them.
 
 _STALLS_AT_LEAST = 3
 _OUTLIER = 6.0

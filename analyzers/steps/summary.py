@@ -18,8 +18,6 @@ from analyzers.steps.step_times import global_stalls, single_stalls, step_time_c
 from analyzers.steps.stragglers import stragglers
 from analyzers.steps.table import NOT_PLAIN, Steps
 
-# Summarise the steps of each rank: medians over the steps that did nothing besides training.
-
 
 def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
     """Return one `RankSteps` per rank, over all of its steps or only over the given rank and step.
@@ -136,9 +134,6 @@ def tagged_steps(steps: Steps) -> dict[str, TaggedSteps]:
                 steps=rows["step"].nunique(), median_step_s=None if np.isnan(median) else float(median)
             )
     return counted
-
-
-# Collect everything that the step logs show (stragglers, stalls, losses, goodput, ...) as the data of the report.
 
 
 def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:

@@ -104,8 +104,6 @@ def _has_end_before(start: int, roles: Roles) -> bool:
     return bool(np.isin(before, (Role.END, Role.EITHER, Role.TEMPLATE)).any())
 
 
-# Find out by how many positions the labels of a row are shifted, and which tokens the model learns to predict.
-
 # The likely shifts come first: of equally good ones the first is taken.
 _SHIFTS = (0, 1, -1, 2, -2)
 """The shifts that are tried: with shift n, the label at a position is the token n positions later."""
@@ -169,8 +167,6 @@ def matches(ids: Column, labels: Column, where: Column, shift: int) -> int:
     inside = where[(where + shift >= 0) & (where + shift < len(ids))]
     return int(np.count_nonzero(labels[inside] == ids[inside + shift]))
 
-
-# Compute the numbers about one row of a data set (its facts), from which all findings follow.
 
 FORMS = tuple(Form)
 COUNTED = {

@@ -145,8 +145,6 @@ def load(path: Path) -> Any:
         raise InputError(f"not a readable .pt file: {error or type(error).__name__}", SAVE_AGAIN) from error
 
 
-# Yield the rows of data sets: JSON lines, `.pt` batches, Parquet and Arrow files.
-
 Raw = dict[str, Any]
 # A file without line ends must not be read into memory as one line.
 _LINE_BYTES = 256 << 20

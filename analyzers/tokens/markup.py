@@ -258,8 +258,6 @@ def _common_prefix(a: str, b: str) -> str:
     return a[:length]
 
 
-# Find the role of each token of a row: padding, marks of the chat format, the user's text, the assistant's, ...
-
 _CONTENT = (Role.ANSWER, Role.USER, Role.SYSTEM, Role.TOOL)
 _RUN_WITHOUT_TOKENIZER = 3
 """The number of equal tokens at the end of a row that count as padding if no tokenizer names the padding token."""

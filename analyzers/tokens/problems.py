@@ -239,8 +239,6 @@ def _text_problems(rows: Rows) -> dict[Problem, Mask]:
     }
 
 
-# Sum up the numbers about all rows of a data set.
-
 _SHIFT_NAMES = {0: "the token itself", 1: "the next token", UNKNOWN_SHIFT: "unknown"}
 
 

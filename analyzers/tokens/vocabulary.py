@@ -227,8 +227,6 @@ def _parsed_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path.name}: {error}", "check that the file was copied whole") from error
 
 
-# Render conversations as text with the chat template of a tokenizer, in the sandbox of jinja2.
-
 OPEN, CLOSE = "\ue001", "\ue002"
 """Characters around the text of a `{% generation %}` block in rendered text; they are removed before encoding."""
 _NO_TEMPLATE = "add chat_template.jinja, or a chat_template in tokenizer_config.json beside tokenizer.json"

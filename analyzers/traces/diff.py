@@ -310,8 +310,6 @@ def _manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
     return Manner.SLOWER if after[0] > before[0] else Manner.FASTER
 
 
-# Write the finding that a step takes longer in one set of traces than in another.
-
 # Relative growth of a mean step that is worth a finding, and that is a warning where both sides have several steps.
 _INFO_FROM, _WARNING_FROM = 0.05, 0.1
 STEPS_AT_LEAST = 3

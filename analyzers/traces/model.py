@@ -121,9 +121,6 @@ class Advice(Opportunity, frozen=True, kw_only=True):
     evidence: list[Evidence] = []
 
 
-# Define the structs for the memory of devices during a trace, which are part of the document `workbench.trace/1`.
-
-
 class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The number and bytes of allocations and of frees; `net_bytes` are the allocated minus the freed bytes."""
 

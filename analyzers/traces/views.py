@@ -397,8 +397,6 @@ def tree(artefact: Artefact, options: store.Options | None = None, by: str = "op
     return _call_tree(open_trace(artefact.path, options), by)
 
 
-# Compute how many bytes each rank sends to each other rank in the all-to-alls of all groups.
-
 RANKS_AT_MOST = 256
 
 

@@ -360,8 +360,6 @@ def _check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
         )
 
 
-# Find the mesh nearest to a mesh that cannot be used, for the hint of an error.
-
 _MOST_TRIED = 2000
 """The most meshes that are tried; the nearest one is usually among the first ten."""
 

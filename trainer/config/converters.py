@@ -74,8 +74,6 @@ def convert(model: object, config: "JobConfig") -> None:
             importlib.import_module(BUILT_IN[name][0]).convert(model, config)
 
 
-# Check that this rank's device supports what the configuration asks for, such as matrix products in float8.
-
 Capability = tuple[int, int]
 """The compute capability of a CUDA device as (major, minor), such as (9, 0)."""
 _WITH_FLOAT8: Capability = (8, 9)
@@ -101,9 +99,6 @@ def check_devices(config: JobConfig, capability: Capability | None) -> None:
             f"parallelism.enable_async_tensor_parallel on {where}: it copies between the memories of CUDA devices",
             "leave it out, and ranks wait for their collectives",
         )
-
-
-# Check that the settings of data types (float8, mixed precision) and of gradient clipping can be combined.
 
 
 def check_float8(config: JobConfig, mesh: Degrees) -> None:

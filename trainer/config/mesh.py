@@ -158,8 +158,6 @@ def smallest_world(config: Parallelism, least: int) -> int:
     return least if least % step == 0 else math.ceil(max(least, 2 * others) / step) * step
 
 
-# Divide the layers of a model among pipeline ranks, and choose a schedule that accepts the number of microbatches.
-
 SINGLE = ("1F1B", "GPipe")
 """The pipeline schedules with one part of the model on each rank."""
 _LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")

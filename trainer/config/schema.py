@@ -216,8 +216,6 @@ def as_dict(config: "DataclassInstance") -> dict[str, Any]:
     }
 
 
-# Write the configuration as text: the help for every flag, and the resolved values as TOML.
-
 USAGE = """\
 usage: {program} [--config FILE.toml | --module NAME --config FUNCTION] [--section.key VALUE ...]
 

@@ -168,9 +168,6 @@ def _powers_of_two(largest: int) -> list[int]:
     return [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
 
 
-# The speeds of devices for the cost model: computing, reading memory, and communication between ranks.
-
-
 @dataclass(frozen=True)
 class DeviceSpeed:
     """The speed of one rank's device.

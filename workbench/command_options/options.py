@@ -267,8 +267,6 @@ class ModelOptions:
     module: Module = None
 
 
-# Let commands share groups of options: a dataclass in a command's function becomes one option per field.
-
 Command = Callable[..., None]
 
 
@@ -312,9 +310,6 @@ def _spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[
 
 def _default_of(field: "Field[object]") -> object:
     return Parameter.empty if field.default is MISSING else field.default
-
-
-# The options of `workbench tokens`.
 
 
 class ShiftedBy(StrEnum):

@@ -140,8 +140,6 @@ def whole(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() else None
 
 
-# Implement `workbench hang --pid` for a job without recorders: read the stacks of all its ranks with py-spy.
-
 _PY_SPY_TIMEOUT_S = 30
 _PAUSES_S = (1.5, 3.0)
 """The seconds before the second and the third reading of the stacks; the stack of a waiting rank stays the same."""
@@ -287,8 +285,6 @@ def missing_ranks(ranks: Sequence[RankProcess], world_size: int) -> list[int]:
         return []
     return sorted(set(range(world_size)).difference(rank.rank for rank in ranks))
 
-
-# Implement `workbench hang --run` and `--pid`: take dumps of a job that hangs right now.
 
 _TIMEOUT_S = 120
 _STACKS_FILE = ".stacks_"

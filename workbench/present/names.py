@@ -29,8 +29,6 @@ def fitted_title(roots: Sequence[Path], width: int) -> str:
     return short if len(short) <= width else CUT + short[max(1, len(short) - width + 1) :]
 
 
-# The titles of the phases of a step, for terminal, dashboard and documents.
-
 TITLES = {"residual": OUTSIDE}
 """{column of `analyzers.steps.views.phases`: its title}; the other columns are titles themselves."""
 

@@ -115,8 +115,6 @@ def logarithm(difference: float) -> float:
     return math.log10(max(difference, _SMALLEST)) if math.isfinite(difference) else difference
 
 
-# Compute the charts of `workbench bisect` for terminal, dashboard and HTML: differences by operation and by step.
-
 _HIGHEST = 10.0
 """The relative difference at which infinite differences are drawn.
 
@@ -166,8 +164,6 @@ def difference_text(difference: float) -> str:
     """Return a relative difference as text; an infinite one becomes `only one is finite, or sizes differ`."""
     return relative(difference) if math.isfinite(difference) else "only one is finite, or sizes differ"
 
-
-# Draw line charts for a standalone HTML page: loss or gradient norm of several runs, and their differences.
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MOST_STEPS = 6

@@ -38,9 +38,6 @@ def level(value: float, low: float, high: float) -> str:
     return LEVELS[round((value - low) / (high - low) * (len(LEVELS) - 1))] if high > low else LEVELS[0]
 
 
-# Draw a horizontal bar in text, for tables.
-
-
 def bar(part: float, whole: float, width: int = 20) -> str:
     """Return a bar of block characters, filled to the fraction `part` / `whole` of `width` characters."""
     # Clamped: a part may exceed its whole by rounding, and a bar must not push the columns beside it.

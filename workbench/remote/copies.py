@@ -131,8 +131,6 @@ def _usable_folder(name: str, *, keep: bool) -> Path:
     raise failed
 
 
-# Download files into a mirror (a folder of local copies), several at a time, each completely or not at all.
-
 _CONNECTIONS = 8
 CHUNK = 1 << 20
 

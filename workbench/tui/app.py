@@ -65,8 +65,6 @@ def commands(app: App[None], tabs: Sequence[str], shown: Sequence[ViewSwitcher])
         yield SystemCommand(title, f"key {key}", partial(app.run_action, action))
 
 
-# Serve the dashboard of the run that the terminal app shows, from a separate process.
-
 # With a blank after it, because the file may be read in the middle of a write.
 ADDRESS = re.compile(r"https?://\S+(?=\s)")
 POLL_S = 0.1
@@ -113,9 +111,6 @@ def _text_of(file: IO[bytes]) -> str:
     return os.pread(file.fileno(), _OUTPUT_BYTES, 0).decode(errors="replace")
 
 
-# A screen that shows a source file, scrolled to a line that an artefact of the run mentions.
-
-
 class SourceScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
     DEFAULT_CSS = """
@@ -146,9 +141,6 @@ class SourceScreen(ModalScreen[None]):
         number, text = item
         here = number == self._line
         return Text(f"{'▶' if here else ' '}{number:>5}  {clean(text.expandtabs(4))}", style="reverse" if here else "")
-
-
-# End the child processes that read files for the app.
 
 
 def end_reader_processes() -> None:

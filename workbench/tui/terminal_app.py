@@ -46,8 +46,6 @@ class IdleSearch:
             gc.collect()
 
 
-# The look of the terminal apps in all themes: a selection without hue, and themes of high contrast.
-
 BLACK, WHITE = "#000000", "#ffffff"
 HIGH_CONTRAST = "high-contrast"
 """The prefix of the names of themes with high contrast."""

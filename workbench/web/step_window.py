@@ -122,8 +122,6 @@ def steps_text(steps: Span) -> str:
     return first if first == last else f"{first}-{last}"
 
 
-# Positions of the training steps on the axes of charts; they are computed once per file.
-
 # More than the ranks of a snapshot that a page compares, so that a zoom never reads a clock twice.
 KEPT = 256
 

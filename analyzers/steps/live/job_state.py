@@ -167,8 +167,6 @@ class JobState:
         return self.status in ENDED
 
 
-# Find out whether a rank is alive and in which step and phase, from its heartbeat file, its log, and its process.
-
 BEAT = struct.Struct("<qqqq32s")
 """The fields of a heartbeat file: time in ns, step, process id, number of beats, phase.
 

@@ -261,8 +261,6 @@ def _scalars_in(content: bytes) -> Iterator[tensorboard.Scalar]:
             yield from tensorboard.scalars(record)
 
 
-# Derive the present status of each rank of a job, and from these the status of the job.
-
 _STALLED_S, _STALLED_STEPS = 3.0, 3.0
 """A rank that has not moved for this many seconds, and for the duration of this many steps, may be stuck."""
 _RESTART_S = 30.0

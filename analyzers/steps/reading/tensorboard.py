@@ -237,8 +237,6 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     raise ValueError("an integer of more than ten bytes")
 
 
-# Turn TensorBoard scalars of other trainers into rows; `torchtitan_metrics` reads torchtitan's own tags.
-
 _CLOCK = "timestamp"
 
 

@@ -408,8 +408,6 @@ def meetings(
     return made
 
 
-# Estimate the time that a pipeline would save if one of its stages computed as fast as the others.
-
 _OFF_AT_MOST = 0.05
 """The largest accepted error of the simulation, relative to the recorded time of the job.
 

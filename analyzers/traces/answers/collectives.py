@@ -246,8 +246,6 @@ def bus_factor(name: str, members: int) -> float:
     return (2 if _REDUCES_AND_GATHERS.search(name) else 1) * (members - 1) / members
 
 
-# Compute how many bytes a rank sends to each other rank in all-to-alls, from the recorded split sizes.
-
 _ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 _SPLIT_AT_MOST = 1 << 31
 # Stands for splits that were recorded but cannot be used: they fit no group.

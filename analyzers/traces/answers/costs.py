@@ -264,8 +264,6 @@ def _strictly_around(around: Column, parent: Column) -> Column:
     return np.where(parent >= 0, around[parent], NONE)
 
 
-# List operators by name and by the sizes of their inputs, to find input sizes that make an operator slow.
-
 _SHAPES_AT_MOST = 50
 _TEXT_AT_MOST = 200
 

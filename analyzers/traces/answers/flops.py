@@ -311,8 +311,6 @@ def decoded_list(text: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# Recognise by its name what a kernel does, such as a matrix product, a pointwise operator or a layout copy.
-
 _FLOAT32 = re.compile(
     r"(?<![a-z0-9])sgemm|_scudnn|simt_sgemm|implicit_convolve_sgemm<float|gemmSN_\w*<float|[dw]grad\w*_engine<float"
     r"|(?<![a-z])ffma(?![a-z])|explicit_convolve_sgemm|cutlass_\d+_simt_s|Cijk_A[a-z]+_B[a-z]+_S_?B_",
@@ -368,9 +366,6 @@ def is_pointwise(name: str) -> bool:
 def is_layout_copy(name: str) -> bool:
     """Return whether a kernel of this name only changes a tensor's layout."""
     return _LAYOUT_COPY.search(name) is not None
-
-
-# Decide whether enough operations were counted to compute utilisation, and which peak rate of the device applies.
 
 
 class Arithmetic(StrEnum):

@@ -182,8 +182,6 @@ def _host_work(trace: Trace) -> Work:
     )
 
 
-# Find the phase of a step (forward, backward, data ...) for each event of the host, from the names of annotations.
-
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"
 # What our recorders, torchtitan ("fwd_bwd"), TorchRec ("## forward ##") and PyTorch itself call the parts of a step.

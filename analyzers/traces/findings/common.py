@@ -95,8 +95,6 @@ def recorded_time(account: RankTrace) -> str:
     return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"
 
 
-# Write the sentence about a problem of a trace file, one for each kind of problem.
-
 _SENTENCES = {
     ProblemKind.CUT_OFF: "The file is cut off; what was there has been read.",
     ProblemKind.REPLACED_TEXT: "Control characters, invalid text or non-finite numbers were replaced.",

@@ -66,8 +66,6 @@ def _turns_finding(devices: Sequence[RankTrace], span: int) -> Finding:
     )
 
 
-# Write the findings about the memory of devices while a trace was recorded: growth, unused memory, the limit.
-
 STEPS_AT_LEAST, _STEPS_CERTAIN = 3, 5
 _FACTS_AT_MOST = 5
 # Least growth of each step that is reported: so many bytes, or that part of the peak if this is less.
@@ -212,9 +210,6 @@ def _unfreed_fact(unfreed: UnfreedMemory) -> str:
 
 def _code_names(*names: str) -> str:
     return ", ".join(name for name in names if name) or "code outside of all operators"
-
-
-# Make recordings with the same rank, device and steps distinguishable in evidence, for example those of two jobs.
 
 
 def with_folders(findings: Sequence[Finding]) -> list[Finding]:

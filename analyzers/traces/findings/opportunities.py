@@ -128,8 +128,6 @@ def facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
         )
 
 
-# Write why PyTorch's attention operator takes its math kernel, and what to change so that a fused kernel fits.
-
 TITLE = "scaled_dot_product_attention takes its math kernel, which is not fused"
 
 

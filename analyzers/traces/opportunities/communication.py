@@ -151,8 +151,6 @@ def communicates(collectives: RankCollectives) -> bool:
     return bool((collectives.work.kind == COMMUNICATION).any())
 
 
-# Find the copies between host and device during which nothing computes, from pageable and from pinned memory.
-
 _COPY_AT_LEAST_NS = 20_000
 """The shortest copy that counts: a scalar takes its latency, wherever it comes from."""
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")

@@ -149,8 +149,6 @@ def _is_matrix(size: Any) -> bool:
     return isinstance(size, list) and len(size) >= 2 and all(isinstance(number, int) for number in size)
 
 
-# Find pointwise kernels that one kernel could replace, and those that nothing needs: fills of gradients with zeros.
-
 _FUSED_AT_MOST = 15
 """The largest number of pointwise operators that a compiler is assumed to fuse into one kernel."""
 _FUSABLE_STEP = re.compile(r"^Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step$")

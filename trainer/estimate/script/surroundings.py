@@ -179,8 +179,6 @@ def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dic
     }
 
 
-# Follow the training steps of a script with hooks: forward and backward passes and optimizer steps.
-
 STEPS = 2
 """The number of steps that are run: the first creates the optimizer's state, the second is like all later ones."""
 

@@ -66,8 +66,6 @@ def failed_line(error: BaseException) -> str:
     return shown(own[-1].filename, own[-1].lineno or 0) if own else ""
 
 
-# Return a fixed value when a script reads a tensor that has no values, and remember the line that read it.
-
 _FLOAT_VALUE, _INTEGER_VALUE = 1.0, 1
 """The values that numbers are assumed to have: neither a division nor a logarithm fails on them."""
 
@@ -113,8 +111,6 @@ def finite_gradients(_scaler: object, optimizer: Any, _state: object, *args: Any
     """Step the optimizer as `GradScaler` does if all gradients are finite; the real answer would need their values."""
     return optimizer.step(*args, **kwargs)
 
-
-# Run recurrent layers on tensors without values: the workspace of oneDNN's LSTM, and packed sequences.
 
 LSTM, PACK = aten.mkldnn_rnn_layer.default, aten._pack_padded_sequence.default  # noqa: SLF001
 _WORKSPACE = 3

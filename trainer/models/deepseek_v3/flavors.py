@@ -63,8 +63,6 @@ FLAVORS = {
 }  # fmt: skip
 
 
-# The transformers package's names of the settings and weights of DeepSeek-V3.
-
 # Neighbouring features are rotated together there, too.
 _PROJECTIONS = {
     "wq": "q_proj", "wq_a": "q_a_proj", "q_norm": "q_a_layernorm", "wq_b": "q_b_proj",

@@ -15,8 +15,6 @@ FLAVORS = {
 }
 
 
-# The transformers package's names of the settings and weights of Llama 3.
-
 FORMAT = Format(
     "llama",
     "LlamaForCausalLM",

@@ -39,8 +39,6 @@ FLAVORS = {
 }  # fmt: skip
 
 
-# The transformers package's names of the settings and weights of Llama 4's text model.
-
 # Here, too, neighbouring features are rotated together.
 _PROJECTIONS = {
     "attention.wq.weight": Place("self_attn.q_proj.weight"),

@@ -33,8 +33,6 @@ FLAVORS = {
 }
 
 
-# The transformers package's names of the settings and weights of Qwen3.
-
 # The weight of a norm has an element for each feature, so its order is that of the rotary features.
 NORMS = {f"attention.{name}.weight": Place(f"self_attn.{name}.weight", Layout.ROTARY) for name in ("q_norm", "k_norm")}
 FORMAT = Format(

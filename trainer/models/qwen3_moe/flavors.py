@@ -38,8 +38,6 @@ FLAVORS = {
 }  # fmt: skip
 
 
-# The transformers package's names of the settings and weights of Qwen3 with experts.
-
 _EXPERTS = {
     "moe.router.gate.weight": Place("mlp.gate.weight"),
     "moe.experts.w1": Place(f"mlp.experts.{EACH}.gate_proj.weight", Layout.LISTED),

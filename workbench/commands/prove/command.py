@@ -78,8 +78,6 @@ def rehearsed(estimate: TrainerEstimate, backend: str) -> Prediction:
     return Prediction(fullest.peak_bytes, margin)
 
 
-# Choose the changes of our trainer's settings to try after a failed allocation, in the order of the advice.
-
 BATCH, _EVAL_BATCH = "training.local_batch_size", "validation.local_batch_size"
 FULL: Settings = {"activation_checkpoint.mode": "full"}
 STATE = ("parameters", "gradients", "optimizer_state")

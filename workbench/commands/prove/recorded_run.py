@@ -95,8 +95,6 @@ def recorded_run(run: Run, options: Options, own_command: tuple[str, ...] = ()) 
     return RecordedRun(run.root, manifest, device, finding.id, own_command)
 
 
-# Change the batch size on the command line of a user's job, to run it again after a failed allocation.
-
 _BATCH_FLAG = re.compile(
     r"--?(?:(?:local|train|micro|per_device(?:_train)?|per_gpu(?:_train)?|device|train_micro)_)?batch_?size|--?bs"
 )

@@ -116,8 +116,6 @@ def signed(change: float, text: Formatter) -> str:
     return f"{'-' if change < 0 else '+'}{text(abs(change))}"
 
 
-# The change between two runs as a waterfall of text lines, from the total of run A to the total of run B.
-
 _ROWS = 10
 """The most parts that have a line of their own; the other parts share one."""
 _LEAST_SHARE = 0.002

@@ -57,8 +57,6 @@ def _toml_lines(planned: PlannedSettings) -> list[str]:
     return lines
 
 
-# Name in words the windows of an estimate: the parts of a training step that have separate memory peaks.
-
 NAMES = {
     "fwd": "the forward pass before the first layer",
     "fwd head": "the forward pass of the output layer and the loss",

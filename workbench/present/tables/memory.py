@@ -127,9 +127,6 @@ def overhead(device: Breakdown) -> list[Table]:
     return [table(f"Memory in use at the end (untracked: {account.made_of})", "what | bytes> | share>", rows)]
 
 
-# A table of the parts of a device's used memory: tensors, the allocator's cache, and memory outside the allocator.
-
-
 def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
     """Return a table of the parts of a device's used memory: size, bounds of the size, and source of the number.
 

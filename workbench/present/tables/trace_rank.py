@@ -326,9 +326,6 @@ def counters(rank: "RankTrace") -> Table:
     return table(f"Performance counters{rank_suffix(rank)}", "range | counter | count> | total>", rows)
 
 
-# Tables of the memory of a traced rank's devices, for traces that recorded allocations.
-
-
 def memory_tables(rank: "RankTrace") -> list[Table]:
     return [devices(rank), *(section for memory in rank.device_memory for section in _device_tables(rank, memory))]
 

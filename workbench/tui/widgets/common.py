@@ -17,15 +17,10 @@ from workbench.colours import STATUS_SIGNS, STATUSES
 from workbench.console import clean
 from workbench.present.names import CUT
 
-# Cut texts that are too long for the screen.
-
 
 def fitted(label: str, width: int) -> str:
     """Return a label cut to at most `width` characters; a sign at the end of a cut label shows that text is missing."""
     return label if len(label) <= width else label[: width - 1] + CUT
-
-
-# Options that every widget passes on to Textual.
 
 
 class WidgetOptions(TypedDict, total=False):
@@ -33,9 +28,6 @@ class WidgetOptions(TypedDict, total=False):
 
     id: str
     classes: str
-
-
-# Call a function whenever the size of a widget has changed.
 
 
 def call_on_new_size(widget: Widget, act: Callable[[], None]) -> None:
@@ -56,8 +48,6 @@ def call_on_new_size(widget: Widget, act: Callable[[], None]) -> None:
     widget.screen.screen_layout_refresh_signal.subscribe(widget, lambda _screen: compare())
     widget.call_after_refresh(compare)
 
-
-# Wrap short texts, such as the items of a legend, into lines without splitting a text.
 
 _GAP = "  "
 
@@ -82,8 +72,6 @@ def wrapped(pieces: Iterable[Text], width: int, gap: str = _GAP) -> Text:
     return text
 
 
-# Additional keys for all lists, trees and scrolling charts, besides the arrow keys.
-
 CURSOR_KEYS: list[BindingType] = [
     Binding("j", "cursor_down", "Down", id="list.down", show=False),
     Binding("k", "cursor_up", "Up", id="list.up", show=False),
@@ -105,8 +93,6 @@ SEARCH_KEYS: list[BindingType] = [
 ]
 """The keys of widgets that can be searched."""
 
-
-# A footer line with the keys that currently work.
 
 _ALWAYS = ("help", "quit")
 """The ids of the keys that are shown on a screen of any width, before the key of the command palette."""
@@ -156,9 +142,6 @@ def _fitting(keys: Iterable[Text], width: int) -> list[Text]:
             break
         shown.append(key)
     return shown
-
-
-# A banner with the verdict of a report, its reason, and the next step.
 
 
 class VerdictBanner(Static):

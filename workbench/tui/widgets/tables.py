@@ -244,8 +244,6 @@ def _short_grid(content: Table, at_most: int) -> Grid:
     return table
 
 
-# A list of any length that draws only its visible lines.
-
 Item = TypeVar("Item")
 
 

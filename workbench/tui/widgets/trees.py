@@ -16,8 +16,6 @@ from workbench.console import clean
 from workbench.present.sparkline import bar
 from workbench.tui.widgets.common import CURSOR_KEYS, SEARCH_KEYS, WidgetOptions
 
-# A searchable tree that creates the children of a node when the node is opened.
-
 
 class LazyTree(Tree[int]):
     """A tree of the rows of a table; the node of a row is created when its parent node is opened.
@@ -127,8 +125,6 @@ class LazyTree(Tree[int]):
             node.add(Text.assemble(arrow, self.label_of(child)), data=child, allow_expand=has_children)
 
 
-# A tree of the calls in a trace, by operator, module or function.
-
 _ENGINE = "autograd::engine::"
 """The namespace of all calls of the backward pass, which would leave no room for their names on a narrow screen."""
 
@@ -169,9 +165,6 @@ class CallTree(LazyTree):
         return Text(f"{bar(spent, longest, 8):<8} {duration_ns(spent):>9} {count:>7} x  {name}")
 
 
-# A tree of allocated memory, by module, source line, stack or category.
-
-
 class MemoryTree(LazyTree):
     """A tree of live memory, drawn from the table that `memory.views.tree` returns."""
 
@@ -206,8 +199,6 @@ class MemoryTree(LazyTree):
             clean(name),
         )
 
-
-# A tree of the Python stacks of all ranks, which branches where the ranks differ.
 
 PLACE = ("filename", "line", "name")
 

@@ -150,13 +150,8 @@ def labelled(label: str, parts: Iterable[Component | str]) -> html.P:
     return html.P([html.Span(label, className="label"), html.Span([*parts])], className="labelled")
 
 
-# Types that several pages use.
-
 Elements: TypeAlias = list[Component | None]
 """Parts of a page, from top to bottom; Dash leaves out those that are None."""
-
-
-# A list of the parts of a whole, such as the phases of a step, each with a bar in its colour.
 
 
 def part_list(parts: Mapping[str, float], colours: Mapping[str, str], text: Callable[[float], str]) -> list[html.Ul]:
@@ -179,8 +174,6 @@ def part_list(parts: Mapping[str, float], colours: Mapping[str, str], text: Call
     ]
     return [html.Ul(rows, className="parts")] if rows else []
 
-
-# Return the verdict, findings and tables of a report as HTML, without control characters; Dash escapes the text.
 
 CellParts = str | list[Part]
 """The content of a table cell: a text, or texts and links."""
@@ -256,8 +249,6 @@ def _cell_parts(text: str, to: html.A | None) -> CellParts:
     parts = source_parts(text)
     return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
-
-# The layout of a page: a chart on top, a description of the selection beside it, and tabs with tables below.
 
 TITLE = 40
 

@@ -224,8 +224,6 @@ def _rows_down(figure: go.Figure, rows: int) -> go.Figure:
     return figure.update_layout(yaxis=axis, height=140 + 24 * min(rows, _TALLEST_ROWS))
 
 
-# A chart of the memory of traced devices over time.
-
 _LANES_PX = 152
 """The width in pixels that the names of tracks take beside the timeline above this chart."""
 

@@ -207,8 +207,6 @@ def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
     return figure
 
 
-# Small charts one above the other over the same training steps, such as peak memory, step time and loss.
-
 HEIGHT, _TITLE_HEIGHT, _BELOW = 60, 20, 26
 """The heights in pixels of one chart, of the name above it, and of the numbers of the steps below all charts."""
 

@@ -69,8 +69,6 @@ def _logged_charts(served: ServedRun) -> Iterator[SmallChart]:
     yield SmallChart(f"loss{' (the largest of all ranks)' if several else ''}", losses, {})
 
 
-# The picture on the first page: a chart of the evidence for the verdict.
-
 HEIGHT = 360
 
 
@@ -109,8 +107,6 @@ def _with_height(figure: FigurePart) -> FigurePart:
     assert isinstance(layout, dict)
     return {**figure, "layout": {**layout, "height": HEIGHT}}
 
-
-# The first page: the verdict and the findings, each with a link to its evidence, and tables of ranks and files.
 
 _FIRST_TABLES = 2
 """The number of tables of the report that are shown below the ranks; the first ones are the most important."""

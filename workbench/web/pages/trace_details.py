@@ -215,8 +215,6 @@ def _piece_list(longest: pd.DataFrame) -> Table:
     )
 
 
-# The parts of the trace page about the events in a time range, and about all ranks in the same time range.
-
 WIDTH = 1200
 """The width of a chart in columns; events that are narrower than a column are joined with their neighbours."""
 _WINDOWS = 64

@@ -113,8 +113,6 @@ def without_zeros(text: str) -> str:
     return re.sub(r"(\.\d*?)0+(?!\d)", lambda match: match[1].rstrip("."), text, count=1)
 
 
-# Zooming and panning for charts that show a time range and can ask for another range.
-
 _SHORTEST_NS = 100
 """The shortest time range, in ns, that zooming shows: shorter than any event of a profiler."""
 

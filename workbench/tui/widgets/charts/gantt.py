@@ -164,8 +164,6 @@ def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
     return list(dict.fromkeys(zip(order["lane"], order["depth"], strict=True)))
 
 
-# A chart of a traced device's memory over time: allocated memory, and above it reserved but unused memory.
-
 COLOURS = {"allocated": EVENT_KINDS["memory"], "unallocated": EVENT_KINDS["idle"]}
 
 

@@ -123,8 +123,6 @@ class AllocatedByTimeline(StackedChart):
         return [f"entry {int(row['entry'])}", f"{size(int(row['allocated']))} allocated", *parts]
 
 
-# A list next to or below a chart, with the parts of the value at the cursor, such as bytes by category.
-
 WIDE = 110
 """The screen width, in columns, from which on the parts are listed next to the chart."""
 SMALLEST_SHARE = 0.005
