@@ -9,6 +9,7 @@ counted, as it imports modules.
 
 import cProfile
 import pickle
+import re
 import sys
 import tempfile
 import time
@@ -24,18 +25,19 @@ from benchmarks.core import snapshot_files, trace_files
 
 ENTRIES, FIRST_ENTRIES = 1_000_000, 20_000
 SHARE_AT_MOST, SHARE_PRINTED = 0.10, 0.01
-SNAPSHOTS, TRACES = "analyzers/memory/", "analyzers/traces/opportunities/"
+SNAPSHOTS = r"analyzers/memory/"
+TRACES = r"analyzers/traces/(opportunities|waits|attention|products|communication)\.py"
 CALLERS = {SNAPSHOTS: ("describe", "further_uses"), TRACES: ("waits", "communication", "work_of_device")}
-"""{folder of the functions to print: the functions that call them}."""
+"""{pattern of the files of the functions to print: the functions that call them}."""
 
 
 class Kind(NamedTuple):
-    """A kind of file: how it is written, what reads and analyses it, and the folder of what finds something."""
+    """A kind of file: how it is written, what reads and analyses it, and a pattern of the files that find something."""
 
     name: str
     write: Callable[[Path, int], object]
     read: Callable[[list[Path]], object]
-    folder: str
+    files: str
 
 
 class Cost(NamedTuple):
@@ -78,24 +80,24 @@ def costs(kind: Kind, path: Path) -> tuple[float, list[Cost]]:
     profiler.runcall(kind.read, [path])
     total = sum(entry.inlinetime for entry in profiler.getstats())
     spent = defaultdict[str, float](float)
-    for name, seconds in findings(profiler, kind.folder):
+    for name, seconds in findings(profiler, kind.files):
         spent[name] += seconds
     found = [Cost(name, seconds, seconds / total) for name, seconds in spent.items()]
     return total, sorted(found, key=lambda cost: -cost.seconds)
 
 
-def findings(profiler: cProfile.Profile, folder: str) -> Iterator[tuple[str, float]]:
-    """Yield (function, seconds) for each function of `folder` that one of its `CALLERS` called."""
+def findings(profiler: cProfile.Profile, files: str) -> Iterator[tuple[str, float]]:
+    """Yield (function, seconds) for each function in `files` that one of its `CALLERS` called."""
     for caller in profiler.getstats():
-        if is_in(folder, caller.code) and caller.code.co_name in CALLERS[folder]:
+        if is_in(files, caller.code) and caller.code.co_name in CALLERS[files]:
             for call in caller.calls or []:
-                if is_in(folder, call.code):
+                if is_in(files, call.code):
                     yield f"{Path(call.code.co_filename).stem}.{call.code.co_name}", call.totaltime
 
 
-def is_in(folder: str, code: object) -> TypeGuard[CodeType]:
-    """Return whether the code of a profiled function is Python code in a file below `folder`."""
-    return isinstance(code, CodeType) and folder in code.co_filename
+def is_in(files: str, code: object) -> TypeGuard[CodeType]:
+    """Return whether the code of a profiled function is Python code in one of the files that match a pattern."""
+    return isinstance(code, CodeType) and re.search(files, code.co_filename) is not None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -105,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     dearest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:
-            path = Path(folder, "file.pickle" if kind.folder == SNAPSHOTS else "trace.json.gz")
+            path = Path(folder, "file.pickle" if kind.files == SNAPSHOTS else "trace.json.gz")
             for count in (FIRST_ENTRIES, entries):
                 kind.write(path, count)
                 total, found = costs(kind, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from analyzers.failures.startup import STARTUP
 from analyzers.steps.model import Problem
-from analyzers.traces.findings.opportunities import REPORTED_ELSEWHERE
+from analyzers.traces.advice import REPORTED_ELSEWHERE
 from analyzers.traces.model import OpportunityKind
 
 ROOT = Path(__file__).parents[1]

@@ -153,7 +153,7 @@ def reserved_ranges(
 ) -> pd.DataFrame:
     """Return a table of address ranges, each with the trace entries that reserved and released it, the largest first.
 
-    See `answers.history.segment_lives` for the columns.
+    See `allocator_state.segment_lives` for the columns.
     """
     return allocator_state.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
@@ -166,7 +166,7 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Return a table of `count` trace entries from index `first` on (see `answers.history.events`).
+    """Return a table of `count` trace entries from index `first` on (see `allocator_state.events`).
 
     If `text` is given, only the entries that match it are counted and returned.
     """
@@ -300,13 +300,13 @@ def tree(
 ) -> pd.DataFrame:
     """Return the memory alive after trace entry `entry` (None: the peak) as a tree of groups of blocks.
 
-    The blocks are grouped by `category`, `module`, `line` or `stack`. See `answers.owner_tree` for the columns.
+    The blocks are grouped by `category`, `module`, `line` or `stack`. See `grouping.owner_tree` for the columns.
     """
     return owner_tree(group_live_blocks(open_replay(artefact, options, device), by, entry), depth)
 
 
 def live_blocks(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return a table of the blocks alive after a trace entry (see `answers.allocator_state.blocks_at`)."""
+    """Return a table of the blocks alive after a trace entry (see `allocator_state.blocks_at`)."""
     return allocator_state.blocks_at(open_replay(artefact, options, device), entry)
 
 

@@ -15,11 +15,11 @@
 An *account* is one device of one trace file, or its host if no device worked. All times are integer nanoseconds.
 """
 
-from analyzers.traces.across.clocks import Clock
-from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
-from analyzers.traces.across.stragglers import Cause, Straggler
+from analyzers.traces.clocks import Clock
 from analyzers.traces.model import Breakdown, Kernel, RankTrace, StepTime
+from analyzers.traces.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
 from analyzers.traces.report import TraceData, analyze, critical_parts, with_critical_path
+from analyzers.traces.stragglers import Cause, Straggler
 
 __all__ = [
     "AxisWaits",

@@ -1,24 +1,33 @@
 """Collect all numbers about one device or host in a `RankTrace`: its time by kind, phase, stream and step, and more."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TypedDict
 
 import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.answers.collectives import RankCollectives, all_to_alls, collective_totals
-from analyzers.traces.answers.compiled import compiled_code
-from analyzers.traces.answers.costs import Attribution, operator_shapes
-from analyzers.traces.answers.flops import Formulas, coverage
-from analyzers.traces.answers.idle import idle
-from analyzers.traces.answers.kernels import kernels, sequences
-from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, stream_queues, synchronisations
-from analyzers.traces.columns.intervals import TimeBreakdown, break_down, union_length
-from analyzers.traces.columns.work import OTHER, PHASE_NAMES, Work
+from analyzers.traces.collectives import RankCollectives, all_to_alls, collective_totals
+from analyzers.traces.columns import (
+    BACKWARD,
+    OTHER,
+    PHASE_NAMES,
+    TimeBreakdown,
+    Work,
+    break_down,
+    names_in_phases,
+    union_length,
+)
+from analyzers.traces.compiled import compiled_code
+from analyzers.traces.costs import Attribution, operator_shapes
+from analyzers.traces.flops import Formulas, coverage
+from analyzers.traces.kernels import kernels, sequences
+from analyzers.traces.launches import copies, copy_sizes, graphs, idle, launch_times, stream_queues, synchronisations
 from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
-from analyzers.traces.opportunities.account import opportunities
-from analyzers.traces.reading.distinct import distinct_values, factorize, sums_by_code
+from analyzers.traces.opportunities import opportunities
+from analyzers.traces.reading.numbering import distinct_values, factorize, sums_by_code
+from analyzers.traces.reading.trace import NO_STEP, Problem, ProblemKind, Trace
 
 _KERNELS_AT_MOST = 100
 EXCERPT = 0.01
@@ -204,3 +213,74 @@ def step_times(work: Work) -> list[StepTime]:
         StepTime(step=number, start_ns=start + base, dur_ns=end - start, **msgspec.structs.asdict(times))
         for (number, start, end), times in zip(steps, parts, strict=True)
     ]
+
+
+def problems(work: Work) -> list[Problem]:
+    """Return all problems that limit the meaning of the numbers about a device or host, first those of the file."""
+    of_file = msgspec.convert(work.trace.columns.meta["problems"], list[Problem])
+    of_account = _device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
+    return [*of_file, *of_account, *_step_problems(work)]
+
+
+def _device_problems(work: Work) -> Iterator[Problem]:
+    linked, total = work.linked, len(work.rows)
+    if unlinked := int((~linked).sum()):
+        yield Problem(kind=ProblemKind.NO_LAUNCH, count=unlinked, total=total)
+    expected, lost = work.expected_and_lost
+    if lost:
+        yield Problem(kind=ProblemKind.LOST_KERNELS, count=lost, total=expected)
+    early_ns = work.launch_start[linked] - work.start[linked]
+    if (early_ns > 0).any():
+        count, most = int((early_ns > 0).sum()), int(early_ns.max())
+        yield Problem(kind=ProblemKind.EARLY_KERNELS, count=count, most_ns=most)
+    if overlapping := overlapping_events(work):
+        yield Problem(kind=ProblemKind.OVERLAPPING_EVENTS, count=overlapping)
+    repeated = total - len(distinct_values(work.trace.columns["correlation"][work.rows]))
+    # Without any launch in the file correlations may be missing altogether, and then all are equal.
+    if repeated and linked.any():
+        yield Problem(kind=ProblemKind.SHARED_CORRELATION, count=repeated)
+
+
+def overlapping_events(work: Work) -> int:
+    lane = work.trace.columns["lane"][work.rows]
+    order = np.lexsort((work.start, lane))
+    count = 0
+    for stream in distinct_values(lane):
+        rows = order[lane[order] == stream]
+        latest_end = np.maximum.accumulate(work.end[rows])
+        count += int((work.start[rows][1:] < latest_end[:-1]).sum())
+    return count
+
+
+def _step_problems(work: Work) -> Iterator[Problem]:
+    trace = work.trace
+    if not trace.steps:
+        yield Problem(kind=ProblemKind.NO_STEPS)
+    elif outside := int((work.step() == NO_STEP).sum()):
+        yield Problem(kind=ProblemKind.OUTSIDE_STEPS, count=outside, total=len(work.rows))
+    if cut := cut_steps(trace):
+        yield Problem(kind=ProblemKind.CUT_STEPS, names=cut)
+    if any(start < end for (_, _, end), (_, start, _) in pairwise(trace.steps)):
+        yield Problem(kind=ProblemKind.OVERLAPPING_STEPS)
+    if count := forward_only_steps(work):
+        yield Problem(kind=ProblemKind.FORWARD_ONLY_STEPS, count=count, total=len(trace.steps))
+
+
+def forward_only_steps(work: Work) -> int:
+    """Return how many marked steps with work have no backward pass although others have one; 0 for inference."""
+    trace = work.trace
+    of_backward = names_in_phases(trace, (BACKWARD, "forward and backward"))[trace.columns["name"]]
+    starts = np.sort(trace.columns["start"][of_backward])
+    # The last call of profiler.step() may begin a step in which nothing is left to do.
+    steps = work.step()
+    busy = np.bincount(steps[steps != NO_STEP], minlength=len(trace.steps)) > 0
+    bounds = np.array([(begin, end) for _, begin, end in trace.steps], np.int64).reshape(-1, 2)[busy]
+    before = np.searchsorted(starts, bounds)
+    trains = before[:, 1] > before[:, 0]
+    return int(np.count_nonzero(~trains)) if trains.any() else 0
+
+
+def cut_steps(trace: Trace) -> list[str]:
+    rows: Column = trace.columns["unfinished_row"]
+    names = {trace.names[i] for i in trace.columns["name"][rows].tolist()}
+    return sorted(name for name in names if name.startswith("ProfilerStep"))

@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
-from analyzers.traces.answers.launches import waiting_calls
-from analyzers.traces.columns.intervals import COMMUNICATION, KIND_NAMES
-from analyzers.traces.columns.nesting import NONE, nest
-from analyzers.traces.columns.work import names_in_phases
+from analyzers.traces.columns import COMMUNICATION, KIND_NAMES, NONE, names_in_phases, nest
+from analyzers.traces.launches import waiting_calls
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 if TYPE_CHECKING:

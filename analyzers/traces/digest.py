@@ -13,19 +13,18 @@ import numpy as np
 
 from analyzers.columns import Column, UnsavedColumns, narrowed
 from analyzers.store import code_version
-from analyzers.traces.answers.collectives import RankCollectives
-from analyzers.traces.answers.flops import Formulas
-from analyzers.traces.answers.messages import collective_columns, message_columns
-from analyzers.traces.columns.nesting import NONE, nest
-from analyzers.traces.columns.work import Work, phases, work_of_accounts
+from analyzers.traces.collectives import RankCollectives
+from analyzers.traces.columns import NONE, Work, nest, phases, work_of_accounts
+from analyzers.traces.flops import Formulas
+from analyzers.traces.messages import collective_columns, message_columns
 from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)
 """A checksum of the code of the trace analyzer, which is a part of the cache's key."""
 LATE_IMPORTS = (
     "analyzers.traces.accounts",
-    "analyzers.traces.answers.allocations",
-    "analyzers.traces.answers.validity",
+    "analyzers.traces.allocations",
+    "analyzers.traces.accounts",
     "analyzers.traces.reading.reader",
     "numpy.ma",
 )
@@ -41,9 +40,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: The file is no profiler trace.
     """
     # Whoever finds the answers in the cache imports this module for VERSION alone.
-    from analyzers.traces.accounts import answer_account
-    from analyzers.traces.answers.allocations import memory_of_accounts
-    from analyzers.traces.answers.validity import problems
+    from analyzers.traces.accounts import answer_account, problems
+    from analyzers.traces.allocations import memory_of_accounts
     from analyzers.traces.reading import reader
 
     columns = UnsavedColumns(*reader.read(paths))

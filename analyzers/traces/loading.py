@@ -15,8 +15,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.progress import is_milestone
 from analyzers.run import Artefact
 from analyzers.traces.model import RankTrace
-from analyzers.traces.reading.problems import Problem
-from analyzers.traces.reading.trace import Trace
+from analyzers.traces.reading.trace import Problem, Trace
 
 READER = "analyzers.traces.digest"
 """The module that `analyzers.store` runs in a child process to read a trace.
@@ -68,7 +67,7 @@ class Recording:
     def column(self, name: str) -> Integers:
         """Return a column of numbers on the collectives of this device or host, one per collective.
 
-        It is the trace's column `meet_{name}`; the docstring of `answers.between_collectives.account_columns` explains
+        It is the trace's column `meet_{name}`; the docstring of `messages.collective_columns` explains
         these columns. Times are in Unix ns.
         """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
@@ -78,7 +77,7 @@ class Recording:
         """Return the rows of this device or host in the table `message`, `issue` or `block`, as int64[row, column].
 
         `prefix` is the name of the table and `names` are the wanted columns; the docstring of
-        `answers.messages.message_columns` explains them. Times are in ns of the trace's own clock.
+        `messages.message_columns` explains them. Times are in ns of the trace's own clock.
         """
         c = self.trace.columns
         mine = np.flatnonzero(c[f"{prefix}_account"] == self.number)

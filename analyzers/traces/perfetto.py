@@ -13,10 +13,10 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Column, Integers
 from analyzers.run import Artefact
-from analyzers.traces.across.common_clock import AlignedRecordings, Window, load_aligned
-from analyzers.traces.across.rank_waits import CollectiveWait
-from analyzers.traces.answers.allocations import Allocator, allocators
+from analyzers.traces.allocations import Allocator, allocators
+from analyzers.traces.common_clock import AlignedRecordings, Window, load_aligned
 from analyzers.traces.critical_path import critical_path
+from analyzers.traces.rank_waits import CollectiveWait
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.words import rank_names
 from analyzers.writing import replacing

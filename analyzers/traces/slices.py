@@ -13,8 +13,7 @@ import pandas as pd
 from analyzers import store
 from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.run import Artefact
-from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.columns.work import UNNAMED, launched_rows, launching_rows
+from analyzers.traces.columns import NONE, UNNAMED, launched_rows, launching_rows
 from analyzers.traces.loading import open_trace
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
 

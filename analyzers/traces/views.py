@@ -31,17 +31,23 @@ from analyzers import store
 from analyzers.columns import Column, Floats, Integers, Mask
 from analyzers.report import Report
 from analyzers.run import Artefact
-from analyzers.traces.across.common_clock import PARTS, Window, axis, lateness, ranks_timeline
-from analyzers.traces.answers.allocations import allocators
-from analyzers.traces.answers.costs import MODULE, is_user_function
-from analyzers.traces.columns.intervals import KIND_NAMES
-from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, self_times
-from analyzers.traces.columns.work import OTHER, launching_rows
-from analyzers.traces.columns.work import PHASE_NAMES as PHASES
+from analyzers.traces.allocations import allocators
+from analyzers.traces.columns import (
+    KIND_NAMES,
+    NONE,
+    OTHER,
+    inclusive_sums,
+    innermost_selected,
+    launching_rows,
+    self_times,
+)
+from analyzers.traces.columns import PHASE_NAMES as PHASES
+from analyzers.traces.common_clock import PARTS, Window, axis, lateness, ranks_timeline
+from analyzers.traces.costs import MODULE, is_user_function
 from analyzers.traces.critical_path import critical_path as critical_path_of
 from analyzers.traces.loading import open_trace
 from analyzers.traces.model import RankTrace
-from analyzers.traces.reading.distinct import sums_by_code
+from analyzers.traces.reading.numbering import sums_by_code
 from analyzers.traces.reading.trace import DEVICE_LANE, OPS, Trace
 from analyzers.traces.report import TraceData
 from analyzers.words import rank_ranges

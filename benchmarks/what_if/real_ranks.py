@@ -18,10 +18,10 @@ from analyzers import run, traces
 from analyzers.columns import Integers, Mask
 from analyzers.store import Options
 from analyzers.traces import TraceData
-from analyzers.traces.across.matching import match_collectives
-from analyzers.traces.across.rank_waits import Change, WhatIf
+from analyzers.traces.clocks import match_collectives
 from analyzers.traces.loading import load
 from analyzers.traces.model import StepTime
+from analyzers.traces.rank_waits import Change, WhatIf
 from benchmarks.start_job import start_job
 
 ROOT = Path(__file__).parents[2]

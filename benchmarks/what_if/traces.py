@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analyzers import run, traces
-from analyzers.traces.across.rank_waits import Change
+from analyzers.traces.rank_waits import Change
 from benchmarks.traced_job import US, Collective, Fault, Host, Op, Part, job, llama
 from benchmarks.what_if.pipeline_job import Pipeline, write_job
 

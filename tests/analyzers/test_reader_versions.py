@@ -22,7 +22,7 @@ def version(root, reader):
         ("memory.digest", "memory/model.py"),
         ("memory.digest", "memory/rules.py"),
         ("traces.digest", "traces/model.py"),
-        ("traces.digest", "traces/answers/kernels.py"),
+        ("traces.digest", "traces/kernels.py"),
     ],
 )
 def test_a_changed_module_of_the_room_changes_its_version(tmp_path, reader, changed):

@@ -16,9 +16,9 @@ import numpy as np
 
 from analyzers import words
 from analyzers.columns import Column, Floats, Integers, Mask, narrowed
-from analyzers.traces.reading.problems import Problem, ProblemKind
+from analyzers.traces.reading.numbering import FIRST_TEXT_ID, Text, Threads, renumber, renumber_texts
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
-from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID, Text, Threads, renumber, renumber_texts
+from analyzers.traces.reading.trace import Problem, ProblemKind
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15

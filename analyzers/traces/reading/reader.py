@@ -23,6 +23,7 @@ from analyzers.traces.reading.event_table import (
     EventTable,
     numbers_of,
 )
+from analyzers.traces.reading.numbering import with_new_texts
 from analyzers.traces.reading.stream import (
     ALLOCATION,
     COUNTED,
@@ -34,7 +35,6 @@ from analyzers.traces.reading.stream import (
     ReadState,
     read_events,
 )
-from analyzers.traces.reading.text_numbers import with_new_texts
 
 WORDS = (*Args.__struct_encode_fields__, INSTANT, ALLOCATION, COUNTED.decode())
 """The names in a file that the native reader looks for: of arguments, and of three kinds of events."""

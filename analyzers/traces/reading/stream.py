@@ -26,7 +26,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from analyzers.errors import InputError
-from analyzers.traces.reading.problems import Problem, ProblemKind
+from analyzers.traces.reading.trace import Problem, ProblemKind
 
 BLOCK_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20

@@ -6,15 +6,16 @@ A *lane* is a thread of the host or a stream of a device.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypedDict, cast
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask, UnsavedColumns
 from analyzers.store import Columns
-from analyzers.traces.reading.distinct import combined_codes, distinct_values, first_rows
-from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID
+from analyzers.traces.reading.numbering import FIRST_TEXT_ID, combined_codes, distinct_values, first_rows
 
 # Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
 _DEVICE_WORK = {"kernel", "Kernel"}
@@ -30,7 +31,7 @@ PEER_COPY = re.compile(r"^Memcpy PtoP\b")
 # Not every communication kernel is NCCL's: DeepEP, pplx-kernels, NVSHMEM, MSCCL, symmetric memory, and the all-reduces
 # of vLLM, TensorRT-LLM, Transformer Engine (userbuffers) and AMD bring their own. DeepEP's are called `dispatch` and
 # `combine` in namespaces of its own; those of pplx-kernels have no namespace, but numbers and flags as parameters.
-COMMUNICATION = re.compile(
+COMMUNICATION_NAMES = re.compile(
     r"nccl|rccl|hccl|nvshmem|rocshmem|mscclpp|mscclKernel|deep_?ep|symm_mem|symmetric_memory|cross_device_reduce"
     r"|(inter|intra)node(_ll)?::(dispatch|combine|notify_dispatch|cached_notify)|cached_notify_(dispatch|combine)"
     r"|pplx|\b(dispatch|combine)Kernel<\d+u?, (\w+, )*(true|false)|a2a_(dispatch|combine)_(send|recv)|moeA2A\w+Kernel"
@@ -228,3 +229,48 @@ def _id_text(trace: Trace, number: int) -> str:
     itself.
     """
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
+
+
+class ProblemKind(StrEnum):
+    """A kind of problem of a trace: a defect of its file, or a property of its events that limits what they mean."""
+
+    CUT_OFF = "cut_off"
+    REPLACED_TEXT = "replaced_text"
+    UNKNOWN_EVENTS = "unknown_events"
+    ODD_ARGUMENTS = "odd_arguments"
+    IMPOSSIBLE_TIMES = "impossible_times"
+    NO_DEVICE_EVENTS = "no_device_events"
+    NO_LAUNCH = "no_launch"
+    LOST_KERNELS = "lost_kernels"
+    EARLY_KERNELS = "early_kernels"
+    OVERLAPPING_EVENTS = "overlapping_events"
+    SHARED_CORRELATION = "shared_correlation"
+    OUTSIDE_STEPS = "outside_steps"
+    CUT_STEPS = "cut_steps"
+    NO_STEPS = "no_steps"
+    OVERLAPPING_STEPS = "overlapping_steps"
+    FORWARD_ONLY_STEPS = "forward_only_steps"
+
+
+DAMAGE = {
+    ProblemKind.CUT_OFF,
+    ProblemKind.REPLACED_TEXT,
+    ProblemKind.UNKNOWN_EVENTS,
+    ProblemKind.ODD_ARGUMENTS,
+    ProblemKind.IMPOSSIBLE_TIMES,
+}
+"""The kinds of problem in which a part of the file is damaged, so that a part of the recording is lost."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem of a trace: it concerns `count` events or steps (0: not counted), of `total` if that is not 0.
+
+    `most_ns` is the longest time by which a kernel began before its launch (`EARLY_KERNELS` only). `names` are the
+    names of the steps that were still running when the recording ended (`CUT_STEPS` only).
+    """
+
+    kind: ProblemKind
+    count: int = 0
+    total: int = 0
+    most_ns: int = 0
+    names: list[str] = []

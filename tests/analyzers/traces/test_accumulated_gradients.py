@@ -8,9 +8,9 @@ import pytest
 
 from analyzers.columns import UnsavedColumns
 from analyzers.traces import digest
-from analyzers.traces.answers.allocations import AttributedAllocations, allocators
-from analyzers.traces.answers.costs import Attribution
-from analyzers.traces.columns.work import work_of_accounts
+from analyzers.traces.allocations import AttributedAllocations, allocators
+from analyzers.traces.columns import work_of_accounts
+from analyzers.traces.costs import Attribution
 from analyzers.traces.reading.trace import Trace
 
 JOB = """

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from analyzers.traces import views
-from analyzers.traces.answers.costs import is_user_function
-from analyzers.traces.columns.work import PHASE_NAMES, PHASE_PATTERNS, phase_of
+from analyzers.traces.columns import PHASE_NAMES, PHASE_PATTERNS, phase_of
+from analyzers.traces.costs import is_user_function
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "traces" / "allocating"
 USUAL, STREAMED = RECORDED / "rank0_trace.json.gz", RECORDED / "streamed.json.gz"

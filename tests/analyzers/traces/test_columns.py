@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from analyzers.traces.answers.idle import intersect, subtract, union
-from analyzers.traces.columns import intervals
-from analyzers.traces.columns.intervals import break_down, merge, spans, union_lengths
-from analyzers.traces.columns.nesting import innermost_selected
-from analyzers.traces.reading.distinct import factorize_by_sorting
-from analyzers.traces.reading.text_numbers import order_of_use
+from analyzers.traces import columns
+from analyzers.traces.columns import break_down, innermost_selected, merge, spans, union_lengths
+from analyzers.traces.launches import intersect, subtract, union
+from analyzers.traces.reading.numbering import factorize_by_sorting, order_of_use
 
 SPAN = 60
 
@@ -51,10 +49,10 @@ def test_combinations_with_no_intervals():
     assert [column.tolist() for column in subtract(none, one)] == [[], []]
 
 
-@pytest.mark.parametrize("below", [intervals.TIMES_BELOW, 0], ids=["at once", "one by one"])
+@pytest.mark.parametrize("below", [columns.TIMES_BELOW, 0], ids=["at once", "one by one"])
 @pytest.mark.parametrize("seed", range(5))
 def test_groups_are_broken_down_as_each_by_itself(below, seed, monkeypatch):
-    monkeypatch.setattr(intervals, "TIMES_BELOW", below)
+    monkeypatch.setattr(columns, "TIMES_BELOW", below)
     dice = np.random.default_rng(seed)
     start, end = random_intervals(dice)
     group, kind = dice.integers(0, 6, len(start)), dice.integers(0, 2 + seed % 2, len(start))

@@ -47,7 +47,7 @@ def test_shapes_and_launched_kernels_add_up(maker, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_queues_are_counted_moment_by_moment(maker, seed, monkeypatch):
-    monkeypatch.setattr("analyzers.traces.answers.launches.FULL", 2)
+    monkeypatch.setattr("analyzers.traces.launches.FULL", 2)
     made, noted = day(maker, seed)
     [account] = maker.accounts(made.text())
     for queue in account.queues:

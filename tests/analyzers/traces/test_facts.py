@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzers.traces.answers.idle import LATENCY_NS
+from analyzers.traces.launches import LATENCY_NS
 
 RELAXED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GEMM, NCCL = "gemm", "ncclDevKernel_AllReduce"

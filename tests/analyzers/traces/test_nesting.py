@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.traces.columns.nesting import (
+from analyzers.traces.columns import (
     NestedEvents,
     inclusive_sums,
     innermost_at,

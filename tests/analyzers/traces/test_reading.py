@@ -12,7 +12,7 @@ from analyzers.errors import InputError
 from analyzers.traces import views
 from analyzers.traces.reading import stream
 from analyzers.traces.reading.event_table import EventTable
-from analyzers.traces.reading.problems import DAMAGE
+from analyzers.traces.reading.trace import DAMAGE
 from workbench.present.tables.trace import trace_tables as tables
 
 

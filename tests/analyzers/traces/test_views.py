@@ -8,7 +8,7 @@ import pytest
 
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.answers.costs import is_user_function
+from analyzers.traces.costs import is_user_function
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 RANKS = 3

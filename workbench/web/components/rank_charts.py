@@ -193,7 +193,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
 def bytes_sent(frame: pd.DataFrame) -> go.Figure:
     """Return a heat map of bytes sent: a row per sender, a column per receiver.
 
-    `frame` is the result of `traces.across.traffic`.
+    `frame` is the result of `traces.views.traffic`.
     """
     most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= _FINE)
     texts = [["" if isnan(sent) else size(int(sent)) for sent in row] for row in frame.to_numpy()]

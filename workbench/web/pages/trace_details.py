@@ -10,7 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import TraceData, critical_parts, views
-from analyzers.traces.answers.costs import is_user_function
+from analyzers.traces.costs import is_user_function
 from analyzers.traces.kernel_names import shortened, user_function
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, quantity, share

@@ -10,7 +10,7 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.across.clocks import Clock, drift
+from analyzers.traces.clocks import Clock, drift
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
 SLOW = [SIMULATED.Host("tokenize", 40_000_000), SIMULATED.Op("aten::mm", "gemm", 200_000)]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from analyzers.traces.across.lateness import Lateness
-from analyzers.traces.across.matching import MatchedCollectives
-from analyzers.traces.across.rank_waits import levelled_work
+from analyzers.traces.clocks import MatchedCollectives
+from analyzers.traces.lateness import Lateness
+from analyzers.traces.rank_waits import levelled_work
 
 OTHERS = [20, 21, 20, 20, 22, 20, 21, 20]
 """What each of two other ranks works before the collective of a step (ms)."""

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from analyzers import run, traces
-from analyzers.traces.across.rank_waits import Change
-from analyzers.traces.across.stages import Message, UnknownStages, chains_of_peers
+from analyzers.traces.rank_waits import Change
+from analyzers.traces.stages import Message, UnknownStages, chains_of_peers
 from benchmarks.traced_job import US, Fault
 from benchmarks.what_if.pipeline_job import Pipeline, write_job
 from benchmarks.what_if.traces import ERROR_AT_MOST, STAGE_CASES, error_of_stage, steps_ns

@@ -7,9 +7,8 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.across.stragglers import Cause
-from analyzers.traces.columns.work import HOST_PHASES
-from analyzers.traces.findings.stragglers import REASONS
+from analyzers.traces.columns import HOST_PHASES
+from analyzers.traces.stragglers import REASONS, Cause
 from workbench.present.tables.trace import time_by_rank
 from workbench.web.components.rank_charts import bar_names
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from analyzers import traces
-from analyzers.traces.findings.opportunities import check_text
-from analyzers.traces.findings.opportunity_words import WORDS
+from analyzers.traces.advice import check_text
+from analyzers.traces.advice_words import WORDS
 
 MS, MIB, GIB = 1_000_000, 1 << 20, 1 << 30
 NVIDIA, AMD = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"

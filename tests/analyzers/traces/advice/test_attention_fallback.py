@@ -6,8 +6,8 @@ import pytest
 from trace_cases.cases import CASES
 
 from analyzers import traces
-from analyzers.traces.findings.opportunities import TITLE
-from analyzers.traces.opportunities.attention import reason_of
+from analyzers.traces.advice import TITLE
+from analyzers.traces.attention import reason_of
 
 QKV = [[4, 8, 512, 64]] * 3
 FLOAT, HALF = ["float"] * 3, ["c10::Half"] * 3

@@ -3,9 +3,9 @@
 import pytest
 from trace_cases.job import A100, GEMM, H100, V100, Job, product, train
 
-from analyzers.traces.answers.flops import multiplies, runs_in_float32, runs_in_float64
+from analyzers.traces.flops import multiplies, runs_in_float32, runs_in_float64
 from analyzers.traces.loading import with_utilisation
-from analyzers.traces.reading.trace import COMMUNICATION
+from analyzers.traces.reading.trace import COMMUNICATION_NAMES
 
 COMMUNICATES = (
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_Generic_4",
@@ -28,8 +28,8 @@ COMPUTES = (
 
 
 def test_communication_kernels_of_all_libraries_are_known_by_their_names():
-    assert [name for name in COMMUNICATES if not COMMUNICATION.search(name)] == []
-    assert [name for name in COMPUTES if COMMUNICATION.search(name)] == []
+    assert [name for name in COMMUNICATES if not COMMUNICATION_NAMES.search(name)] == []
+    assert [name for name in COMPUTES if COMMUNICATION_NAMES.search(name)] == []
 
 
 def test_float64_is_told_from_float32():

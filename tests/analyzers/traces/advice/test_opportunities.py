@@ -6,7 +6,7 @@ from trace_cases.cases import CASES, REAL
 from analyzers import traces
 from analyzers.run import Artefact, Kind
 from analyzers.traces import digest
-from analyzers.traces.findings.opportunities import ACTIVITIES, WAITS
+from analyzers.traces.advice import ACTIVITIES, WAITS
 from analyzers.words import share
 from wild import recorded
 

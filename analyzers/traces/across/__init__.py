@@ -1,1 +1,0 @@
-"""Combine the traces of several ranks: matched collectives, clocks, waits, stragglers and their causes."""

@@ -1,1 +1,0 @@
-"""Compute columns from a trace's events: nesting, phases, kinds of work, unions of intervals."""
