@@ -167,13 +167,13 @@ LOADING = (
         signs=(
             sign(
                 "image file is truncated",
-                r"(?P<what>image file is truncated(?: \((?P<bytes>\d+) bytes not processed\))?)",
+                r"(?:Error|Exception)\b[^\n]{0,120}?(?P<what>image file is truncated(?: \((?P<bytes>\d+) bytes not processed\))?)",
             ),
             sign(
                 "cannot identify image file",
-                r"cannot identify image file (?P<file><[^>]{1,120}>|'[^']{1,200}'|\S{1,200})",
+                r"Error: [^\n]{0,80}?cannot identify image file (?P<file><[^>]{1,120}>|'[^']{1,200}'|\S{1,200})",
             ),
-            sign("broken data stream when reading image file"),
+            sign("broken data stream when reading", r"Error: [^\n]{0,80}?broken data stream when reading image file"),
             sign("DecompressionBombError"),
         ),
         headline=lambda case: (
@@ -207,6 +207,9 @@ LOADING = (
                 "PIL.UnidentifiedImageError: cannot identify image file 'data/train/00012.jpg'",
                 says=("data/train/00012.jpg",),
             ),
+        ),
+        near_misses=(
+            "train: WARNING data/a.jpg: ignoring corrupt image/label: image file is truncated (0 bytes not processed)",
         ),
         knowledge="Pillow: ImageFile",
     ),
@@ -604,13 +607,11 @@ LOADING = (
             " out",
             "re-encode what only this library cannot read: ffmpeg -i in -c:v libx264 out.mp4; or use another reader (torchcodec, PyAV)",
         ),
-        event=EventKind.KNOWN,
         examples=(
             Example(
                 "av.error.InvalidDataError: [Errno 1094995529] Invalid data found when processing input: '/data/clips/000123.mp4'",
                 says=("damaged", "ffprobe"),
             ),
-            Example("[mov,mp4,m4a,3gp,3g2,mj2 @ 0x55d1c5e3c9b0] moov atom not found", says=("cut off",)),
         ),
         knowledge="FFmpeg: ffprobe",
     ),
@@ -893,7 +894,6 @@ LOADING = (
             "with webdataset, go on after such shards: handler=wds.warn_and_continue; for streams from a bucket retry"
             " (pipe:curl --retry 5)",
         ),
-        event=EventKind.KNOWN,
         examples=(Example("tarfile.ReadError: unexpected end of data", says=("tar -tf", "warn_and_continue")),),
         knowledge="webdataset: handlers; Python: tarfile",
     ),

@@ -205,7 +205,7 @@ TEXTS = (
             sign("Bus error", r"Bus error(?: \(core dumped\)|\s*$| \(nonexistent physical address\))"),
             sign("exits with return code", r"exits with return code = -7\b"),
             sign("Caught signal", r"Caught signal 7 \("),
-            sign("SIGBUS", r"SIGBUS"),
+            sign("SIGBUS", r"\*\*\* SIGBUS|Signals\.SIGBUS|Signal 7 \(SIGBUS\)|signal SIGBUS"),
         ),
         headline="{who} was ended by a bus error (SIGBUS), most often for a full /dev/shm",
         why=_BUS,
@@ -236,7 +236,7 @@ TEXTS = (
         signs=(
             sign("llegal instruction", r"Illegal instruction|illegal instruction \(core dumped\)"),
             sign("failed (exitcode:", r"failed \(exitcode: -4\)"),
-            sign("SIGILL", r"Signals\.SIGILL|SIGILL"),
+            sign("SIGILL", r"\*\*\* SIGILL|Signals\.SIGILL|Signal 4 \(SIGILL\)|signal SIGILL"),
         ),
         headline="A library uses an instruction that this CPU does not have (SIGILL)",
         why="it was built for a newer CPU (AVX2, AVX-512), often on another node: compiled extensions with -march=native, or a wheel",
