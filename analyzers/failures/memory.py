@@ -182,7 +182,7 @@ def _why_larger(case: Case) -> str:
 def _has_foreign_memory(case: Case) -> bool:
     """Return whether other processes hold so much of the device that the request had fitted without them."""
     asked = request_of(case)
-    if not _is_of_tensors(case) or not asked.foreign:
+    if not _is_of_tensors(case) or not asked.foreign or (asked.free or 0) > (asked.needed or 0):
         return False
     is_much = asked.listed > 0 or asked.foreign >= _FOREIGN_SHARE * (asked.total or 0)
     return is_much and asked.foreign >= asked.lacking

@@ -468,6 +468,23 @@ TEXTS = (
         knowledge="Ray: fault tolerance of tasks",
     ),
     Failure(
+        id="processes.wrapper_alone",
+        kind=LogClass.EXIT_CODE,
+        what="Only torchrun's own exception is in the text: it says that a rank failed, and not why.",
+        signs=(sign("ChildFailedError"),),
+        headline="torchrun only says that a rank failed: the error of that rank is not in this text",
+        why="ChildFailedError is raised by the launcher after a rank has ended; the cause stands in the output of that rank",
+        next=(
+            "look further up for the first traceback or signal of a rank, or in the file of that rank (torchrun --log-dir"
+            " logs --tee 3 writes one for each)",
+            "wrap main() in torch.distributed.elastic.multiprocessing.errors.record: then torchrun prints the error itself",
+        ),
+        rules_out="a traceback, a signal or an exit code of a rank is in the text",
+        tier=Tier.EXIT_CODE,
+        examples=(Example("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED"),),
+        knowledge="torch/distributed/elastic/multiprocessing/errors",
+    ),
+    Failure(
         id="processes.wandb_failed",
         kind=LogClass.EXIT_CODE,
         what="wandb reports that the program ended with an error, and not what it was.",

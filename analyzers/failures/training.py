@@ -230,6 +230,28 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="the destructor of ProcessGroupNCCL",
     ),
     Failure(
+        id="training.loss_scale_search",
+        kind=LogClass.HEALTHY,
+        what="fp16 training skips steps at its start while it looks for its loss scale: that is normal.",
+        signs=(sign("Attempted loss scale", r"Attempted loss scale: \d{3,}(?:\.0)?, (?:reducing|but hysteresis)"),),
+        headline="Nothing failed: fp16 training looks for its loss scale, and skips steps meanwhile",
+        why="the scale begins high and is halved at each overflow; it has not reached its minimum",
+        next=("nothing to do while the loss falls; bfloat16 needs no loss scale",),
+        rules_out="the scale falls to 1 or below, or most steps are skipped later on",
+        examples=(
+            Example(
+                "[2023-04-28 06:51:30,648] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
+                " Attempted loss scale: 65536, reducing to 32768",
+                source="deepspeedai/DeepSpeedExamples#479",
+            ),
+        ),
+        near_misses=(
+            "[2021-11-27 00:36:54,800] [INFO] [stage2.py:1628:step] [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss"
+            " scale: 1, reducing to 1",
+        ),
+        knowledge="the dynamic loss scaler of DeepSpeed and apex",
+    ),
+    Failure(
         id="training.no_straggler",
         kind=LogClass.HEALTHY,
         what="A straggler report that names no slow rank.",

@@ -53,7 +53,7 @@ _LINES_OF_MESSAGE, _LINES_OF_HINT = 24, 3
 _BLANK_AT_MOST, _LINES_OF_TRACEBACK = 1, 80
 _ENDS_TRACEBACK = re.compile(r"\S")
 _NEW_RECORD = re.compile(
-    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:"
+    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:|wandb:|Killed\\b|[A-Z][a-z]{2} {1,2}\\d{1,2} \\d\\d:\\d\\d"
     r"|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|(?:[Ss]tep|[Ii]ter(?:ation)?|[Ee]poch)\W{0,4}\d)"
 )
 """Matches the first line of the next record of a log, which belongs to no message before it."""
@@ -444,6 +444,10 @@ class Scanner:
     stacks: StackReader = field(init=False)
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
+    borrowed: set[str] = field(default_factory=set)
+    """The prefixes of processes whose exception stands above its traceback."""
+    wrapper: tuple[Raised, Position, Prefix] | None = None
+    """The last exception of a launcher, which is an event only if the log has no other."""
     before: dict[str, str] = field(default_factory=dict)
     """{prefix of the lines of a process with an open traceback: the line before this traceback}."""
 
@@ -473,12 +477,16 @@ class Scanner:
             self.lines += chunk.count(b"\n")
         self.lines += not chunk.endswith(b"\n")
         self.end_tracebacks(chunk)
+        if self.wrapper and not self.events.kept and self.wrapper[0].name.endswith("ChildFailedError"):
+            raised, at, prefix = self.wrapper
+            self.add(Found(EventKind.EXCEPTION), raised.text, at, prefix, replace(raised, frames=[]))
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]
 
     def end_tracebacks(self, chunk: bytes) -> None:
         """Add an event for each traceback that the end of the log has cut off: its last line is missing."""
         for key, trace in self.tracebacks.open.items():
-            if not trace.frames:
+            # Frames below a message are those of the message.
+            if not trace.frames or key in self.borrowed:
                 continue
             raised = Raised(CUT_OFF, "", trace.frames, [], trace.code)
             at = Position(chunk, chunk.rstrip(b"\n").rfind(b"\n") + 1, self.lines)
@@ -593,7 +601,10 @@ class Scanner:
         name = raised.name.rpartition(".")[2]
         first = self.latest.get(prefix.key) if raised.chain else None
         # What a rank raises after it gave up waiting is a consequence, whatever it is.
-        if name in SKIPPED or (first is not None and is_wait(self.events[first].kind, self.events[first].facts)):
+        if name in SKIPPED:
+            self.wrapper = (raised, at, prefix)
+            return
+        if first is not None and is_wait(self.events[first].kind, self.events[first].facts):
             return
         further = message_after(at, prefix.key, labelled=self.labelled)
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
@@ -601,6 +612,7 @@ class Scanner:
         if not raised.frames:
             # Excerpts in reports often have the message first.
             raised = replace(raised, frames=frames_after(at, prefix.key, labelled=self.labelled))
+            self.borrowed |= {prefix.key} if raised.frames else set()
         found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
         facts = with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key)

@@ -75,5 +75,5 @@ def test_no_claim_on_device_memory_contradicts_its_numbers(text_of, asked, total
     if name == "fragmented":
         assert (request.unused or 0) > request.asked
     said = " ".join([headline(entry, case), sentence(entry, case), write(entry.why, case), *next_steps(entry, case)])
-    assert all(count <= 1.01 * max(request.total, request.asked) for count in sizes_in(said)), said
+    assert all(count <= 1.03 * max(request.total, request.asked) for count in sizes_in(said)), said
     assert "smaller batch" not in said or name in ("device", "one_rank", "logits"), said
