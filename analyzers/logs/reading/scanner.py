@@ -53,7 +53,8 @@ _LINES_OF_MESSAGE, _LINES_OF_HINT = 24, 3
 _BLANK_AT_MOST, _LINES_OF_TRACEBACK = 1, 80
 _ENDS_TRACEBACK = re.compile(r"\S")
 _NEW_RECORD = re.compile(
-    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:|wandb:|Killed\\b|[A-Z][a-z]{2} {1,2}\\d{1,2} \\d\\d:\\d\\d"
+    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:|wandb:"
+    r"|Killed\b|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d"
     r"|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|(?:[Ss]tep|[Ii]ter(?:ation)?|[Ee]poch)\W{0,4}\d)"
 )
 """Matches the first line of the next record of a log, which belongs to no message before it."""
