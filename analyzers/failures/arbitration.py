@@ -21,6 +21,10 @@ _CONSEQUENCES = {
 """What ranks report when another one has failed, or when a launcher ends them."""
 
 
+_WEIGHED_AT_MOST = 100
+"""The number of hypotheses, the nearest to a rank's own failure first, that are weighed against each other."""
+
+
 @dataclass(frozen=True)
 class Arbitration:
     """The winning hypothesis, what follows from it, and what does not (`independent`)."""
@@ -32,6 +36,7 @@ class Arbitration:
 
 def arbitrate(hypotheses: Sequence[Hypothesis]) -> Arbitration:
     """Return which of the hypotheses (at least one, the earliest first) explains the end of the job best."""
+    hypotheses, rest = hypotheses[:_WEIGHED_AT_MOST], hypotheses[_WEIGHED_AT_MOST:]
     count = len(hypotheses)
     entries = [_entries_of(one) for one in hypotheses]
     edges = {
@@ -47,7 +52,7 @@ def arbitrate(hypotheses: Sequence[Hypothesis]) -> Arbitration:
     return Arbitration(
         hypotheses[best],
         [hypotheses[n] for n in others if n in covered[best]],
-        [hypotheses[n] for n in others if n not in covered[best]],
+        [*(hypotheses[n] for n in others if n not in covered[best]), *rest],
     )
 
 

@@ -50,11 +50,11 @@ from analyzers.logs.reading.unread import UnreadLines
 
 _LINES_OF_MESSAGE, _LINES_OF_HINT = 24, 3
 """The numbers of lines after the one that names the exception that can belong to its message, and hold its hint."""
-_BLANK_AT_MOST, _LINES_OF_TRACEBACK = 1, 80
+_BLANK_AT_MOST, _LINES_OF_TRACEBACK, _LOOKED_AFTER_AT_MOST = 1, 80, 300
 _ENDS_TRACEBACK = re.compile(r"\S")
 _NEW_RECORD = re.compile(
-    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\||srun:|slurmstepd:|wandb:"
-    r"|Killed\b|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d"
+    r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\|"
+    r"|srun:|slurmstepd:|wandb:|Killed\b|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d"
     r"|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|(?:[Ss]tep|[Ii]ter(?:ation)?|[Ee]poch)\W{0,4}\d)"
 )
 """Matches the first line of the next record of a log, which belongs to no message before it."""
@@ -607,10 +607,11 @@ class Scanner:
             return
         if first is not None and is_wait(self.events[first].kind, self.events[first].facts):
             return
-        further = message_after(at, prefix.key, labelled=self.labelled)
+        is_early = len(self.events) < _LOOKED_AFTER_AT_MOST
+        further = message_after(at, prefix.key, labelled=self.labelled) if is_early else []
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
         raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
-        if not raised.frames:
+        if not raised.frames and is_early:
             # Excerpts in reports often have the message first.
             raised = replace(raised, frames=frames_after(at, prefix.key, labelled=self.labelled))
             self.borrowed |= {prefix.key} if raised.frames else set()
