@@ -21,6 +21,7 @@ _NAMES = {
     "margins": re.compile(r"rewards/margins", re.IGNORECASE),
 }
 """{what a number is: the names that trainers give it}."""
+_EVALUATES = re.compile(r"(?:\b|_)(?:valid\w*|eval\w*|val|test)(?:\b|_)", re.IGNORECASE)
 _MUST_HAVE = re.compile(r"loss|norm|data", re.IGNORECASE)
 
 
@@ -37,7 +38,8 @@ class Row:
 
 def values_in(text: str) -> dict[str, float]:
     """Return {what a number is: the number} of a line; empty if it is no row."""
-    if not _MUST_HAVE.search(text):
+    # An evaluation has other losses than the training.
+    if not _MUST_HAVE.search(text) or _EVALUATES.search(text):
         return {}
     found: dict[str, float] = {}
     for match in _PAIR.finditer(text):

@@ -495,7 +495,6 @@ ENTRIES: tuple[Failure, ...] = (
                 else "if you trust the file, admit the class that the message names: torch.serialization.add_safe_globals([CLASS])"
             ),
             "or torch.load(..., weights_only=False); where a library calls it, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment",
-            "a newer version of the library that resumes (transformers, DeepSpeed, Lightning) does this itself",
         ),
         rules_out="a damaged file",
         examples=(

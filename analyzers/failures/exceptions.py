@@ -65,6 +65,11 @@ def _for_crash(case: Case) -> str:
     error of this project has a hint, the hint is repeated.
     """
     if case.lead.kind is EventKind.CUDA_ERROR:
+        if "invalid argument" in (case.lead.facts.name or ""):
+            return (
+                "look at the call of CUDA in the frames of the traceback, and what it is given: a size, pinned or"
+                " registered host memory (a limit of the system, `ulimit -l`), or a stream or tensor of another device"
+            )
         suspects = (
             "check indices and labels against the sizes that they index"
             if case.reason is Reason.DEVICE_ASSERT

@@ -756,7 +756,7 @@ ENTRIES: tuple[Failure, ...] = (
         why="PyTorch asked the system for this much host memory, and got none",
         next=(
             Advice(
-                "check the size of this tensor: a single request of this size is more probably a wrong shape, or a whole data set in"
+                "check the size of this tensor on the host: a single request of this size is more probably a wrong shape, or a whole data set in"
                 " one tensor, than the last of many. If it really is that large, work in pieces (chunks, neighbour sampling, np.memmap)",
                 when=lambda case: _asked(case) >= _ABSURD,
             ),

@@ -300,7 +300,7 @@ def _with_numbers(mechanism: str) -> Callable[[Case], str]:
 def _lacks(case: Case) -> str:
     """Return how much has to become free, as a clause for an advice; empty if it is not known."""
     asked = request_of(case)
-    return f": at least {size(asked.lacking)} must become free" if asked.asked and asked.free is not None else ""
+    return f": at least {size(asked.lacking)} must become free" if asked.free is not None and asked.lacking else ""
 
 
 def _has_one_rank_of_several(case: Case) -> bool:
@@ -332,6 +332,7 @@ def _entry(
     steps: tuple[Advice | Text, ...],
     when: Callable[[Case], bool],
     *,
+    sentence: Text | None = oom,
     rules_out: str = "",
     check: str = "",
 ) -> Failure:
@@ -341,7 +342,7 @@ def _entry(
         kind=LogClass.OOM,
         what=what,
         headline=headline,
-        sentence=oom,
+        sentence=sentence,
         why=why,
         next=steps,
         when=when,
@@ -507,11 +508,15 @@ ENTRIES = (
             " has a limit of its own, or the runtime is at fault"
         ),
         (
-            "run it again, and watch `nvidia-smi -l 1`: if another process comes and goes, it takes the memory",
+            lambda case: (
+                f"run it again, and watch `{'rocm-smi' if _HIP in case.lead.message else 'nvidia-smi -l 1'}`: if another"
+                " process comes and goes, it takes the memory"
+            ),
             "otherwise look for a limit (MIG or vGPU profile, `ulimit -v`, WSL) and try another version of the driver"
             " or of ROCm; using less memory is not the cure",
         ),
         _was_refused_in_spite_of_room,
+        sentence=None,
         rules_out="less is free than the allocator asks for: 20 MiB for requests of 1 to 10 MiB",
     ),
     _entry(
@@ -636,7 +641,14 @@ ENTRIES = (
             "without no_grad an evaluation keeps the activations of all its batches' layers, and its batches"
             " may be larger than those of the training"
         ),
-        ("check that the evaluation runs under torch.no_grad() or torch.inference_mode(), and make its batch smaller",),
+        (
+            Advice(
+                "the predictions of all batches are kept on the device: set eval_accumulation_steps, or reduce them at once"
+                " (preprocess_logits_for_metrics, for example to the argmax)",
+                lambda case: case.called(r"nested_concat|gather_for_metrics|_pad_across") or case.printed("preds_host"),
+            ),
+            "check that the evaluation runs under torch.no_grad() or torch.inference_mode(), and make its batch smaller",
+        ),
         _evaluates,
     ),
     _entry(

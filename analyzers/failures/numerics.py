@@ -1,9 +1,11 @@
 """Losses and gradients that are not finite."""
 
 import re
+from math import isfinite
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Case, Tier
+from analyzers.case.rows import values_in
 from analyzers.case.wording import at_step, place, quoted
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.words import rank_names
@@ -22,8 +24,35 @@ def nonfinite_loss(case: Case) -> str:
     return f"{_what_is_nonfinite(lead)} is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
 
 
+def _headline(case: Case) -> str:
+    """Return the headline for a loss or gradient that is not finite, without the row that was printed."""
+    if case.reason is Reason.SCALE_EXHAUSTED or case.ranks:
+        return nonfinite_loss(case).partition(": {")[0]
+    lead = case.lead
+    row = " in the first row" if len(case.rows) > 0 and case.rows[0].line == lead.line else ""
+    where = f" at step {lead.step}" if lead.step is not None else row
+    return f"{_what_is_nonfinite(lead)} is NaN or infinite{where}"
+
+
+def _why_nonfinite(case: Case) -> str:
+    """Return what a number that is not finite leads to; the gradient alone may be it while the loss is finite."""
+    if case.reason is Reason.SCALE_EXHAUSTED:
+        return ""
+    if _what_is_nonfinite(case.lead) == "the gradient":
+        return (
+            "the loss of this row is finite and its gradient is not, so the backward pass made it; an optimizer step with it"
+            " makes all weights NaN, and a loss of 0 printed afterwards is an artefact of that"
+        )
+    return "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
+
+
 def _what_is_nonfinite(lead: LogEvent) -> str:
     """Return what is not finite according to an event: `the loss`, `the gradient`, or both if it does not say which."""
+    broken = {name for name, value in values_in(lead.headline).items() if not isfinite(value)}
+    if broken & {"loss", "grad_norm"}:
+        return " and ".join(
+            word for name, word in (("loss", "the loss"), ("grad_norm", "the gradient")) if name in broken
+        )
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
     return " or ".join(named or ("the loss", "the gradient"))
@@ -409,13 +438,9 @@ ENTRIES = (
         kind=LogClass.NONFINITE_LOSS,
         what="The loss or a gradient is NaN or infinite.",
         when=lambda case: case.kind is LogClass.NONFINITE_LOSS,
-        headline=nonfinite_loss,
+        headline=_headline,
         sentence=nonfinite_loss,
-        why=lambda case: (
-            ""
-            if case.reason is Reason.SCALE_EXHAUSTED
-            else "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
-        ),
+        why=_why_nonfinite,
         clues=(_CUDNN_SDPA,),
         next=(
             Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),

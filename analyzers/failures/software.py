@@ -645,6 +645,35 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="NumPy's release notes of 1.20, 1.24 and 2.0",
     ),
     Failure(
+        id="software.no_kernels_for_amd_gpu",
+        kind=LogClass.CRASHED,
+        what="The ROCm build of PyTorch has no kernels for this AMD GPU.",
+        signs=(
+            sign(
+                "HIP error",
+                r"HIP error: (?:invalid device function|no kernel image|the operation cannot be performed in the present state)",
+            ),
+            sign("hipErrorNoBinaryForGpu"),
+        ),
+        headline="This ROCm build has no kernels for this AMD GPU",
+        why="a wheel of PyTorch for ROCm has kernels for a list of gfx targets, and the GPU's own is not among them",
+        next=(
+            "compare the GPU's target (`rocminfo | grep gfx`) with torch.cuda.get_arch_list(), and install the wheel of a ROCm"
+            " version that has it, or AMD's own build for this family",
+            "for a close relative of a supported GPU HSA_OVERRIDE_GFX_VERSION (such as 10.3.0 or 11.0.0) makes its kernels be used",
+        ),
+        check="python -c 'import torch; print(torch.version.hip, torch.cuda.get_arch_list())'",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: HIP error: invalid device function",
+                source="ROCm/ROCm#2536",
+                says=("HSA_OVERRIDE_GFX_VERSION",),
+            ),
+        ),
+        knowledge="PyTorch's HIP semantics notes; ROCm's list of supported GPUs",
+    ),
+    Failure(
         id="software.no_kernels_for_gpu",
         kind=LogClass.CRASHED,
         what="The GPU is usable, but PyTorch or an extension has no kernels that were compiled for its architecture.",

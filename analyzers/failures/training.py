@@ -67,6 +67,10 @@ def _jumped(case: Case) -> str:
     """Return how much the gradient norm or the loss jumped within two rows; empty if it did not."""
     for name, factor, least, words in _JUMPS:
         jump = largest_jump(case.rows, name)
+        numbers = column(case.rows, name)
+        # A loss has its first rows, and rows that are printed of something else.
+        if name == "loss" and (len(numbers) < _ROWS_OF_MEDIAN or max(numbers) < factor * median(numbers)):
+            continue
         if jump and jump[1].values[name] >= max(least, factor * jump[0].values[name]):
             before, after = (row.values[name] for row in jump)
             return f"the {words} jumped from {figures(before)} to {number(round(after)) if after >= 1e4 else figures(after)}"
@@ -201,10 +205,11 @@ ENTRIES: tuple[Failure, ...] = (
         what="The gradient norm or the loss jumped by orders of magnitude between two rows.",
         when=lambda case: case.kind is LogClass.LOSS_SPIKE,
         headline=_jumped,
-        why="such a jump comes from one batch (broken labels or boxes, an empty target) or from a division by a small number",
+        why="most often single batches cause it (broken labels or boxes, an empty target, a very long sample), or a division"
+        " by a small number",
         next=(
             "clip the gradients (torch.nn.utils.clip_grad_norm_, max_norm about 10 times the usual norm), and look at the"
-            " batches between these two rows: samples without targets, extreme values, a wrong label",
+            " batches at these rows: samples without targets, extreme values, a wrong label",
             "if it comes back at other batches, lower the learning rate or warm up longer",
         ),
         rules_out="it is the first row, or the loss was not finite before",

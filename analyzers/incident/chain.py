@@ -272,6 +272,8 @@ def _printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | Non
     """
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
+    if not reports.logs.findings:
+        return []
     verdict, finding = reports.logs.verdict, reports.logs.findings[0]
     if verdict.kind in _OF_ROWS and reports.steps and reports.steps.verdict.status is not Status.UNKNOWN:
         return []

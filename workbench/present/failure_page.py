@@ -72,7 +72,11 @@ def _example_case(entry: Failure) -> Case | None:
 
 def _step(advice: Advice | Text, case: Case | None) -> str:
     """Return a step, with its numbers taken from the example; empty if only a case can tell it."""
-    return _written(advice.text if isinstance(advice, Advice) else advice, case)
+    text, when = (advice.text, advice.when) if isinstance(advice, Advice) else (advice, None)
+    # A text that is made for some cases may fail for others.
+    if not isinstance(text, str) and when and not (case and when(case)):
+        return ""
+    return _written(text, case)
 
 
 def _written(text: Text, case: Case | None) -> str:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_event
+
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Certainty, DifferingCount, Hypothesis, Role, Tier
 from analyzers.failures.arbitration import arbitrate
@@ -239,6 +241,10 @@ def _case_of_rows(logs: Logs) -> Case | None:
         rows=logs.rows,
     )
     kind = judged(case)
+    if kind is LogClass.LOSS_SPIKE:
+        top = max(logs.rows, key=lambda row: row.values.get("grad_norm", row.values.get("loss", 0.0)))
+        peak = replace_event(event, message=top.text, rank=top.rank, line=top.line, step=top.step)
+        case = replace(case, failure=replace(hypothesis, events=[peak]))
     return replace(case, kind=kind) if kind else None
 
 

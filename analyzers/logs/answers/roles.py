@@ -8,7 +8,7 @@ not matter.
 import re
 from collections.abc import Callable
 
-from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Role, Tier
 from analyzers.failures import catalogue
 
@@ -60,6 +60,8 @@ def _role_of_exception(event: LogEvent) -> Role:
     # Both are raised by an order to stop, so any other failure explains more.
     if _PLAIN_NAMES.match(event.message):
         return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
+    if event.message == CUT_OFF:
+        return Role(LogClass.CRASHED, Tier.VAGUE)
     is_numeric = bool(NOT_FINITE.search(event.message))
     return Role(LogClass.NONFINITE_LOSS if is_numeric else LogClass.CRASHED, Tier.OWN_FAILURE)
 

@@ -73,6 +73,8 @@ _PASSED_EARLY = {"gather", "reduce"}
 _RECEIVED_EARLY = {"broadcast", "scatter"}
 """Collectives that a rank leaves as soon as it has received its part, perhaps before others begin."""
 RANKS_AT_MOST = 1 << 14
+_EQUAL_SIZES = ("ALLREDUCE", "BROADCAST", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+"""The collectives in which each rank passes as many elements as any other."""
 _GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 
 
@@ -195,7 +197,7 @@ def other_operation(failure: Hypothesis, waiting: list[int]) -> Blame | None:
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
     for rank, event in timeouts.items():
         # In other collectives the ranks may pass different sizes.
-        issued = (event.facts.operation, event.facts.input_elements if event.facts.operation == "ALLREDUCE" else None)
+        issued = (event.facts.operation, event.facts.input_elements if event.facts.operation in _EQUAL_SIZES else None)
         by_seq.setdefault((event.group, event.seq), {})[rank] = issued
     for issued_by in by_seq.values():
         counts = Counter(issued_by.values()).most_common(2)
@@ -203,6 +205,13 @@ def other_operation(failure: Hypothesis, waiting: list[int]) -> Blame | None:
             odd = sorted(r for r, issued in issued_by.items() if issued != counts[0][0])
             odd = odd if counts[0][1] > counts[1][1] else []
             return Blame(odd, Basis.OTHER_OPERATION, waiting, Reason.OPERATIONS)
+    first: dict[str | None, dict[int, int]] = {}
+    for event in failure.events:
+        if event.kind is EventKind.WATCHDOG_TIMEOUT and event.rank is not None and event.seq is not None:
+            seqs = first.setdefault(event.group, {})
+            seqs[event.rank] = min(seqs.get(event.rank, event.seq), event.seq)
+    if any(len(set(seqs.values())) > 1 for seqs in first.values()):
+        return Blame([], Basis.OTHER_OPERATION, waiting, Reason.OPERATIONS)
     return None
 
 

@@ -16,7 +16,7 @@ _LINE_LENGTH = 160
 _BASES = {
     Basis.NAMED: "PyTorch's message names the ranks that did not join the collective",
     Basis.BEHIND: "the other ranks enqueued more operations of this process group",
-    Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
+    Basis.OTHER_OPERATION: "the operations that timed out differ in their name, size or sequence number",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
     Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
     Basis.STACKS: "the stacks of {waiting} are in a collective, and that of {ranks} is not",
@@ -28,7 +28,7 @@ _BASES = {
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the process group had completed before, so no single rank is to blame",
-    Basis.ALL_WAIT: "all ranks that the logs show wait in this operation, so none of them is to blame",
+    Basis.ALL_WAIT: "all ranks that the logs show wait in this operation",
     Basis.MOST_SILENT: "logs cannot tell whether the other ranks did not join the collective, or were ended while they"
     " waited elsewhere",
     Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
@@ -39,11 +39,11 @@ _WITHOUT_DUMPS = (
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that leave doubts which dumps of Flight Recorder would remove."""
-_ALONE = "the logs show no other failure"
+_ALONE = "no other known failure is in the logs"
 _NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
 ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
 """The classes of verdicts on jobs that ended without being caused by a rank."""
-SHOWN = "this is the first failure in the logs: no earlier line explains it"
+SHOWN = "no other line of the logs is known to explain it"
 _FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
 )

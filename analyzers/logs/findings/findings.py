@@ -35,6 +35,7 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     found += [consequence(failure, answer.case) for failure in answer.explained[:_CONSEQUENCES_AT_MOST]]
     found += [_also_found(failure) for failure in answer.independent[:_CONSEQUENCES_AT_MOST]]
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
+    found += [] if answer.case else _broken_numbers(logs)
     found += _unread_finding(logs)
     return found + [unreadable(file) for file in logs.files if file.problem]
 
@@ -95,7 +96,7 @@ def _also_found(failure: Hypothesis) -> Finding:
         severity=Severity.INFO,
         title=f"{who(failure.ranks, _REPORTERS.get(failure.role.kind, 'a process of the job'))} also reported:"
         f" {quoted(lead)}",
-        why=f"Nothing in the logs shows that this follows from the first failure. It was printed {times(count)}.",
+        why=f"Whether this follows from the first failure is not known. It was printed {times(count)}.",
         next="look at this, too, if it comes back when the first failure is mended",
         ranks=failure.ranks,
         step=lead.step,
@@ -122,6 +123,30 @@ def finding_id(case: Case) -> str:
     return f"logs.{case.kind}{detail}"
 
 
+def _broken_numbers(logs: Logs) -> list[Finding]:
+    """Return, in a list, the finding on NaN in the rows of a training that completed all the same; else empty."""
+    broken = [event for event in logs.events if event.kind is EventKind.NAN] if has_completed(logs) else []
+    if not broken:
+        return []
+    count = sum(event.count for event in broken)
+    return [
+        Finding(
+            id="logs.nonfinite_loss",
+            severity=Severity.WARNING,
+            title=f"{quantity(count, 'row')} of a training that completed {'has' if count == 1 else 'have'} a loss or a"
+            " gradient that is not finite",
+            why="a step whose gradient is not finite either changed all weights to NaN, or was skipped: later rows show"
+            " which",
+            next="look for the batch of the first such row; skip steps whose gradient norm is not finite"
+            " (torch.isfinite before optimizer.step()), and do not trust the saved model before an evaluation",
+            ranks=sorted({event.rank for event in broken if event.rank is not None}),
+            step=broken[0].step,
+            evidence=[evidence_of(event) for event in broken[:_CONSEQUENCES_AT_MOST]],
+            confidence=_HEALTHY_CONFIDENCE,
+        )
+    ]
+
+
 def _overflow_finding(logs: Logs) -> list[Finding]:
     """Return, in a list, the finding that many steps were skipped because fp16 gradients overflowed.
 
@@ -136,8 +161,8 @@ def _overflow_finding(logs: Logs) -> list[Finding]:
             id="logs.overflow_skips",
             severity=Severity.INFO,
             title=f"{quantity(count, 'step')} {'was' if count == 1 else 'were'} skipped, as fp16 gradients overflowed",
-            why=f"Up to {_OVERFLOWS} skipped steps at the beginning are normal: the gradient scaler looks for its loss"
-            " scale. Each skipped step leaves the weights as they were.",
+            why="At the beginning skipped steps are normal: the gradient scaler halves its loss scale until the"
+            " gradients fit. Each skipped step leaves the weights as they were.",
             next="check that the loss falls nevertheless. To avoid overflows, train in bfloat16, which needs no loss"
             " scale",
             evidence=[evidence_of(skips[0])],
@@ -159,7 +184,7 @@ def _handled_finding(logs: Logs) -> list[Finding]:
             severity=Severity.INFO,
             title=f"{who(ranks, 'the job')} reported {quantity(times, 'error')} and went on: {quoted(events[0])}"
             f"{place(events[0])}",
-            why="The program caught each error, or its log goes on after it, so none of them ended the job.",
+            why="The program printed each error itself, or its log goes on after it.",
             next="nothing to do if these errors are expected; otherwise look at the code that raised them",
             ranks=ranks,
             evidence=[evidence_of(event) for event in events[:_CONSEQUENCES_AT_MOST]],
@@ -262,7 +287,7 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
     return Verdict(
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
-        sentence=f"no problem in {count}{upto} so far; the end of the job is not in the text",
+        sentence=f"no failure in {count}{upto} so far; the end of the job is not in the text",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=[*lacks, _END],
         tested=["errors and tracebacks: none is printed", *tested],
@@ -288,8 +313,7 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
             headline=f"The training completed, but {rows} {'has' if rows == '1 row' else 'have'} NaN or infinity",
-            next="look for the batch of the first such row: skip steps whose gradient norm is not finite"
-            " (torch.isfinite before optimizer.step()), and do not trust the saved model before an evaluation.",
+            finding="logs.nonfinite_loss",
         )
     if has_completed(logs):
         return Verdict(

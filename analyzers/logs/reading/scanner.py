@@ -487,7 +487,7 @@ class Scanner:
         """Add an event for each traceback that the end of the log has cut off: its last line is missing."""
         for key, trace in self.tracebacks.open.items():
             # Frames below a message are those of the message.
-            if not trace.frames or key in self.borrowed:
+            if not trace.frames or key in self.borrowed or key in self.latest:
                 continue
             raised = Raised(CUT_OFF, "", trace.frames, [], trace.code)
             at = Position(chunk, chunk.rstrip(b"\n").rfind(b"\n") + 1, self.lines)

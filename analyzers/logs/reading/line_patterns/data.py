@@ -12,7 +12,7 @@ SKIPPED = r"\b[Ss]kipp(?:ing|ed)\b"
 _WORKER, _DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
 LOSS = (
     r"(?:^|[\s|,{'\"(\[])((?:[A-Za-z]\w{0,40}[_/ ])?(?:[Ll]oss|grad_norm|grad norm|gnorm|perplexity))['\"]?"
-    r"\s{0,4}(?:[:=]\s{0,8}|is |became )?['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?))\b"
+    r"\s{0,12}(?:[:=]\s{0,16}|is |became )?['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?))\b"
 )
 
 
@@ -54,6 +54,8 @@ def no_space(match: "re.Match[str]") -> Found | None:
     If the file is in shared memory (`/dev/shm`), the event reports a failed data-loader worker instead, because workers
     pass batches to the main process through shared memory.
     """
+    if "NCCL" in match.string:
+        return None
     # The last of these are the names that PyTorch gives to its files in shared memory.
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
         return Found(_WORKER, Facts(reason=Reason.SHARED_MEMORY))

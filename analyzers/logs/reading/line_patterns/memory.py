@@ -40,7 +40,7 @@ def _cuda_out_of_memory(match: "re.Match[str]") -> Found:
         allocated_bytes=sizes["allocated_bytes"],
         unallocated_bytes=sizes["unallocated_bytes"],
         process_bytes=sizes["process_bytes"],
-        requested_bytes=_plausible(size_in_bytes(match[1], match[2])),
+        requested_bytes=size_in_bytes(match[1], match[2]),
         device=number(device[1]) if device else None,
         other_processes=[size for amount, unit in _OTHERS.findall(text) if (size := size_in_bytes(amount, unit))],
     )
