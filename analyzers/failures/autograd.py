@@ -430,7 +430,12 @@ ENTRIES: tuple[Failure, ...] = (
         id="autograd.mixed_dtensor",
         kind=LogClass.CRASHED,
         what="An operation got a DTensor and a plain tensor.",
-        signs=(sign("mixed torch.Tensor and DTensor", r"(?:(?P<op>[\w.]+): )?got mixed torch\.Tensor and DTensor"),),
+        signs=(
+            sign(
+                "mixed torch.Tensor and DTensor",
+                r"(?:(?<![\w.])(?P<op>[\w.]{1,80}): )?got mixed torch\.Tensor and DTensor",
+            ),
+        ),
         headline=lambda case: (
             f"{case.given['op'] or 'An operation'} got a DTensor (sharded) and a plain tensor{place(case.lead)}"
         ),

@@ -314,7 +314,7 @@ ENTRIES = (
         clues=(
             sign("Running tokenizer"),
             sign("okeniz", r"(?i)\btokeniz(?:ing|e)\b.{0,60}\d%"),
-            sign("Map", r"^\W*(?:\[?rank\d+\]?:?)?\s*Map\b.{0,40}\d%"),
+            sign("Map", r"(?:^|[\]:]) ?Map\b.{0,40}\d%"),
             sign("Grouping texts"),
             sign("Generating ", r"Generating \w+ split"),
             sign("Filter", r"\bFilter\b.{0,40}\d%"),

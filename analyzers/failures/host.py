@@ -209,7 +209,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "killed due to memory pressure",
-                r"(?P<count>\d+) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
+                r"(?<!\d)(?P<count>\d{1,6}) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
             ),
         ),
         headline="Host memory of a node ran out: Ray's memory monitor killed {count} of its workers",
@@ -1084,7 +1084,12 @@ ENTRIES: tuple[Failure, ...] = (
         id="host.kubernetes_unschedulable",
         kind=LogClass.STARTUP,
         what="Kubernetes finds no node for a pod.",
-        signs=(sign("nodes are available", r"(?P<fit>\d+)/(?P<nodes>\d+) nodes are available: (?P<why>[^\n]{4,300})"),),
+        signs=(
+            sign(
+                "nodes are available",
+                r"(?<!\d)(?P<fit>\d{1,6})/(?P<nodes>\d{1,6}) nodes are available: (?P<why>[^\n]{4,300})",
+            ),
+        ),
         headline=lambda case: (
             f"Kubernetes finds no node for the pod: {found[0]}"
             if (found := re.search(r"Insufficient [\w./-]{2,40}", case.given["why"]))

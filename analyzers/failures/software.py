@@ -263,7 +263,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="A compiled extension was built for another version of PyTorch than the one that is installed.",
         signs=(
             sign(
-                "undefined symbol", r"(?P<library>[\w.+-]+\.so[\w.]*): undefined symbol: \S*(?:c10|at[0-9]|torch|caffe)"
+                "undefined symbol",
+                r"(?<![\w.+-])(?P<library>[\w.+-]{1,200}\.so[\w.]{0,40}): undefined symbol: \S{0,300}(?:c10|at[0-9]|torch|caffe)",
             ),
             # The rest of a line that a console has wrapped.
             sign("symbol: _Z", r"^(?P<library>)\s?symbol: _ZN?K?(?:3c10|2at|5torch|6caffe)"),
@@ -306,7 +307,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "undefined symbol",
-                r"(?P<library>[\w.+-]+\.so[\w.]*): undefined symbol:"
+                r"(?<![\w.+-])(?P<library>[\w.+-]{1,200}\.so[\w.]{0,40}): undefined symbol:"
                 r" (?P<symbol>_*(?:cu(?:[A-Z]|blas|dnn|sparse|solver|fft|rand|da[A-Z]|pti)|nv[A-Z]|nccl[A-Z])\w+)",
             ),
         ),
@@ -1962,7 +1963,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "is required for a normal functioning",
-                r"(?P<wanted>[\w.-]+(?:[<>=!~]=?[\w.]+,?)+) is required for a normal functioning of this module, but"
+                r"(?<![\w.<>=!~,-])(?P<wanted>[\w.-]{1,60}(?:[<>=!~]=?[\w.]{1,20},?){1,4}) is required for a normal functioning of this module, but"
                 r" found (?P<found>[\w.=-]+[\w])",
             ),
         ),
@@ -1992,7 +1993,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "unexpected keyword argument",
-                r"(?:(?P<owner>\w+)\.)?(?P<function>\w+)\(\) got an unexpected keyword argument"
+                r"(?<!\w)(?:(?P<owner>\w{1,80})\.)?(?P<function>\w{1,80})\(\) got an unexpected keyword argument"
                 r" '(?P<name>evaluation_strategy|eval_strategy|no_cuda|tokenizer|processing_class|dataset_text_field"
                 r"|max_seq_length|max_length|packing|dispatch_batches|split_batches|even_batches|use_seedable_sampler"
                 r"|keep_torch_compile|logging_dir|fp16_backend|num_items_in_batch|cache_position|enable_gqa|is_causal"
