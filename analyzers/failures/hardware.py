@@ -185,7 +185,9 @@ XIDS = (
             sign("fallen off the bus", r"GPU (?:at PCI:)?(?P<pci>[0-9a-fA-F:.]{7,20})\S*[^\n]{0,80}fallen off the bus"),
         ),
         clues=(sign("Surprise Down"),),
-        headline=lambda case: f"{_gpu(case)} fell off the bus: its PCIe link is gone",
+        headline=lambda case: (
+            f"{_gpu(case)} fell off the bus{' (Xid 79)' if 'Xid' in case.lead.message else ''}: its PCIe link is gone"
+        ),
         why=_fell_off_why,
         next=(
             "drain the node and power-cycle it (a reset of the GPU does not reach it); if it comes back, check power cables,"
