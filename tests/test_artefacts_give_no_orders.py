@@ -214,6 +214,7 @@ WALK = {
     "demo": [("demo", "no_such_incident", "--folder", "{run}")],
     "capabilities": [("capabilities",)],
     "schema": [("schema", "hang")],
+    "explain": [("explain", "memory.fragmented"), ("explain", "--list")],
 }  # fmt: skip
 """{command: command lines to try}; `watch` and `serve`, which do not end, have tests of their own."""
 LASTING = {"watch", "serve"}
