@@ -61,10 +61,10 @@ def test_an_entry_that_is_found_by_its_text_has_an_example_and_a_source():
 
 @pytest.mark.parametrize("filling", ["a", "1", " ", "/", "a ", "\n", "x=1 ", "[1, "])
 def test_no_text_makes_an_expression_slow(filling):
-    """A hostile line of 6000 characters takes each expression well below a tenth of a second of the processor."""
+    """A hostile line of 6000 characters takes each expression well below half a second of the processor."""
     for entry in CATALOGUE:
         for one in (*entry.signs, *entry.clues):
             text = (filling * 6000)[:5900]
             before = time.process_time()
             one.expression.search(text[:3000] + one.word + text[3000:])
-            assert time.process_time() - before < 0.1, (entry.id, one.word)
+            assert time.process_time() - before < 0.5, (entry.id, one.word)
