@@ -19,6 +19,7 @@ PROSE = {
     "lacking",
     "title",
     "headline",
+    "tested",
     "why",
     "next",
     "sentence",

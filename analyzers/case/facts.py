@@ -172,7 +172,7 @@ class Reason(StrEnum):
     PREEMPTION = "preemption"
     CANCELLED = "cancelled"
     CLOSED = "closed"
-    """The launcher asked a process to end, because another process failed or because the job was told to end."""
+    """The launcher asked a process to end, because another process failed or because the job was ordered to stop."""
     FORCED = "forced"
     """The launcher killed a process that did not react to its request to stop."""
 

@@ -406,7 +406,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="autograd.graph_changed",
         kind=LogClass.CRASHED,
-        what="DistributedDataParallel was told that the graph is static, and it is not.",
+        what="DistributedDataParallel was created with static_graph=True, and the graph changes.",
         signs=(sign("training graph has changed", r"Your training graph has changed in this iteration"),),
         headline="DDP runs with static_graph=True, and the graph changed between steps",
         why="static_graph records in the first step which parameters take part, and expects the same in each step",

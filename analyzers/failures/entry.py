@@ -1,7 +1,7 @@
 """Define an entry of the catalogue: how a failure shows, what it explains, what is said of it, and what to do."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -153,10 +153,6 @@ def text_of(event: LogEvent) -> str:
     return text[:_TEXT_AT_MOST]
 
 
-class _Names(dict[str, str]):
-    """The names that a text may use; a group that took no part in the match is empty."""
-
-
 def write(text: Text, case: Case) -> str:
     """Return a text of an entry for a case, with the names in it filled in."""
     if not isinstance(text, str):
@@ -192,14 +188,3 @@ def sentence(entry: Failure, case: Case) -> str:
     when = "" if at_step(lead) and at_step(lead) in head else at_step(lead)
     quote = quoted(lead)
     return f"{head}{where}{when}" + (f": {quote}" if quote and quote not in head else "")
-
-
-def first_matching(entries: Sequence[Failure], case: Case, event: LogEvent) -> tuple[Failure, dict[str, str]] | None:
-    """Return the first entry of which the event's text shows a sign, with what the sign gives; None without one."""
-    text = text_of(event)
-    for entry in entries:
-        if match := next(entry.matches(text), None):
-            given = {name: value or "" for name, value in match.groupdict().items()}
-            if entry.when is None or entry.when(case):
-                return entry, given
-    return None

@@ -1283,7 +1283,7 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "look whether the job was requeued (`squeue -j JOB`, the next log file of the same job) and resumed from its"
             " checkpoint",
-            "to lose fewer steps, save checkpoints more often, and set --signal=USR2@120 to be told earlier",
+            "to lose fewer steps, save checkpoints more often, and set --signal=USR2@120 to get a signal earlier",
         ),
         tier=Tier.STOPPED,
         event=EventKind.KNOWN,

@@ -336,7 +336,7 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline="NCCL cannot connect to {peer}: {reason}",
         why=lambda case: (
-            "the ranks told each other this address, and it is one of this machine only"
+            "the ranks exchanged this address, which exists only on this machine"
             if _is_local(case.given["peer"])
             else "a firewall, or an interface that the nodes do not share, lies between them"
             if "refused" not in case.given["reason"].lower()

@@ -371,7 +371,7 @@ TEXTS = (
     Failure(
         id="numerics.total_norm",
         kind=LogClass.NONFINITE_LOSS,
-        what="The norm of all gradients is not finite, and clipping was told to fail then.",
+        what="The norm of all gradients is not finite, and clipping was called with error_if_nonfinite=True.",
         signs=(
             sign(
                 "is non-finite, so it cannot be clipped",

@@ -385,7 +385,7 @@ _TEXTS: tuple[Failure, ...] = (
     Failure(
         id="startup.deepspeed_resources",
         kind=LogClass.STARTUP,
-        what="DeepSpeed's launcher was told to use a host or a GPU that is not in its list.",
+        what="DeepSpeed's launcher was given a host or a GPU that is not in its list.",
         signs=(
             sign("No slot", r"No slot '(?P<slot>[^'\n]{1,20})' specified on host '(?P<host>[^'\n]{1,80})'"),
             sign("not found in hostfile", r"Hostname '(?P<host>[^'\n]{1,80})' not found in hostfile(?P<slot>)"),

@@ -249,10 +249,7 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
         finding=finding_id(case),
         failure=entry.id if entry.is_specific else "",
         next=_all(next_steps(entry, case)),
-        ruled_out=[
-            *(RuledOut(kind=o.role.kind, because="it follows from the answer") for o in answer.explained),
-            *(RuledOut(kind=o.role.kind, because="it is less close to the root, or later") for o in answer.independent),
-        ],
+        ruled_out=[RuledOut(kind=o.role.kind, because="it follows from the answer") for o in answer.explained],
     )
 
 
@@ -290,7 +287,7 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
         sentence=f"no failure in {count}{upto} so far; the end of the job is not in the text",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=[*lacks, _END],
-        tested=["errors and tracebacks: none is printed", *tested],
+        tested=["known errors and tracebacks: none that ended a rank", *tested],
     )
 
 
