@@ -22,8 +22,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
-from analyzers.cache.entry_files import write_entry
-from analyzers.cache.folders import CacheFailure
+from analyzers.cache import CacheFailure, write_entry
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.files import json_bytes
 from analyzers.words import duration, size

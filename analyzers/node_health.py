@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analyzers.files import read_whole
-from analyzers.received import node_of, read_node_list
-from analyzers.run import Kind, Run
+from analyzers.run import Kind, Run, node_of, read_node_list
 from analyzers.words import quantity, rank_names
 
 _HEALTH_BYTES = 8 << 20

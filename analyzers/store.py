@@ -11,20 +11,83 @@ import contextlib
 import importlib
 import os
 import shutil
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from analyzers.cache import entry_files, folders
-from analyzers.cache.entry_files import Columns
-from analyzers.cache.folders import CacheFailure
+from analyzers import cache
+from analyzers.cache import CacheFailure, Columns
 from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
-from analyzers.isolation import can_fork, read_in_child
-from analyzers.progress import Progress
-from analyzers.worker_pool import WorkerPool
+from analyzers.worker_pool import WorkerPool, can_fork, read_in_child
+
+MANY_FILES = 100
+"""The number of files above which an analyzer answers from the first ones while it reads the others."""
+FIRST_FILES = 32
+"""The number of files after which such an analyzer gives its first answer."""
+
+
+class Progress:
+    """The number of files that an analysis needs, and how many of them have been read or were in the cache.
+
+    `sentence` is the verdict on the first `answered` files; empty if there is none yet.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = self.read = self.cached = self.failed = self.answered = 0
+        self.sentence = ""
+        # Threads wait for the processes that read.
+        self._lock = threading.Lock()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer from the first files would be shown now; otherwise it need not be computed."""
+        return True
+
+    @property
+    def done(self) -> int:
+        """The number of files that need not be read any more.
+
+        It is never larger than the number of needed files, even if files were read again because reading a set of them
+        failed.
+        """
+        return min(self.wanted, self.kept + self.failed)
+
+    @property
+    def kept(self) -> int:
+        return self.read + self.cached
+
+    def want(self, files: int) -> None:
+        with self._lock:
+            self.wanted += files
+
+    def add(self, files: int, *, cached: bool) -> None:
+        with self._lock:
+            self.read += 0 if cached else files
+            self.cached += files if cached else 0
+
+    def fail(self, files: int) -> None:
+        """Record that some files cannot be read."""
+        with self._lock:
+            self.failed += files
+
+    def answer(self, files: int, sentence: str) -> None:
+        self.answered, self.sentence = files, sentence
+
+
+def is_milestone(files: int, total: int, before: int | None = None) -> bool:
+    """Return whether an analyzer should give a partial answer after `files` of its `total` files.
+
+    Partial answers come after `FIRST_FILES`, 32, and then after 64, 128 and so on, so that all of them together cost
+    about as much as the final one. `before` is the number of files at the previous question (None: one less). The final
+    answer is no milestone, and an analysis of few files has none.
+    """
+    before = files - 1 if before is None else before
+    return total > MANY_FILES and FIRST_FILES <= files < total and files.bit_length() > before.bit_length()
+
 
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_each", "load_many", "load_set"]
 
@@ -91,11 +154,11 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
     failed = CacheFailure(
         "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
     )
-    for folder in folders.folders():
+    for folder in cache.folders():
         try:
             return _load_through(folder / key, paths, reader, options, read)
         except CacheFailure as error:
-            folders.give_up(folder, error)
+            cache.give_up(folder, error)
             failed = error
     raise failed
 
@@ -113,15 +176,15 @@ def _load_through(entry: Path, paths: list[Path], reader: str, options: Options,
     def reread() -> Columns:
         return load(paths, reader, options)
 
-    if options.cache and (columns := entry_files.open_entry(entry, reread)):
+    if options.cache and (columns := cache.open_entry(entry, reread)):
         options.count(paths, cached=True)
         return columns
     with _read_columns(entry.parent, paths, reader, options.max_memory, read) as scratch:
         options.count(paths, cached=False)
         if not options.cache:
             return _detached_columns(Columns(scratch, reread))
-        columns = entry_files.publish(scratch, entry, reread)
-    folders.prune_if_grown(entry)
+        columns = cache.publish(scratch, entry, reread)
+    cache.prune_if_grown(entry)
     return columns
 
 
@@ -140,7 +203,7 @@ def _read_columns(
     """
     left = {ReaderKilled: ATTEMPTS, ServerKilled: SERVERS}
     while True:
-        scratch = folders.make_scratch(folder)
+        scratch = cache.make_scratch(folder)
         try:
             try:
                 (read or read_in_child)(paths, reader, scratch, max_memory)

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from analyzers.progress import MANY_FILES, Progress
 from analyzers.run import Run
-from analyzers.store import Options
+from analyzers.store import MANY_FILES, Options, Progress
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import note, rewrite_line
 

@@ -18,8 +18,8 @@ from analyzers.steps.lateness import lateness
 from analyzers.steps.loading import load
 from analyzers.steps.mapping import UnknownColumn
 from analyzers.steps.model import Straggler
+from analyzers.steps.report import summary
 from analyzers.steps.stragglers import stragglers
-from analyzers.steps.summary import summary
 from analyzers.steps.table import Steps
 from analyzers.traces.diff import TraceDiff
 from analyzers.words import duration, duration_ns, percent_change, signed_percent, size, size_change

@@ -12,7 +12,7 @@ from analyzers import run, store
 from analyzers.case.facts import EventKind, Facts, LogEvent, RankLog
 from analyzers.case.rows import Row
 from analyzers.columns import UnsavedColumns
-from analyzers.device_memory.nccl import NcclProcess
+from analyzers.device_memory import NcclProcess
 from analyzers.errors import WorkbenchError
 from analyzers.logs.model import LogFile, UnreadLine
 from analyzers.logs.reading.line_patterns.processes import signal_name

@@ -3,8 +3,7 @@
 import msgspec
 
 from analyzers.case.facts import LogEvent, RankLog
-from analyzers.device_memory import MemoryPart
-from analyzers.device_memory.nccl import NcclProcess
+from analyzers.device_memory import MemoryPart, NcclProcess
 
 
 class UnreadLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,10 +6,12 @@ from analyzers.case.facts import EventKind, Facts, LogEvent
 from analyzers.device_memory import (
     KnownMemory,
     MemoryPart,
+    NcclProcess,
     account_for,
-    in_words,
     is_large,
     nccl_words,
+    part_text,
+    process_of,
     untracked,
     untracked_advice,
     untracked_reason,
@@ -17,7 +19,6 @@ from analyzers.device_memory import (
     with_nccl,
     would_fit,
 )
-from analyzers.device_memory.nccl import NcclProcess, process_of
 from analyzers.logs.model import LogMemory
 from analyzers.report import Evidence, Finding, Severity
 
@@ -42,7 +43,7 @@ def untracked_findings(accounts: Sequence[LogMemory], nccl: Sequence[NcclProcess
         why=untracked_reason(worst.parts, decisive=decisive),
         next=untracked_advice(worst.parts, process),
         ranks=sorted({account.rank for account in large if account.rank is not None}),
-        evidence=[Evidence(text=text, source=worst.path) for text in (*map(in_words, worst.parts), *buffers)],
+        evidence=[Evidence(text=text, source=worst.path) for text in (*map(part_text, worst.parts), *buffers)],
         confidence=0.6,
     )
 

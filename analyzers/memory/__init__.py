@@ -15,7 +15,6 @@ gives tables to draw. Nothing here needs torch or a GPU.
     print(device.peak_allocated_bytes, device.categories)
 """
 
-from analyzers.memory.across_ranks import latest, matrix
 from analyzers.memory.diff import Diff, GroupChange, Instant, between, fullest
 from analyzers.memory.model import (
     AvoidableKind,
@@ -34,7 +33,7 @@ from analyzers.memory.model import (
     UnusualUse,
     WhatIf,
 )
-from analyzers.memory.report import analyze, compare, extend
+from analyzers.memory.report import analyze, compare, extend, latest, matrix
 from analyzers.memory.simulator import AddressContent, block_map, content_at
 from analyzers.memory.snapshot import CATEGORIES
 

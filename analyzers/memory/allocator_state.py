@@ -11,8 +11,8 @@ from analyzers.memory.arenas import BlockArenas, enclosing_segments
 from analyzers.memory.categorise import categorise
 from analyzers.memory.frames import frame_text
 from analyzers.memory.lifetimes import BEFORE, Replay
+from analyzers.memory.phases import stacks_with_any
 from analyzers.memory.snapshot import ACTIONS, CATEGORIES, RESERVING, RETURNING, Action, DeviceTrace, category_names
-from analyzers.memory.stack_signs import stacks_with_any
 from analyzers.memory.stacks import stack_lines
 
 UNIT = np.uint64(512)

@@ -17,15 +17,14 @@ import numpy as np
 
 from analyzers.columns import Integers, Mask
 from analyzers.frames import Origin, origin_of
-from analyzers.memory.categorise import Guess
+from analyzers.memory.categorise import NUMBER_OF, Guess
 from analyzers.memory.evidence import innermost
 from analyzers.memory.frames import Frame, frame_text
 from analyzers.memory.lifetimes import Replay
 from analyzers.memory.model import AvoidableKind, AvoidableUse, Purpose
+from analyzers.memory.phases import PATTERN, Sign, stacks_showing, stacks_with_any
 from analyzers.memory.rank_difference import PURPOSE_ADVICE
-from analyzers.memory.rules import NUMBER_OF
 from analyzers.memory.snapshot import Category, Snapshot
-from analyzers.memory.stack_signs import PATTERN, Sign, stacks_showing, stacks_with_any
 from analyzers.memory.stacks import call_site, stack_lines
 from analyzers.memory.unusual_use import blocks_of_passes, stacks_of_loss, stacks_of_scores
 from analyzers.words import LOAD_ON_HOST, size

@@ -16,8 +16,8 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categorise import Guess, categorise
 from analyzers.memory.frames import frame_text
 from analyzers.memory.lifetimes import BEFORE, Replay
+from analyzers.memory.phases import PATTERN, Sign, stacks_showing
 from analyzers.memory.snapshot import CATEGORIES, Category
-from analyzers.memory.stack_signs import PATTERN, Sign, stacks_showing
 
 _STACKS_AT_MOST = 20_000
 """Of how many stacks the call site is looked up; a job that makes new stacks in every step has many more."""

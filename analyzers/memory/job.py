@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from analyzers.files import read_json
-from analyzers.received import NODES
+from analyzers.run import NODES
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

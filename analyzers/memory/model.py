@@ -8,8 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from analyzers.device_memory import MemoryPart
-from analyzers.device_memory.nccl import NcclProcess
+from analyzers.device_memory import MemoryPart, NcclProcess
 from analyzers.memory.job import Job
 
 

@@ -19,10 +19,9 @@ from analyzers.memory.categorise import Guess
 from analyzers.memory.job import Job
 from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.model import Remedy, Saving
-from analyzers.memory.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows
+from analyzers.memory.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows, phase_of_entries, stack_signs
 from analyzers.memory.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simulate
 from analyzers.memory.snapshot import CATEGORIES, Action, BlockState, Category, DeviceTrace
-from analyzers.memory.stack_signs import phase_of_entries, stack_signs
 
 _LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 """Finds the numbered layer in a label: `layers.3.attention.wq` begins with `layers.3`."""

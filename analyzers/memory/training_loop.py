@@ -11,9 +11,8 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categorise import Guess
 from analyzers.memory.lifetimes import Lifetimes, Replay
 from analyzers.memory.model import StepUse, UnusualKind, UnusualUse
-from analyzers.memory.phases import Phase, StepSpan, whole_steps
+from analyzers.memory.phases import Phase, StepSpan, phase_of_entries, stack_signs, whole_steps
 from analyzers.memory.snapshot import CATEGORIES, Action, DeviceTrace
-from analyzers.memory.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.stacks import stack_lines
 
 # Find the steps of a training loop in a trace without step annotations, from a stack that recurs once per step.

@@ -15,10 +15,17 @@ from analyzers.columns import Integers, Mask
 from analyzers.memory.categorise import Guess
 from analyzers.memory.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.model import UnusualKind, UnusualUse
-from analyzers.memory.phases import Phase, PhaseTimeline, StepSpan, whole_steps
+from analyzers.memory.phases import (
+    Phase,
+    PhaseTimeline,
+    StepSpan,
+    phase_of_entries,
+    stack_signs,
+    stacks_showing,
+    whole_steps,
+)
 from analyzers.memory.scenarios import Scenario
 from analyzers.memory.snapshot import Action, Category
-from analyzers.memory.stack_signs import phase_of_entries, stack_signs, stacks_showing
 from analyzers.memory.stacks import stack_lines
 
 SOFTMAX = re.compile(r"(?<!log)(?<!log_)[sS]oftmax\w*(::call\(|$|\(|\.py \w+$)")

@@ -22,9 +22,16 @@ from analyzers.memory.grouping import group_live_blocks, owner_tree
 from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.loading import open_replay, open_snapshot
 from analyzers.memory.model import StepUse
-from analyzers.memory.phases import Phase, PhaseTimeline, annotated_windows, step_clock, whole_steps
+from analyzers.memory.phases import (
+    Phase,
+    PhaseTimeline,
+    annotated_windows,
+    phase_of_entries,
+    stack_signs,
+    step_clock,
+    whole_steps,
+)
 from analyzers.memory.snapshot import CATEGORIES, Action, DeviceTrace
-from analyzers.memory.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.stacks import top_stacks as largest_stacks
 from analyzers.memory.training_loop import live_bytes_by_group, step_uses
 from analyzers.run import Artefact

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.files import read_whole
+from analyzers.files import read_whole, write_whole
 from analyzers.parity.findings import findings_of, verdict
 from analyzers.parity.model import Curve, NamedRun, ParityData, Phase, RunParity, ValueKind
 from analyzers.parity.reading import (
@@ -29,7 +29,6 @@ from analyzers.run import Artefact, Kind, Run
 from analyzers.steps.loading import load
 from analyzers.steps.losses import mean_by_step
 from analyzers.steps.table import Steps
-from analyzers.writing import write_whole
 
 _SCHEMA = "workbench.parity/1"
 READER = "analyzers.parity.reading"

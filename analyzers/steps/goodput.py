@@ -20,7 +20,6 @@ import pandas as pd
 
 from analyzers.columns import Floats, Integers, Mask
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.steps.common import SAME_MOMENT, because_of, confidence
 from analyzers.steps.lateness import Lateness
 from analyzers.steps.model import (
     Cause,
@@ -35,7 +34,7 @@ from analyzers.steps.model import (
     Straggler,
 )
 from analyzers.steps.stragglers import late_thresholds
-from analyzers.steps.table import Steps, robust_deviation
+from analyzers.steps.table import SAME_MOMENT, Steps, because_of, confidence, robust_deviation
 from analyzers.words import duration, percent, percent_change, quantity, rank_names
 
 PHASES: Mapping[str, tuple[str, ...]] = {

@@ -25,9 +25,8 @@ import pandas as pd
 
 from analyzers.columns import Floats, Mask
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
-from analyzers.steps.common import CAUSE_NAMES, because_of, confidence, log_of_rank
 from analyzers.steps.model import Cause, Pattern, Problem, Straggler
-from analyzers.steps.table import Steps
+from analyzers.steps.table import CAUSE_NAMES, Steps, because_of, confidence, log_of_rank
 from analyzers.words import agree, duration, percent, quantity, rank_names
 
 PHASES_OF: Mapping[Cause, tuple[str, ...]] = {

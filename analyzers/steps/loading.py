@@ -12,13 +12,12 @@ import pandas as pd
 from analyzers import run, store
 from analyzers.columns import Column, Mask
 from analyzers.errors import InputError, NothingRecorded, WorkbenchError
-from analyzers.progress import is_milestone
 from analyzers.report import Input
 from analyzers.steps.mapping import ColumnMap, OtherLog, check_map, counting_logs, other_log
 from analyzers.steps.model import MappedLog
-from analyzers.steps.reading.jsonl import STARTS_AT_MOST
-from analyzers.steps.reading.log_lines import ABSENT, Header, Table, narrowed
+from analyzers.steps.reading.log_lines import ABSENT, STARTS_AT_MOST, Header, Table, narrowed
 from analyzers.steps.table import NOT_PLAIN, Durations, ProcessStart, Steps
+from analyzers.store import is_milestone
 from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"

@@ -9,10 +9,9 @@ import pandas as pd
 
 from analyzers.columns import Floats
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
-from analyzers.steps.common import SAME_MOMENT, log_of_rank, note
 from analyzers.steps.model import Event, EventKind, Problem
 from analyzers.steps.reading.log_lines import BROKEN, FINITE
-from analyzers.steps.table import MAD_TO_STD, Steps, robust_deviation
+from analyzers.steps.table import MAD_TO_STD, SAME_MOMENT, Steps, log_of_rank, note, robust_deviation
 from analyzers.words import quantity, rank_names
 
 _EARLY = 30

@@ -20,8 +20,7 @@ from analyzers.steps.columns import (
     meaning_of,
 )
 from analyzers.steps.model import MappedColumn, MappedLog
-from analyzers.steps.reading.jsonl import STARTS_AT_MOST
-from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
+from analyzers.steps.reading.log_lines import BROKEN, FINITE, STARTS_AT_MOST, UNKNOWN, Arrays, Content
 from analyzers.words import quantity
 
 UNKNOWN_UNIT = "unknown"

@@ -1,12 +1,16 @@
 """Analyze the step logs of a run: `analyze` returns a `Report[StepsData]` on step times, late ranks and the loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 
 import msgspec
+import numpy as np
 
 from analyzers import run, store
+from analyzers.columns import Floats, Integers, Mask
 from analyzers.errors import InputError
 from analyzers.kinds import Kind
 from analyzers.report import (
@@ -21,17 +25,332 @@ from analyzers.report import (
     status_of,
     tool_version,
 )
-from analyzers.steps.common import confidence, log_of_rank, note
-from analyzers.steps.goodput import long_step_finding, overhead_finding, overheads, slowdown_findings, stall_finding
+from analyzers.steps.columns import NumberedBy, Quantity
+from analyzers.steps.goodput import (
+    goodput,
+    long_step_finding,
+    overhead_finding,
+    overheads,
+    slowdown_findings,
+    stall_finding,
+)
 from analyzers.steps.lateness import Lateness, lateness, straggler_findings
 from analyzers.steps.loading import load
-from analyzers.steps.losses import first_nonfinite, loss_findings, loss_notes, nonfinite_finding, recovered_notes
-from analyzers.steps.mapped_columns import column_notes, unknown_units
-from analyzers.steps.model import GlobalStall, LongStep, Problem, StepsData
+from analyzers.steps.losses import (
+    events,
+    first_nonfinite,
+    loss_findings,
+    loss_notes,
+    nonfinite_finding,
+    recovered_notes,
+)
+from analyzers.steps.mapping import UNKNOWN_UNIT
+from analyzers.steps.model import (
+    GlobalStall,
+    LongStep,
+    MappedColumn,
+    MappedLog,
+    Problem,
+    RankSteps,
+    StepsData,
+    TaggedSteps,
+)
 from analyzers.steps.rank_differences import count_finding, count_mismatches, growth_finding, memory_growth
-from analyzers.steps.summary import answer_all
-from analyzers.steps.table import Steps
+from analyzers.steps.step_times import global_stalls, single_stalls, step_time_changes
+from analyzers.steps.stragglers import stragglers
+from analyzers.steps.table import NOT_PLAIN, Steps, confidence, log_of_rank, note
 from analyzers.words import duration, quantity, rank_names
+
+
+def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
+    """Return one `RankSteps` per rank, over all of its steps or only over the given rank and step.
+
+    Raises:
+        InputError: The rank or step is not in the logs.
+    """
+    selected = np.ones(len(steps.table), dtype=bool)
+    for name, wanted in (("rank", rank), ("step", step)):
+        selected &= True if wanted is None else steps.table[name].to_numpy() == wanted
+    if not selected.any():
+        raise InputError("no step log has this rank and step", "leave out --rank or --step to see which there are")
+    medians = Medians.of_rows(steps, _typical_rows(steps, selected))
+    bounds = np.searchsorted(steps.table["rank"].to_numpy(), [*steps.ranks, steps.ranks[-1] + 1])
+    rows = ((code, start + np.flatnonzero(selected[start:end])) for code, (start, end) in enumerate(pairwise(bounds)))
+    return [_rank_summary(steps, medians, code, own) for code, own in rows if len(own)]
+
+
+def _typical_rows(steps: Steps, selected: Mask) -> Mask:
+    """Return a mask of the rows of `steps.table` for computing medians, among the rows in the mask `selected`.
+
+    For each rank these are the steps that did nothing besides training. If there are none, all of its timed steps are
+    used.
+    """
+    plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
+    timed = selected & steps.table["dur_s"].notna().to_numpy()
+    # A rank whose every step evaluates or saves would have no median at all.
+    has_plain = np.bincount(codes[plain], minlength=len(steps.ranks)) > 0
+    return np.where(has_plain[codes], plain, timed)
+
+
+@dataclass(frozen=True)
+class Medians:
+    """Medians over the typical steps of each rank, as arrays with one value per rank in the order of `Steps.ranks`.
+
+    `rows` is a mask of the rows of `Steps.table` that are typical steps. `step` is the duration, `mad` its median
+    absolute deviation, and `phases` is {clock: {phase: time}}, all in seconds; `tokens` is the number of tokens per
+    step.
+    """
+
+    rows: Mask
+    step: Floats
+    mad: Floats
+    tokens: Floats
+    phases: Mapping[str, Mapping[str, Floats]]
+
+    @classmethod
+    def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
+        """Return the medians of each rank over the rows of `steps.table` in the mask `rows`.
+
+        They are computed for all ranks at once, because a group-by per rank is far slower.
+        """
+        times = steps.table["dur_s"].to_numpy()
+        step = steps.by_rank(times, rows)
+        clocks = {"phases": steps.phases, "cpu": steps.cpu, "device": steps.device}
+        return cls(
+            rows,
+            step,
+            steps.by_rank(np.abs(times - step[steps.rank_codes]), rows),
+            steps.by_rank(steps.table["tokens"], rows),
+            {clock: {name: steps.by_rank(frame[name], rows) for name in frame} for clock, frame in clocks.items()},
+        )
+
+
+def _rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> RankSteps:
+    """Return the summary of one rank: `code` is its index in `steps.ranks`, `rows` are its selected row numbers.
+
+    `medians` has the medians of all ranks over their typical steps.
+    """
+    column = {
+        name: steps.table[name].to_numpy()[rows] for name in ("rank", "step", "memory_bytes", "loss", "loss_state")
+    }
+    times = steps.table["dur_s"].to_numpy()[rows[medians.rows[rows]]]
+    losses = column["loss"][column["loss_state"] > 0]
+    median, tokens = (float(values[code]) if len(times) else None for values in (medians.step, medians.tokens))
+    by_clock = {
+        clock: {name: float(values[code]) for name, values in named.items()} if len(times) else {}
+        for clock, named in medians.phases.items()
+    }
+    return RankSteps(
+        rank=int(column["rank"][0]),
+        steps=len(rows),
+        first_step=int(column["step"][0]),
+        last_step=int(column["step"][-1]),
+        median_step_s=median,
+        mad_s=float(medians.mad[code]) if len(times) else None,
+        p95_step_s=float(np.quantile(times, 0.95)) if len(times) else None,
+        **by_clock,
+        tokens_per_s=tokens / median if tokens and median else None,
+        peak_memory_bytes=int(column["memory_bytes"].max()),
+        last_loss=float(losses[-1]) if len(losses) and np.isfinite(losses[-1]) else None,
+    )
+
+
+# Count the steps with each tag, such as checkpoint or compile, and compute their median duration.
+#
+# A tagged step did something besides training.
+
+
+def tagged_steps(steps: Steps) -> dict[str, TaggedSteps]:
+    """Return, for each tag that occurs, the number of its steps and their median duration, in the order of NOT_PLAIN.
+
+    A step with two tags counts for both.
+    """
+    tags = steps.table["tags"]
+    counted = {}
+    for tag in NOT_PLAIN:
+        # Rows hold joined tags ("first,gc"); there are few different texts, so they are searched instead of the rows.
+        texts = [text for text in tags.unique() if tag in text.split(",")]
+        if texts:
+            rows = steps.table[tags.isin(texts)]
+            median = rows["dur_s"].median()
+            counted[tag] = TaggedSteps(
+                steps=rows["step"].nunique(), median_step_s=None if np.isnan(median) else float(median)
+            )
+    return counted
+
+
+def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
+    """Return all results from the step logs of a run: ranks, stragglers, stalls, changes, losses, goodput.
+
+    `late` is how late each rank is in each step. If `options` select a rank or a step, only `StepsData.ranks` is
+    restricted to them; all other fields cover the whole run.
+
+    Raises:
+        InputError: There is no such rank or step.
+    """
+    options = options or store.Options()
+    nonfinite = first_nonfinite(steps)
+    return StepsData(
+        world_size=steps.world_size,
+        ranks=summary(steps, options.rank, options.step),
+        stragglers=stragglers(steps, late),
+        tagged=tagged_steps(steps),
+        stalls=global_stalls(steps),
+        changes=step_time_changes(steps),
+        events=events(steps),
+        goodput=goodput(steps, late),
+        first_nonfinite_step=nonfinite.step if nonfinite else None,
+        long_steps=single_stalls(steps, late) or msgspec.UNSET,
+        logs=steps.logs or msgspec.UNSET,
+    )
+
+
+_LOGS_AT_MOST = 4
+NAMES_AT_MOST = 8
+LARGE = 1e6
+"""The value from which on digits after the point are not shown, as in times since the epoch and sizes in bytes."""
+_QUANTITY_NAMES = {
+    Quantity.STEP: "step",
+    Quantity.LOSS: "loss",
+    Quantity.LEARNING_RATE: "learning rate",
+    Quantity.GRAD_NORM: "gradient norm",
+    Quantity.STEP_TIME: "step time",
+    Quantity.STEP_RATE: "steps per second",
+    Quantity.TOKENS_PER_S: "tokens per second",
+    Quantity.MEMORY: "memory",
+    Quantity.RESERVED: "reserved memory",
+    Quantity.DATA_TIME: "data loading",
+    Quantity.EPOCH: "epoch",
+    Quantity.RANK: "rank",
+    Quantity.CLOCK: "time of the row",
+}
+
+
+SIZES = (Quantity.MEMORY, Quantity.RESERVED)
+_DECIMAL = ("kb", "mb", "gb", "tb")
+"""Units of memory that mean powers of 1000, but that training code prints after dividing by 1024."""
+
+
+def column_notes(steps: Steps) -> list[Finding]:
+    """Return a note for each log of another trainer that lists which columns were read as which quantities.
+
+    A second note follows for a log whose steps are numbered by line or epoch.
+    """
+    notes = []
+    for log in steps.logs[:_LOGS_AT_MOST]:
+        notes.append(_columns_note(log))
+        if log.numbered_by is not NumberedBy.COLUMN:
+            notes.append(_numbering_note(log))
+    return notes
+
+
+def _columns_note(log: MappedLog) -> Finding:
+    read = [column for column in log.columns if column.quantity]
+    others = [column.name for column in log.columns if not column.quantity]
+    title = ", ".join(f"'{column.name}' as {_quantity_name(column)}{_unit_text(column)}" for column in read)
+    values = ", ".join(f"{column.name} = {number(column.last)}" for column in read if column.last is not None)
+    facts = [f"last values: {values}"] if values else []
+    facts += [f"columns that were not used: {listed(others)}"] if others else []
+    return msgspec.structs.replace(
+        note("steps.columns", f"columns read from {log.path}: {title}", why(log), ADVICE if values else _OF_NAMES),
+        evidence=[Evidence(text=fact, source=log.path) for fact in [*facts, *_row_facts(log)][:EVIDENCE_AT_MOST]],
+    )
+
+
+def number(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() or abs(value) >= LARGE else f"{value:.6g}"
+
+
+def _quantity_name(column: MappedColumn) -> str:
+    return _QUANTITY_NAMES[column.quantity] if column.quantity else ""
+
+
+def why(log: MappedLog) -> str:
+    """Return the reason why the report lists the columns that it read: another program chose their names."""
+    chosen = [column.name for column in log.columns if column.chosen]
+    how = f", except for {listed(chosen)}, which --map names" if chosen else ""
+    return (
+        "another program wrote this log, so what a column holds was recognised by its name"
+        f"{how}. A column that is taken for the wrong quantity makes numbers of this report wrong"
+    )
+
+
+_OF_NAMES = (
+    "check that each column holds what its name says; if not, name the right one: `workbench steps PATH --map"
+    " loss=COLUMN` (--map may be repeated)"
+)
+ADVICE = (
+    "compare the last values in the evidence with what you know of the run. If they fit, there is nothing to do;"
+    " otherwise name the right column: `workbench steps PATH --map loss=COLUMN` (--map may be repeated)"
+)
+
+
+def _unit_text(column: MappedColumn) -> str:
+    """Return the unit of a column as a suffix, such as ` (in ms)`; empty for a quantity without a unit.
+
+    If a size is logged in GB, the suffix says that it is read as GiB, because training code divides by 1024.
+    """
+    if column.unit == UNKNOWN_UNIT:
+        return " (unit unknown)"
+    if column.quantity in SIZES and column.unit in _DECIMAL:
+        return f" (in {column.unit.upper()}, taken as {column.unit[0].upper()}iB)"
+    return f" (in {column.unit})" if column.unit else ""
+
+
+def listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
+    return ", ".join(names[:NAMES_AT_MOST]) + more
+
+
+def _row_facts(log: MappedLog) -> list[str]:
+    """Return a sentence for each unusual property of the rows of a log, such as repeated steps."""
+    facts = []
+    if log.timed_by_clock:
+        facts.append("no column has the duration of a step, so step times are the intervals between rows")
+    if log.duplicates:
+        facts.append(
+            f"{quantity(log.duplicates, 'row')} ignored, because a later row has the same step, as where several ranks"
+            " write to one log: the last row of a step counts"
+        )
+    if log.restarts:
+        facts.append(f"the step goes back {quantity(log.restarts, 'time')}: the job was resumed, the later rows count")
+    if log.dropped:
+        facts.append(f"{quantity(log.dropped, 'row')} without a step not read")
+    if log.texts:
+        facts.append(f"columns that hold text are not read: {listed(log.texts)}")
+    if log.omitted:
+        facts.append(f"{quantity(log.omitted, 'value')} of further columns not read")
+    return facts
+
+
+def _numbering_note(log: MappedLog) -> Finding:
+    if log.numbered_by is NumberedBy.EPOCH:
+        title = f"{log.path} has a row per epoch: epochs are shown as steps"
+        return note("steps.numbered_by_epoch", title, "the log has no column of steps", "log the step beside the epoch")
+    title = f"{log.path} does not say to which step a row belongs: the rows are counted from 1"
+    why = "step 5 in this report is the fifth row of the log, which need not be step 5 of the training"
+    return note(
+        "steps.numbered_by_line",
+        title,
+        why,
+        "if one of the log's fields has the step, name it: `workbench steps PATH --map step=FIELD`. Otherwise print the"
+        " step in each row",
+    )
+
+
+def unknown_units(steps: Steps) -> list[str]:
+    """Return a sentence for each column whose values cannot be used because its unit is unknown."""
+    return [
+        f"{_QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; give it, such as"
+        f" --map {column.quantity}_{'ms' if column.quantity in _TIMES else 'gib'}={column.name}"
+        for log in steps.logs
+        for column in log.columns
+        if column.quantity and column.unit == UNKNOWN_UNIT
+    ][:_LOGS_AT_MOST]
+
+
+_TIMES = (Quantity.STEP_TIME, Quantity.DATA_TIME)
+
 
 _CHART = (
     "to see kernels and communication, too, record a profiler trace (--profiler.enable_profiling in torchtitan 0.3),"

@@ -12,9 +12,8 @@ from analyzers.errors import NothingRecorded
 from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.store import Columns
 from analyzers.tokens.files import DataFiles
-from analyzers.tokens.findings import findings_of, with_example
 from analyzers.tokens.model import IGNORE, ROLE_NAMES, Position, Role, TokensData, TokenStatistics
-from analyzers.tokens.problems import Problem, Rows, problem_rows, statistics_of
+from analyzers.tokens.problems import Problem, Rows, findings_of, problem_rows, statistics_of, with_example
 from analyzers.words import percent, quantity, uncapitalised
 
 READER = "analyzers.tokens.reader"

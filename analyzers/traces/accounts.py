@@ -19,10 +19,9 @@ from analyzers.traces.columns import (
     names_in_phases,
     union_length,
 )
-from analyzers.traces.compiled import compiled_code
 from analyzers.traces.costs import Attribution, operator_shapes
 from analyzers.traces.flops import Formulas, coverage
-from analyzers.traces.kernels import kernels, sequences
+from analyzers.traces.kernels import compiled_code, kernels, sequences
 from analyzers.traces.launches import copies, copy_sizes, graphs, idle, launch_times, stream_queues, synchronisations
 from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
 from analyzers.traces.opportunities import opportunities

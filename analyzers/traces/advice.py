@@ -19,10 +19,20 @@ from analyzers.traces.advice_words import (
 )
 from analyzers.traces.columns import BACKWARD, GC, PHASE_NAMES, phase_of
 from analyzers.traces.evidence import has_graphs, is_amd, less_fragmentation
-from analyzers.traces.kernel_names import kernel_name, user_function
 from analyzers.traces.model import Advice, FallbackReason, NamedTime, Opportunity, OpportunityKind, RankTrace
 from analyzers.traces.stragglers import CAUSE_SHARE, Cause
-from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised
+from analyzers.words import (
+    bandwidth,
+    duration_ns,
+    kernel_name,
+    percent,
+    quantity,
+    share,
+    size,
+    times,
+    uncapitalised,
+    user_function,
+)
 
 FIRST_BATCH = (
     "Most likely this is the first batch of an epoch, for which new workers start and load. Set persistent_workers=True"

@@ -15,13 +15,12 @@ from analyzers.report import Finding, Severity
 from analyzers.traces.collectives import RankCollectives, bus_factor, element_bytes
 from analyzers.traces.columns import COMMUNICATION, COMPUTE, MEMORY, CoveredTime, Work, merge
 from analyzers.traces.evidence import account_finding, recorded_time
-from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.launches import copy_rows, intervals_of_kind, subtract
 from analyzers.traces.messages import RECEIVE, SEND
 from analyzers.traces.model import Collective, OpportunityKind, RankTrace
 from analyzers.traces.reading.numbering import combined_codes, rows_by_value
 from analyzers.traces.reading.trace import PEER_COPY
-from analyzers.words import capitalised, duration_ns, process_group, quantity, share, size
+from analyzers.words import capitalised, duration_ns, kernel_name, process_group, quantity, share, size
 
 _SMALL_BYTES, _SMALL_NS, _SMALL_A_STEP = 1 << 20, 60_000, 50
 """The limits below which latency decides the time of a collective, in bytes and ns, and how many per step are too many.

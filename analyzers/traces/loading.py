@@ -12,8 +12,8 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Integers
 from analyzers.errors import WorkbenchError
-from analyzers.progress import is_milestone
 from analyzers.run import Artefact
+from analyzers.store import is_milestone
 from analyzers.traces.model import RankTrace
 from analyzers.traces.reading.trace import Problem, Trace
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from analyzers import store
 from analyzers.columns import Column, Integers
+from analyzers.files import replacing
 from analyzers.run import Artefact
 from analyzers.traces.allocations import Allocator, allocators
 from analyzers.traces.common_clock import AlignedRecordings, Window, load_aligned
@@ -19,7 +20,6 @@ from analyzers.traces.critical_path import critical_path
 from analyzers.traces.rank_waits import CollectiveWait
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.words import rank_names
-from analyzers.writing import replacing
 
 _POINTS_AT_MOST = 20_000
 """The most points that are written for a device; if there are more, the highest in each time interval are kept."""

@@ -18,8 +18,8 @@ import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.columns import NONE, CoveredTime, Work, merge, names_in_phases
-from analyzers.traces.compiled import COMPILATION
 from analyzers.traces.costs import Attribution
+from analyzers.traces.kernels import COMPILATION
 from analyzers.traces.launches import Intervals, intersect, subtract, union, waiting_calls
 from analyzers.traces.model import NamedTime, OpportunityKind
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace

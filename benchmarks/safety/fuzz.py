@@ -37,8 +37,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from analyzers import child, store  # noqa: E402
-from analyzers.cache import folders  # noqa: E402
+from analyzers import (  # noqa: E402
+    cache,
+    child,
+    store,
+)
 from analyzers.errors import WorkbenchError  # noqa: E402
 from benchmarks.fuzzing.formats import CONFIGURATION, FIXTURES, Files, seeds, seeds_by_kind  # noqa: E402
 from benchmarks.fuzzing.invariants import (  # noqa: E402
@@ -90,7 +93,7 @@ def prepared() -> Iterator[None]:
     """Make reading happen in this process, with limits of memory and processor time for each input, and a separate
     cache.
     """
-    before, kept, handler = store.read_in_child, folders.cache_folder, signal.signal(signal.SIGPROF, give_up)
+    before, kept, handler = store.read_in_child, cache.cache_folder, signal.signal(signal.SIGPROF, give_up)
     limits = resource.getrlimit(AS)
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     store.read_in_child = read_here
@@ -106,7 +109,7 @@ def prepared() -> Iterator[None]:
     finally:
         gc.unfreeze()
         gc.enable()
-        store.read_in_child, folders.cache_folder = before, kept
+        store.read_in_child, cache.cache_folder = before, kept
         resource.setrlimit(AS, limits)
         signal.signal(signal.SIGPROF, handler)
 
@@ -192,7 +195,7 @@ class Tally:
 def attempt(source: Inputs, tally: Tally, keep: Path | None) -> None:
     """Run the next set of files, and count the result."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=fast_folder()) as home:
-        folder, folders.cache_folder = Path(home) / "run", lambda: Path(home) / "cache"
+        folder, cache.cache_folder = Path(home) / "run", lambda: Path(home) / "cache"
         inputs, files = source.next()
         write_input(folder, files)
         end, place = outcome(lambda: drive(source.rng, folder, files))

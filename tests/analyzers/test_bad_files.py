@@ -15,10 +15,10 @@ from analyzers import child
 from analyzers.child import Task, memory_of_machine
 from analyzers.errors import InputError
 from analyzers.files import RANKS_AT_MOST, rank_in, read_json
-from analyzers.isolation import read_in_child
 from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
+from analyzers.worker_pool import read_in_child
 
 STUCK = Path(__file__).parents[1] / "fixtures" / "stuck_2ranks"
 ODD_MANIFEST = {

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzers import isolation, store
-from analyzers.cache import entry_files, folders
+from analyzers import cache, store, worker_pool
 from analyzers.errors import CacheWarning
 
 READER = "analyzers.hangs.reading.reader"
@@ -28,7 +27,7 @@ SEQUENCE = [3, 4]
 def folder(tmp_path, monkeypatch):
     """Fixture: the folder of the cache; a failure to write in one test does not affect the next."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(folders, "UNUSABLE", set())
+    monkeypatch.setattr(cache, "UNUSABLE", set())
     return tmp_path / "cache"
 
 
@@ -42,7 +41,7 @@ def dump(tmp_path):
 
 def read_in_forks(monkeypatch):
     """Let files be read in forks of this process, which have its settings, although other tests left threads here."""
-    monkeypatch.setattr(isolation, "can_fork", lambda: True)
+    monkeypatch.setattr(worker_pool, "can_fork", lambda: True)
 
 
 def sequence(dump):
@@ -82,19 +81,19 @@ DAMAGE = {
 
 # "zeros" is what a power cut leaves where the length of a file was written to the disk before its content.
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("what", ["*.npy", entry_files.SHORT_COLUMNS, "meta.json"])
+@pytest.mark.parametrize("what", ["*.npy", cache.SHORT_COLUMNS, "meta.json"])
 def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
     if what == "*.npy":
         read_in_forks(monkeypatch)
-        monkeypatch.setattr(entry_files, "SMALL", -1)
+        monkeypatch.setattr(cache, "SMALL", -1)
     assert sequence(dump) == SEQUENCE
-    [entry] = folders.entries(folder)
+    [entry] = cache.entries(folder)
     files = list(entry.folder.glob(what))
     assert files
     for path in files:
         DAMAGE[damage](path)
     assert sequence(dump) == SEQUENCE
-    [mended] = folders.entries(folder)
+    [mended] = cache.entries(folder)
     assert mended.folder == entry.folder
     assert (mended.folder / "meta.json").is_file()
 
@@ -102,14 +101,14 @@ def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
 @pytest.mark.parametrize("text", [b"", b"[1]", b"{}", b"00000000\n{}", b'{"__columns__":["nope"]}'])
 def test_what_another_version_wrote_is_read_again(dump, folder, text):
     sequence(dump)
-    (folders.entries(folder)[0].folder / "meta.json").write_bytes(text)
+    (cache.entries(folder)[0].folder / "meta.json").write_bytes(text)
     assert sequence(dump) == SEQUENCE
 
 
 def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
     """A power cut of a shared disk, for example, may damage it between two questions."""
     columns = store.load([dump], READER)
-    flip(columns.folder / entry_files.SHORT_COLUMNS)
+    flip(columns.folder / cache.SHORT_COLUMNS)
     assert columns["ops.seq"].tolist() == SEQUENCE
     assert store.load([dump], READER)["ops.seq"].tolist() == SEQUENCE
 
@@ -121,13 +120,13 @@ def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(du
     def reread():
         readings.append(1)
         columns = store.load([dump], READER)
-        flip(columns.folder / entry_files.SHORT_COLUMNS)
-        return entry_files.Columns(columns.folder, reread)
+        flip(columns.folder / cache.SHORT_COLUMNS)
+        return cache.Columns(columns.folder, reread)
 
-    flip(columns.folder / entry_files.SHORT_COLUMNS)
-    with pytest.raises(folders.CacheFailure, match="reads back differently"):
-        entry_files.Columns(columns.folder, reread)["ops.seq"]
-    assert len(readings) == entry_files.PUBLISHING_ATTEMPTS
+    flip(columns.folder / cache.SHORT_COLUMNS)
+    with pytest.raises(cache.CacheFailure, match="reads back differently"):
+        cache.Columns(columns.folder, reread)["ops.seq"]
+    assert len(readings) == cache.PUBLISHING_ATTEMPTS
 
 
 @pytest.mark.parametrize("of_another_user", ["entry", "folder"])
@@ -135,13 +134,13 @@ def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_anothe
     """Another user may have written a whole entry with correct checksums."""
     sequence(dump)
     [entry] = [path for path in folder.iterdir() if path.is_dir()]
-    assert folders.is_trusted(entry)
+    assert cache.is_trusted(entry)
     if os.geteuid() == 0:
         os.chown(entry if of_another_user == "entry" else folder, 65534, 65534)
     else:
         stranger = os.geteuid() + 1
         monkeypatch.setattr(os, "geteuid", lambda: stranger)
-    assert entry_files.open_entry(entry, lambda: pytest.fail("not used")) is None
+    assert cache.open_entry(entry, lambda: pytest.fail("not used")) is None
     with pytest.warns(CacheWarning, match="another user owns"):
         assert sequence(dump) == SEQUENCE
     assert entry.exists()
@@ -156,7 +155,7 @@ def test_a_folder_with_a_name_that_no_disk_takes_is_left(dump, tmp_path, monkeyp
 
 def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
     sequence(dump)
-    [entry] = folders.entries(folder)
+    [entry] = cache.entries(folder)
     shutil.rmtree(entry.folder)
     entry.folder.write_text("not an entry")
     assert sequence(dump) == SEQUENCE
@@ -165,27 +164,27 @@ def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
 
 def test_a_link_to_a_damaged_entry_gives_way_and_leaves_what_it_leads_to(dump, folder, tmp_path):
     sequence(dump)
-    [entry] = folders.entries(folder)
+    [entry] = cache.entries(folder)
     elsewhere = entry.folder.rename(tmp_path / "elsewhere")
     (elsewhere / "meta.json").write_bytes(b"")
     entry.folder.symlink_to(elsewhere)
     assert sequence(dump) == SEQUENCE
     assert not entry.folder.is_symlink()
-    assert (elsewhere / entry_files.SHORT_COLUMNS).is_file()
+    assert (elsewhere / cache.SHORT_COLUMNS).is_file()
 
 
 def test_an_entry_that_is_damaged_while_a_file_is_read_gives_way(dump, folder, monkeypatch):
     """Another process published it in the meantime, and the disk lost a part."""
-    published = entry_files.publish
+    published = cache.publish
 
     def publish(scratch, entry, reread):
         entry.mkdir(exist_ok=True)
         (entry / "meta.json").touch()
         return published(scratch, entry, reread)
 
-    monkeypatch.setattr(entry_files, "publish", publish)
+    monkeypatch.setattr(cache, "publish", publish)
     assert sequence(dump) == SEQUENCE
-    [entry] = folders.entries(folder)
+    [entry] = cache.entries(folder)
     assert (entry.folder / "meta.json").is_file()
 
 
@@ -201,11 +200,9 @@ class Touch:
 
 def test_a_short_column_of_objects_is_refused(tmp_path):
     body = bytes(8)
-    (tmp_path / entry_files.SHORT_COLUMNS).write_bytes(body)
-    with pytest.raises(folders.DamagedEntry):
-        entry_files.read_short(
-            tmp_path / entry_files.SHORT_COLUMNS, entry_files.Short("|O", (1,), 0, 8, zlib.crc32(body))
-        )
+    (tmp_path / cache.SHORT_COLUMNS).write_bytes(body)
+    with pytest.raises(cache.DamagedEntry):
+        cache.read_short(tmp_path / cache.SHORT_COLUMNS, cache.Short("|O", (1,), 0, 8, zlib.crc32(body)))
 
 
 @pytest.mark.parametrize(
@@ -213,8 +210,8 @@ def test_a_short_column_of_objects_is_refused(tmp_path):
     [np.arange(6).reshape(2, 3), np.array(["a", "é"]), np.zeros(0, "U"), np.array(5, ">i2"), np.arange(9)[::-2]],
 )
 def test_short_columns_come_back_as_they_were(tmp_path, column):
-    entry_files.write_entry(tmp_path, {"first": np.ones(1, np.int8), "x": column}, {})
-    again = entry_files.Columns(tmp_path, lambda: pytest.fail("read again"))["x"]
+    cache.write_entry(tmp_path, {"first": np.ones(1, np.int8), "x": column}, {})
+    again = cache.Columns(tmp_path, lambda: pytest.fail("read again"))["x"]
     assert (again.dtype, again.shape) == (column.dtype, column.shape)
     assert again.tolist() == column.tolist()
 
@@ -224,7 +221,7 @@ def test_a_long_column_of_objects_with_a_right_checksum_runs_no_code(tmp_path):
     body = (tmp_path / "x.npy").read_bytes()
     meta = json.dumps({"__columns__": {"x": [len(body), zlib.crc32(body)]}}).encode()
     (tmp_path / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(meta), meta))
-    columns = entry_files.Columns(tmp_path, lambda: pytest.fail("read again"))
+    columns = cache.Columns(tmp_path, lambda: pytest.fail("read again"))
     with pytest.raises(ValueError, match=r"allow_pickle=False|Python objects"):
         columns._map("x")
     assert not (tmp_path / "ran").exists()
@@ -239,13 +236,13 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
     def clear():
         for _ in range(100):
-            folders.clear(folder)
+            cache.clear(folder)
 
     def damage():
         for _ in range(100):
             with contextlib.suppress(OSError):
                 for path in (
-                    path for entry in folders.entries(folder) for path in entry.folder.glob(entry_files.SHORT_COLUMNS)
+                    path for entry in cache.entries(folder) for path in entry.folder.glob(cache.SHORT_COLUMNS)
                 ):
                     os.truncate(path, 3)
 
@@ -262,15 +259,15 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
 def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
     """A power cut before the rename, for example: the written files have no entry's name, and are deleted when old."""
-    monkeypatch.setattr(entry_files, "publish", lambda *_: os._exit(9))
+    monkeypatch.setattr(cache, "publish", lambda *_: os._exit(9))
     with contextlib.suppress(ChildProcessError):
         process = multiprocessing.get_context("fork").Process(target=sequence, args=(dump,))
         process.start()
         process.join(240)
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(folder))
-    assert folders.entries(folder) == []
-    [left] = folder.glob(f"{folders.SCRATCH}*")
+    assert cache.entries(folder) == []
+    [left] = folder.glob(f"{cache.SCRATCH}*")
     os.utime(left, (1, 1))
     assert sequence(dump) == SEQUENCE
     assert not left.exists()
@@ -324,7 +321,7 @@ def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.warns(CacheWarning), pytest.raises(folders.CacheFailure) as caught:
+        with pytest.warns(CacheWarning), pytest.raises(cache.CacheFailure) as caught:
             store.load([dump], READER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -350,19 +347,19 @@ def test_a_user_without_a_home_has_a_temporary_cache(dump, monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    assert folders.cache_folder() is None
+    assert cache.cache_folder() is None
     assert sequence(dump) == SEQUENCE
 
 
 def test_clearing_leaves_what_is_not_ours(dump, folder):
     sequence(dump)
     (folder / "notes.txt").write_text("mine")
-    (folder / f"{folders.SCRATCH}now").mkdir()
-    old = folder / f"{folders.SCRATCH}old"
+    (folder / f"{cache.SCRATCH}now").mkdir()
+    old = folder / f"{cache.SCRATCH}old"
     old.mkdir()
     os.utime(old, (1, 1))
-    assert len(folders.clear(folder)) == 1
-    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{folders.SCRATCH}now"]
+    assert len(cache.clear(folder)) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{cache.SCRATCH}now"]
 
 
 def test_a_limit_holds_from_then_on(dump, folder):
@@ -371,14 +368,14 @@ def test_a_limit_holds_from_then_on(dump, folder):
     other.write_bytes(dump.read_bytes())
     time.sleep(0.01)
     sequence(other)
-    assert len(folders.entries(folder)) == 2
-    folders.set_limit(folder, 1)
-    assert len(folders.entries(folder)) == 1
+    assert len(cache.entries(folder)) == 2
+    cache.set_limit(folder, 1)
+    assert len(cache.entries(folder)) == 1
     sequence(dump)
-    assert len(folders.entries(folder)) == 1
-    for damaged in ("much", "7".ljust(entry_files.SMALL + 1)):
-        (folder / folders.LIMIT_FILE).write_text(damaged)
-        assert folders.limit_bytes(folder) == folders.DEFAULT_LIMIT
+    assert len(cache.entries(folder)) == 1
+    for damaged in ("much", "7".ljust(cache.SMALL + 1)):
+        (folder / cache.LIMIT_FILE).write_text(damaged)
+        assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT
 
 
 def test_what_was_opened_last_stays(dump, folder):
@@ -388,8 +385,8 @@ def test_what_was_opened_last_stays(dump, folder):
     for path, used in ((first, 1), (second, 2)):
         os.utime(path, (used, used))
     sequence(dump)
-    folders.prune(folder, 1)
-    assert [entry.folder for entry in folders.entries(folder)] == [first]
+    cache.prune(folder, 1)
+    assert [entry.folder for entry in cache.entries(folder)] == [first]
 
 
 def test_new_content_of_the_same_size_and_time_is_read(dump):
@@ -406,5 +403,5 @@ def test_new_content_of_the_same_size_and_time_is_read(dump):
 
 def test_nobody_else_may_look_into_a_new_cache(dump, folder):
     sequence(dump)
-    folders.set_limit(folder.with_name("other"), 1 << 30)
+    cache.set_limit(folder.with_name("other"), 1 << 30)
     assert [path.stat().st_mode & 0o077 for path in (folder, folder.with_name("other"))] == [0, 0]

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers import reader_server, store
-from analyzers.cache import entry_files, folders
+from analyzers import cache, reader_server, store
 from analyzers.child import DONE, KILLS, ReaderKilled, Task
 from analyzers.errors import HostileInput, InputError
 from analyzers.reader_server import running_server
@@ -185,7 +184,7 @@ def test_a_reader_remembers_nothing_of_the_file_before(files, tmp_path, monkeypa
             target.mkdir()
             ended = reader_server.run_by_server(Task("reader_with_memory", target, [path], 1 << 30, 20))
             assert ended.status == DONE
-            meta = entry_files.Columns(target, lambda: pytest.fail("read again")).meta
+            meta = cache.Columns(target, lambda: pytest.fail("read again")).meta
             assert meta["seen"] == [path.name]
     finally:
         reader_server.STARTED[0].stop()
@@ -193,9 +192,9 @@ def test_a_reader_remembers_nothing_of_the_file_before(files, tmp_path, monkeypa
 
 def test_the_cache_is_not_searched_for_each_file(files, monkeypatch):
     searched = []
-    prune = folders.prune
-    monkeypatch.setattr(folders, "GROWN", {})
-    monkeypatch.setattr(folders, "prune", lambda *given: searched.append(given) or prune(*given))
+    prune = cache.prune
+    monkeypatch.setattr(cache, "GROWN", {})
+    monkeypatch.setattr(cache, "prune", lambda *given: searched.append(given) or prune(*given))
     store.load_many([[path] for path in files], READER, store.Options(jobs=2))
     assert 1 <= len(searched) <= 2  # the first entries of two threads may be written at the same moment
 

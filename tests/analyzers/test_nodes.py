@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from analyzers import hangs, incident
-from analyzers.received import Node, merged_manifest
-from analyzers.run import discover, rank_of
+from analyzers.run import Node, discover, merged_manifest, rank_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SPLIT = sorted(path.name for path in FIXTURES.glob("*_4ranks"))

@@ -20,7 +20,7 @@ def version(root, reader):
     ("reader", "changed"),
     [
         ("memory.digest", "memory/model.py"),
-        ("memory.digest", "memory/rules.py"),
+        ("memory.digest", "memory/categorise.py"),
         ("traces.digest", "traces/model.py"),
         ("traces.digest", "traces/kernels.py"),
     ],

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from analyzers import child, isolation, store
-from analyzers.cache import entry_files, folders
+from analyzers import child, store, worker_pool
+from analyzers.cache import SCRATCH, SMALL, prune
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
-from analyzers.progress import Progress
+from analyzers.store import Progress
 
 READER = "analyzers.hangs.reading.reader"
 
@@ -52,12 +52,12 @@ def test_columns_are_mapped_and_cached(dump, cache):
     with pytest.raises(KeyError):
         first["absent"]
     assert store.load([dump], READER).folder == first.folder
-    assert [p for p in cache.iterdir() if p.name.startswith(folders.SCRATCH)] == []
+    assert [p for p in cache.iterdir() if p.name.startswith(SCRATCH)] == []
 
 
 def test_only_long_columns_are_mapped(dump, reader):
     """Each mapped column keeps a file open."""
-    lengths = f"long=np.zeros({entry_files.SMALL // 8 + 1}), short=np.zeros(9)"
+    lengths = f"long=np.zeros({SMALL // 8 + 1}), short=np.zeros(9)"
     columns = store.load([dump], reader(f"return dict({lengths}), {{}}", "lengths"))
     assert isinstance(columns["long"], np.memmap)
     assert not isinstance(columns["short"], np.memmap)
@@ -102,7 +102,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize(("body", "error", "words"), BODIES, ids=[words for *_, words in BODIES])
 def test_how_a_child_may_end(reader, dump, cache, monkeypatch, way, body, error, words):
     name = reader(body, f"reader_{abs(hash(words))}_{way}")
-    monkeypatch.setattr(isolation, "Task", lambda *told, seconds: Task(*told, seconds=min(seconds, 2)))
+    monkeypatch.setattr(worker_pool, "Task", lambda *told, seconds: Task(*told, seconds=min(seconds, 2)))
     with pytest.raises(error, match=words) as caught:
         store.load([dump], name)
     assert type(caught.value) is error
@@ -167,9 +167,11 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
     assert loaded[0]["ops.seq"].tolist() == [3]
     assert isinstance(loaded[1], InputError)
 
+    # A fork's limit counts what it inherits.
+
 
 def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path, monkeypatch):
-    monkeypatch.setattr(isolation, "run_forked", child.run_in_new_interpreter)  # a fork's limit counts what it inherits
+    monkeypatch.setattr(worker_pool, "run_forked", child.run_in_new_interpreter)
     paths = [tmp_path / f"rank_{number}" for number in range(store.FEW_FILES + 1)]
     for path in paths:
         path.write_bytes(dump.read_bytes())
@@ -225,8 +227,8 @@ def test_the_cache_forgets_what_was_used_longest_ago(tmp_path, cache, dump):
     other.write_bytes(dump.read_bytes())
     new = store.load([other], READER).folder
     os.utime(old, (1, 1))
-    (cache / f"{folders.SCRATCH}x").mkdir()
-    folders.prune(cache, 1)
+    (cache / f"{SCRATCH}x").mkdir()
+    prune(cache, 1)
     assert not old.exists()
     assert new.exists()
-    assert (cache / f"{folders.SCRATCH}x").exists()
+    assert (cache / f"{SCRATCH}x").exists()

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from analyzers import writing
-from analyzers.writing import replacing, write_whole
+from analyzers import files
+from analyzers.files import replacing, write_whole
 
 ROOM = 1 << 20
 
@@ -99,7 +99,7 @@ def test_text_is_utf8_whatever_it_holds(report):
 
 
 def test_a_pipe_that_nobody_reads_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "READER_S", 0.1)
+    monkeypatch.setattr(files, "READER_S", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="No such device"):
         write_whole(tmp_path / "pipe", "x")

@@ -1,7 +1,7 @@
 """Write what is new in a node's run folder to a URL, repeatedly, until the job has ended.
 
     URL/nodes/NODE/...            the files of a node, as in its run folder
-    URL/nodes/NODE/node.json      which node this is, and when it last wrote (`analyzers.received.Node`)
+    URL/nodes/NODE/node.json      which node this is, and when it last wrote (`analyzers.run.Node`)
     URL/incidents/NODE.json       why and when this node last took dumps by itself
 
 If a node takes dumps by itself, because its ranks stalled, died or raised, every other node sees it in `incidents/` and
@@ -27,11 +27,9 @@ from typing import Any
 import msgspec
 
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.files import open_regular, read_json, read_whole
+from analyzers.files import open_regular, read_json, read_whole, write_whole
 from analyzers.hangs.reading.side_formats import GroupsFile, read_side
-from analyzers.received import NODE_FILE, NODES, Node
-from analyzers.run import SKIPPED_FOLDERS
-from analyzers.writing import write_whole
+from analyzers.run import NODE_FILE, NODES, SKIPPED_FOLDERS, Node
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.remote.file_system import asking, open_file_system

@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from analyzers.cache import folders
-from analyzers.cache.folders import Entry
+from analyzers import cache
+from analyzers.cache import Entry
 from analyzers.errors import Exit
 from analyzers.words import duration, quantity, size
 from workbench.errors import UsageProblem
@@ -20,19 +20,19 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
         UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
         CacheFailure: The folder cannot be written.
     """
-    folder = folders.cache_folder()
+    folder = cache.cache_folder()
     if folder is None:
         raise UsageProblem("this user has no home folder, so nothing is kept", "set WORKBENCH_CACHE to a folder")
     copies = folder / REMOTE_FOLDER
     if limit is not None:
-        folders.set_limit(folder, limit)
-        folders.prune(copies, limit)
+        cache.set_limit(folder, limit)
+        cache.prune(copies, limit)
     print(cleared(folder, copies) if clear else described(folder, copies))
     return Exit.OK
 
 
 def cleared(folder: Path, copies: Path) -> str:
-    deleted = [*folders.clear(folder), *folders.clear(copies)]
+    deleted = [*cache.clear(folder), *cache.clear(copies)]
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
@@ -41,9 +41,9 @@ def described(folder: Path, copies: Path) -> str:
 
     `copies` is the folder with copies of remote files.
     """
-    limit = size(folders.limit_bytes(folder))
-    lines = [f"folder  {folder}", f"holds   {contents(folders.entries(folder))}"]
-    if runs := folders.entries(copies):
+    limit = size(cache.limit_bytes(folder))
+    lines = [f"folder  {folder}", f"holds   {contents(cache.entries(folder))}"]
+    if runs := cache.entries(copies):
         lines.append(f"copies  {contents(runs)}, of files at URLs")
     return "\n".join(
         [*lines, f"limit   {limit}{' of each' if runs else ''}; the entries used longest ago are deleted first"]

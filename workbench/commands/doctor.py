@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.cache.folders import cache_folder
+from analyzers.cache import cache_folder
 from analyzers.errors import Exit
 from analyzers.native import NativeState, native_state
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.cache import folders
-from analyzers.cache.folders import CacheFailure, discard, is_trusted, make_scratch
+from analyzers import cache
+from analyzers.cache import CacheFailure, discard, is_trusted, make_scratch
 from analyzers.errors import WorkbenchError
 from analyzers.files import json_bytes, read_whole
 from analyzers.report import Report
@@ -114,7 +114,7 @@ def _read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator
 
 def find(key: str) -> KeptReport | None:
     """Return the stored report with the name `key`; None if there is none, or if it is damaged or not trusted."""
-    folder = folders.cache_folder()
+    folder = cache.cache_folder()
     if folder is None or not is_trusted(entry := folder / key):
         return None
     try:
@@ -132,15 +132,15 @@ def find(key: str) -> KeptReport | None:
 
 def keep(key: str, kept: KeptReport) -> None:
     """Store a report in the cache; a report that is too large, or cannot be written, is not stored."""
-    folder, body = folders.cache_folder(), json_bytes(kept)
-    if folder is None or folder in folders.UNUSABLE or len(body) > _BYTES_AT_MOST:
+    folder, body = cache.cache_folder(), json_bytes(kept)
+    if folder is None or folder in cache.UNUSABLE or len(body) > _BYTES_AT_MOST:
         return
     try:
         scratch = make_scratch(folder)
         try:
             (scratch / REPORT_FILE).write_bytes(b"%08x\n%b" % (zlib.crc32(body), body))
             scratch.rename(folder / key)
-            folders.prune_if_grown(folder / key)
+            cache.prune_if_grown(folder / key)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except (OSError, CacheFailure):

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from analyzers.errors import Exit, InputError
+from analyzers.files import write_whole
 from analyzers.report import Report, Severity
 from analyzers.run import Run
-from analyzers.writing import write_whole
 from workbench.command_options.options import DocumentOptions, FailOn, Format
 from workbench.console import note
 from workbench.errors import UsageProblem

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analyzers.errors import InputError, MissingExtra
+from analyzers.files import write_whole
 from analyzers.words import quantity, rank_names
-from analyzers.writing import write_whole
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.python_path import command, environment

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analyzers.errors import WorkbenchError
-from analyzers.received import NODE_FILE, NODES, Node
+from analyzers.run import NODE_FILE, NODES, Node
 from analyzers.words import quantity
 from workbench.collect.beside import DONE, URL
 from workbench.collect.sender import ENDED, Store

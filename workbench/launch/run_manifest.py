@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
-from analyzers.files import json_bytes, read_json
+from analyzers.files import json_bytes, private_opener, read_json, replacing, status
 from analyzers.steps.live import is_running
-from analyzers.writing import private_opener, replacing, status
 from workbench.recorders.secret_text import without_secrets
 
 if TYPE_CHECKING:

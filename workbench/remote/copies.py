@@ -13,12 +13,11 @@ from typing import IO
 
 import msgspec
 
-from analyzers.cache import folders
-from analyzers.cache.folders import CacheFailure, failure, is_trusted
+from analyzers import cache
+from analyzers.cache import CacheFailure, failure, is_trusted
 from analyzers.errors import InputError
-from analyzers.files import read_whole
+from analyzers.files import read_whole, replacing
 from analyzers.words import quantity, size
-from analyzers.writing import replacing
 from workbench.console import note
 from workbench.progress import shown_text
 from workbench.remote.file_system import FileSystem, Vanished, asking, open_file_system
@@ -105,7 +104,7 @@ def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Mirror(folder)
         os.utime(folder)  # the folders used longest ago are deleted first
-    folders.prune(folder.parent, folders.limit_bytes(folder.parents[1]))
+    cache.prune(folder.parent, cache.limit_bytes(folder.parents[1]))
 
 
 def _usable_folder(name: str, *, keep: bool) -> Path:
@@ -119,12 +118,12 @@ def _usable_folder(name: str, *, keep: bool) -> Path:
     failed = CacheFailure(
         "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
     )
-    for cache in folders.folders() if keep else folders.temporary_folders():
-        folder = cache / REMOTE_FOLDER / name
+    for parent in cache.folders() if keep else cache.temporary_folders():
+        folder = parent / REMOTE_FOLDER / name
         try:
             (folder / "files").mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            failed = failure(cache, error)
+            failed = failure(parent, error)
             continue
         if is_trusted(folder):
             return folder
@@ -250,7 +249,7 @@ def copied(url: str, *, keep: bool) -> Path:
     if not listing.files:
         raise InputError(f"{without_credentials(url)}: no files there", "give the folder of a run, or a file of it")
     with opened_mirror(url, keep=keep) as mirror:
-        limit = folders.limit_bytes(mirror.folder.parents[1])
+        limit = cache.limit_bytes(mirror.folder.parents[1])
         if (wanted := sum(file.size or 0 for file in listing.files)) > limit:
             raise too_large(url, wanted, limit)
         mirror.remove_others(listing.files)

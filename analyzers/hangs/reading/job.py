@@ -20,7 +20,7 @@ from analyzers.hangs.reading.p2p import add_messages, decoded, read_message_coun
 from analyzers.hangs.reading.process_groups import DEFAULT_GROUP, GroupRegistry, Members
 from analyzers.hangs.reading.recreated_groups import find_renewals
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.progress import MANY_FILES
+from analyzers.store import MANY_FILES
 
 _OP_COLUMNS = (
     "group", "seq", "p2p_seq", "signature", "stack", "started", "done", "retired", "created_ns", "completed_ns", "p2p",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.damage import BEAT
 from analyzers.files import RANKS_AT_MOST, open_regular, rank_in
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks, read_unanswered
@@ -37,6 +36,7 @@ from analyzers.hangs.reading.side_formats import (
     read_side,
 )
 from analyzers.hangs.reading.thread_stacks import read_main_thread
+from analyzers.kinds import BEAT
 from analyzers.node_health import NodeGaps, NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
 

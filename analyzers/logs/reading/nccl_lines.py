@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from analyzers.device_memory.nccl import Link, NcclBuffers, NcclCommunicator, NcclProcess, with_bytes
+from analyzers.device_memory import Link, NcclBuffers, NcclCommunicator, NcclProcess, with_bytes
 
 MARK = b"NCCL INFO "
 LINE = re.compile(

@@ -17,9 +17,8 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
-from analyzers.received import NODES, node_of
 from analyzers.report import Finding, ranked
-from analyzers.run import Kind
+from analyzers.run import NODES, Kind, node_of
 from analyzers.steps.lateness import lateness
 from analyzers.steps.live.job_state import (
     ENDED,
@@ -46,8 +45,7 @@ from analyzers.steps.live.rank_log import (
 from analyzers.steps.loading import Chunk, Source, combined, load, steps_of
 from analyzers.steps.rank_differences import memory_growth
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
-from analyzers.steps.report import problems
-from analyzers.steps.summary import answer_all
+from analyzers.steps.report import answer_all, problems
 from analyzers.steps.table import RECORDER_PHASES, Steps
 
 _LOOK_S, _LOOKING_SHARE = 2.0, 0.1

@@ -24,7 +24,7 @@ from analyzers.steps.live.job_state import (
     is_running,
     read_heartbeat,
 )
-from analyzers.steps.reading import jsonl, tensorboard
+from analyzers.steps.reading import log_lines, tensorboard
 from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
 from analyzers.steps.reading.tensorboard import lines_of
 
@@ -105,7 +105,7 @@ class RankLog:
         self.header: Header = {}
         self.steps: dict[int, Line] = {}
         self.steps_seen = 0
-        self.last_record: jsonl.Row = {}
+        self.last_record: log_lines.Row = {}
         self.utilisation: float | None = None
         self._restarted = False
 
@@ -181,7 +181,7 @@ class StepLog:
             # torchtitan marks its records in the first lines; a new file may be of the other kind.
             self._structured = any(b'"log_type_name"' in text for text in texts[:3])
             if self._structured:
-                self._rank.begin(jsonl.header_of(jsonl.decoded(texts[0], Log([], []), last=True)))
+                self._rank.begin(log_lines.header_of(log_lines.decoded(texts[0], Log([], []), last=True)))
         if texts and self._structured:
             self._add_structured(texts)
         elif texts:
@@ -190,7 +190,7 @@ class StepLog:
     def _add_own(self, texts: Sequence[bytes]) -> None:
         """Add the steps in lines of this project's format; each header line among them marks a restart."""
         for part in _split_at_headers(texts):
-            log = jsonl.read_own(part)
+            log = log_lines.read_own(part)
             for header in log.headers:
                 self._rank.begin(header)
             for line in log.lines:
@@ -201,11 +201,11 @@ class StepLog:
 
         Lines of an unfinished step are kept for the next call.
         """
-        self._rank.last_record = jsonl.decoded(texts[-1], Log([], []), last=True)
+        self._rank.last_record = log_lines.decoded(texts[-1], Log([], []), last=True)
         records = self._open_records + texts
         ended = max((number for number, text in enumerate(records, 1) if b'"step_end"' in text), default=0)
         self._open_records = records[ended:][-_OPEN_RECORDS:]
-        for line in jsonl.read_structured(records[:ended]).lines:
+        for line in log_lines.read_structured(records[:ended]).lines:
             self._rank.add(line)
 
 

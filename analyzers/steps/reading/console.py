@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analyzers.steps.reading import tensorboard
-from analyzers.steps.reading.jsonl import content_of
-from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
+from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log, bytes_of
 
 LONGEST_LINE = 4096
 """The most bytes of a line that is parsed; on a longer, hostile line a regular expression could take very long."""
@@ -29,7 +28,7 @@ def read(path: Path) -> Log:
     """Return the steps that torchtitan printed in a console log; all other lines are skipped."""
     values: defaultdict[int, dict[int, tensorboard.Values]] = defaultdict(dict)
     times: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for raw in content_of(path).splitlines():
+    for raw in bytes_of(path).splitlines():
         # Looking for bytes is far cheaper than a regular expression on each line of a long console log.
         if len(raw) > LONGEST_LINE or b"step:" not in raw or b"loss:" not in raw:
             continue

@@ -16,8 +16,8 @@ import numpy as np
 
 from analyzers.columns import Floats
 from analyzers.steps.columns import SIZE_UNITS, TIME_UNITS, Quantity, RawTable, RowCollector, meaning_of
-from analyzers.steps.reading.json_table import number_of
-from analyzers.steps.reading.jsonl import content_of
+from analyzers.steps.reading.log_lines import bytes_of
+from analyzers.steps.reading.tables import number_of
 
 LONGEST_LINE = 16384
 """The most characters of a line that is parsed; on a longer, hostile line a regular expression could take very long."""
@@ -219,7 +219,7 @@ _STEP_NAME, _TOTAL_NAME, _EPOCH_NAME = "step", "total steps", "epoch"
 
 def read(path: Path) -> RawTable:
     collector = ConsoleRows()
-    for text in lines_of(content_of(path)):
+    for text in lines_of(bytes_of(path)):
         collector.take(text)
     return collector.table()
 

@@ -4,7 +4,7 @@ import pytest
 
 from analyzers import hangs, run, store
 from analyzers.hangs.reading import job
-from analyzers.progress import Progress
+from analyzers.store import Progress
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzers import memory, progress, run, steps, traces
-from analyzers.progress import Progress
+from analyzers import memory, run, steps, store, traces
 from analyzers.steps import loading
-from analyzers.store import Options
+from analyzers.store import Options, Progress
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GPU_TRACE = """{"schemaVersion": 1, "distributedInfo": {"rank": %d, "world_size": 6}, "traceEvents": [
@@ -42,8 +41,8 @@ class Waiting(Progress):
 @pytest.fixture(autouse=True)
 def few_files_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixture: five files count as many, and two suffice for a first answer."""
-    monkeypatch.setattr(progress, "MANY_FILES", 4)
-    monkeypatch.setattr(progress, "FIRST_FILES", 2)
+    monkeypatch.setattr(store, "MANY_FILES", 4)
+    monkeypatch.setattr(store, "FIRST_FILES", 2)
     monkeypatch.setattr(loading, "BYTES_OF_A_CHILD", 1)
 
 

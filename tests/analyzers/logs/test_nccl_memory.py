@@ -5,8 +5,7 @@ import time
 import pytest
 
 from analyzers import logs
-from analyzers.device_memory import GIB, MIB, Holder, KnownMemory, account_for, with_nccl
-from analyzers.device_memory.nccl import NcclProcess, process_of
+from analyzers.device_memory import GIB, MIB, Holder, KnownMemory, NcclProcess, account_for, process_of, with_nccl
 from analyzers.logs.reading.nccl_lines import NcclLines
 from tests.analyzers.test_device_memory import MESSAGE
 from tests.support.nccl_logs import CASES

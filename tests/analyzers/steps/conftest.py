@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from analyzers import run, store
-from analyzers.cache import entry_files
+from analyzers import cache, run, store
 
 MS = 1_000_000
 BASE_NS = 1_800_000_000 * 1_000_000_000
@@ -91,7 +90,7 @@ def here(monkeypatch):
     """Fixture: read files in this process, which takes a tenth of the time; other tests cover the child process."""
 
     def read(paths, reader, target, _max_memory):
-        entry_files.write_entry(target, *importlib.import_module(reader).read(list(paths)))
+        cache.write_entry(target, *importlib.import_module(reader).read(list(paths)))
 
     monkeypatch.setattr(store, "read_in_child", read)
     yield

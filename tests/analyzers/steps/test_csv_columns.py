@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyzers.steps.reading.csv_table import numbers_in
+from analyzers.steps.reading.tables import numbers_in
 
 
 @pytest.mark.parametrize(("cells", "numbers"), [([None, None], [np.nan, np.nan]), (["1", None], [1, np.nan])])

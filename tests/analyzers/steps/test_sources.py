@@ -16,7 +16,7 @@ from analyzers import run, steps, store
 from analyzers.errors import InputError
 from analyzers.steps import views
 from analyzers.steps.loading import load
-from analyzers.steps.reading import jsonl, tensorboard
+from analyzers.steps.reading import log_lines, tensorboard
 from analyzers.steps.reading.log_lines import LARGEST, content_of
 from workbench.recorders.timing.structured_log import export
 
@@ -423,7 +423,7 @@ def test_lines_may_have_names_and_values_of_their_own(tmp_path):
     rows = [{"step": i} | LINE | extra for i, extra in enumerate([{}, *ODD], 1)]
     log = tmp_path / "rank_0.jsonl"
     log.write_text("\n".join(json.dumps(row) for row in [{"schema": "workbench.steps/1", "rank": 0}, *rows]) + "\n")
-    found = content_of(jsonl.read(log).lines)
+    found = content_of(log_lines.read(log).lines)
     named = {field: {name: column.tolist() for name, column in of.items()} for field, of in found.named.items()}
     assert named["phases"] == {"fwd": [3, 1, 3, 3, 3, 0], "eval": [0, 2, 0, 0, 0, 0]}
     assert named["seqs"] == {"0": [4, -1, 4, 4, 4, 4], "pp": [-1, 9, -1, -1, -1, -1]}

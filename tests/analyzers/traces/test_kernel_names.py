@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzers.traces.kernel_names import kernel_name
+from analyzers.words import kernel_name
 from workbench.present.sparkline import bar
 
 ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"

@@ -15,7 +15,7 @@ import pytest
 
 from analyzers import incident
 from analyzers.errors import InputError
-from analyzers.received import Node, read_node_list
+from analyzers.run import Node, read_node_list
 from ranks import free_port
 from workbench.collect.sender import (
     OTHER_JOB_S,

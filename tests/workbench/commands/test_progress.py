@@ -69,12 +69,12 @@ def test_on_a_terminal_one_line_comes_and_goes(run, monkeypatch):
 
 def test_a_file_is_still_read_in_a_fork(run, monkeypatch, capsys):
     """The timer needs no thread, so it does not prevent a fork, nor disturb the wait for the child."""
-    from analyzers import child, isolation
+    from analyzers import child, worker_pool
     from analyzers.rooms import ask
 
     monkeypatch.setattr(progress, "FIRST_NOTE_S", 0.01)
     monkeypatch.setattr(child.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(isolation, "run_in_new_interpreter", None)
+    monkeypatch.setattr(worker_pool, "run_in_new_interpreter", None)
     with shown_progress(Options(), run):
         report = ask("memory", discover(run.root), Options(jobs=1, cache=False))
     assert report.verdict.kind == "oom"

@@ -15,7 +15,7 @@ import command_line
 import fsspec
 import pytest
 
-from analyzers.cache import folders
+from analyzers.cache import set_limit
 from analyzers.errors import InputError
 from workbench.remote.file_system import is_same_host
 from workbench.remote.local_paths import local_path
@@ -191,14 +191,14 @@ def test_a_killed_download_is_continued(serve, cache, tmp_path):
 
 def test_no_more_is_downloaded_than_the_cache_may_hold(memory, cache):
     memory.pipe("/run/rank_0.log", b"x" * 5000)
-    folders.set_limit(cache, 4000)
+    set_limit(cache, 4000)
     with pytest.raises(InputError, match="the cache may hold"):
         local_path("memory://run")
     assert not copies(cache)
 
 
 def test_runs_that_were_used_longest_ago_are_deleted_first(memory, cache):
-    folders.set_limit(cache, 12_000)
+    set_limit(cache, 12_000)
     paths = []
     for number in range(3):
         memory.pipe(f"/run{number}/rank_0.log", b"x" * 5000)

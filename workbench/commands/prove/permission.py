@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analyzers.cache import folders
+from analyzers import cache
 from analyzers.errors import InputError
 from workbench.console import note
 from workbench.errors import UsageProblem
@@ -80,5 +80,5 @@ def refuse_foreign(sources: Sequence[str]) -> None:
 
 def _is_in_cache(path: Path) -> bool:
     """Return whether a path is in the folder of the cache, where copies of other machines' files lie."""
-    cache = folders.cache_folder()
-    return cache is not None and path.resolve().is_relative_to(cache.resolve())
+    folder = cache.cache_folder()
+    return folder is not None and path.resolve().is_relative_to(folder.resolve())

@@ -9,8 +9,7 @@ from analyzers.compare import CompareData
 from analyzers.memory.diff import Diff
 from analyzers.memory.diff import GroupChange as MemoryChange
 from analyzers.traces.diff import TraceDiff
-from analyzers.traces.kernel_names import kernel_name
-from analyzers.words import duration, duration_ns, size
+from analyzers.words import duration, duration_ns, kernel_name, size
 from workbench.colours import DARK
 from workbench.console import clean
 from workbench.present.table import Table, table

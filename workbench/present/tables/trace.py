@@ -4,11 +4,21 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from analyzers.traces.clocks import Clock
-from analyzers.traces.kernel_names import kernel_name, shortened
 from analyzers.traces.model import Advice, CriticalPart, RankTrace
 from analyzers.traces.rank_waits import AxisWaits, Change, CollectiveWait, GroupWaits, RankWaits, WhatIf
 from analyzers.traces.report import TraceData
-from analyzers.words import duration_ns, figures, flops, percent, rank_names, rank_ranges, share, size
+from analyzers.words import (
+    duration_ns,
+    figures,
+    flops,
+    kernel_name,
+    percent,
+    rank_names,
+    rank_ranges,
+    share,
+    shortened,
+    size,
+)
 from workbench.present.table import Table, table
 from workbench.present.tables.trace_rank import NO_GROUP, detail_tables, memory_tables
 

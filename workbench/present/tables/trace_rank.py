@@ -3,8 +3,20 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analyzers.traces.kernel_names import MEDIUM, SHORT, kernel_name, shortened, user_function
-from analyzers.words import bandwidth, duration_ns, figures, flops, percent, share, size
+from analyzers.words import (
+    MEDIUM,
+    SHORT,
+    bandwidth,
+    duration_ns,
+    figures,
+    flops,
+    kernel_name,
+    percent,
+    share,
+    shortened,
+    size,
+    user_function,
+)
 from workbench.present.table import Table, table
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from analyzers.hangs.model import Group
 from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
-from analyzers.traces.kernel_names import without_middle
-from analyzers.words import rank_ranges
+from analyzers.words import rank_ranges, without_middle
 from workbench.console import clean
 from workbench.present.table import Table, filled
 from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations, victim_stacks

@@ -16,8 +16,7 @@ from analyzers.report import Report
 from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import RankTrace, TraceData, critical_parts, views
-from analyzers.traces.kernel_names import shortened
-from analyzers.words import duration_ns, share
+from analyzers.words import duration_ns, share, shortened
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.present.table import Table, filled, table
 from workbench.present.tables.trace import (

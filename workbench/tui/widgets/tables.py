@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
-from analyzers.traces.kernel_names import shortened, without_middle
+from analyzers.words import shortened, without_middle
 from workbench.console import clean
 from workbench.present.table import Table, without_empty
 from workbench.tui.widgets.common import CURSOR_KEYS, SCROLL_KEYS, SEARCH_KEYS, WidgetOptions, call_on_new_size

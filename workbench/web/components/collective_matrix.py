@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.traces.kernel_names import without_middle
-from analyzers.words import ranks_label
+from analyzers.words import ranks_label, without_middle
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.web.components.figure import COLLECTIVES_ACROSS, NAMES_ABOVE, FigurePart, legend_entry, plain_layout
 from workbench.web.theme import narrow, theme

@@ -11,9 +11,8 @@ from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import TraceData, critical_parts, views
 from analyzers.traces.costs import is_user_function
-from analyzers.traces.kernel_names import shortened, user_function
 from analyzers.traces.model import RankTrace
-from analyzers.words import duration_ns, quantity, share
+from analyzers.words import duration_ns, quantity, share, shortened, user_function
 from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of

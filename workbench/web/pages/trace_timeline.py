@@ -20,7 +20,6 @@ from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.slices import (
     KINDS,
     Event,
@@ -33,7 +32,7 @@ from analyzers.traces.slices import (
     path_slices,
     slices,
 )
-from analyzers.words import duration_ns, quantity
+from analyzers.words import duration_ns, kernel_name, quantity
 from workbench.console import clean
 from workbench.web.components.figure import LONGEST, zoom_of
 from workbench.web.components.links import Elements, labelled, link, source_code

@@ -11,8 +11,7 @@ from analyzers.memory import views
 from analyzers.memory.fragmentation import unused_memory_findings
 from analyzers.memory.model import MissingEvidence
 from analyzers.memory.oom import owner_words
-from analyzers.memory.trust import uncategorised_finding
-from analyzers.memory.verdict import state_sentence
+from analyzers.memory.verdict import state_sentence, uncategorised_finding
 from analyzers.report import Status
 from analyzers.words import size
 from tests.support.nccl_logs import CASES

@@ -14,7 +14,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from analyzers.traces.kernel_names import without_middle
+from analyzers.words import without_middle
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
 from workbench.tui.widgets.common import WidgetOptions
 
