@@ -165,7 +165,7 @@ def limited_time(seconds: float) -> Iterator[None]:
 def _limited_time_of_process(seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` by a system timer, without a second thread.
 
-    While there is a second thread, `worker_pool` cannot read a file in a fork of this process, which is the fastest way.
+    While there is a second thread, no file can be read in a fork of this process, which is the fastest way.
     """
     handler = signal.signal(signal.SIGVTALRM, _give_up)
     left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)

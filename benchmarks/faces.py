@@ -28,7 +28,7 @@ from benchmarks.snapshots import write
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import Subject, subject_of
 from workbench.tui.terminal_app import leave_searches_to_idle_times
-from workbench.tui.widgets.charts.stacked_chart import StackedChart
+from workbench.tui.widgets.stacked_chart import StackedChart
 
 SIZE = (120, 40)
 FIRST_PAINT_S, GAP_S, KEY_S, VIEW_S = 0.2, 0.1, 0.05, 0.1

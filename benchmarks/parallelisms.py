@@ -23,12 +23,12 @@ from analyzers.run import Kind, discover
 from benchmarks.start_job import Start, start_job
 from trainer.config import load
 from trainer.config.mesh import model_parts
-from trainer.estimate.mesh import local_problem
+from trainer.estimate.rehearsal import local_problem
 from trainer.models.decoder import init_weights, model_args
-from trainer.optim import build_optimizer
 from trainer.parallel.mesh import build_world
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import build_parts
+from trainer.step import build_optimizer
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 from workbench.recorders.memory.recorder import MemoryRecorder

@@ -21,8 +21,8 @@ from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.widgets.charts.gantt import DeviceMemoryChart, Gantt
 from workbench.tui.widgets.common import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.gantt import DeviceMemoryChart, Gantt
 from workbench.tui.widgets.trees import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 from workbench.watch.app import WatchApp

@@ -129,7 +129,7 @@ def command_line() -> Iterator[tuple[str, str]]:
 def documents() -> Iterator[tuple[str, str]]:
     """Yield each value of each JSON document by its path, with its type; the parts of all documents only once."""
     from analyzers.report import json_schema
-    from workbench.commands.schema import document_type
+    from workbench.commands.capabilities import document_type
     from workbench.rooms import FACES, data_type
 
     # A document that has another one inside names it, and does not repeat it.

@@ -23,8 +23,8 @@ import pytest
 import torch
 from typer.main import get_command
 
+from trainer.checkpoint import PlainPlanner, PlainReader
 from trainer.errors import CheckpointError
-from trainer.plain_checkpoint import PlainPlanner, PlainReader
 from workbench.cli import app
 from workbench.recorders.hang.heartbeat import LAYOUT
 

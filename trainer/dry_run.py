@@ -17,12 +17,11 @@ from trainer.config.checks import checked_mesh
 from trainer.config.mesh import model_parts
 from trainer.errors import ConfigError, TrainerError
 from trainer.estimate.depth import shallow_model, shortened
-from trainer.estimate.mesh import LocalProblem, local_problem
-from trainer.estimate.rehearsal import Rehearsal, even_routing, join_fake, routed_tokens
+from trainer.estimate.rehearsal import LocalProblem, Rehearsal, even_routing, join_fake, local_problem, routed_tokens
 from trainer.models.decoder import build_model, model_args
-from trainer.optim import lr_factor
 from trainer.parallel.mesh import World
 from trainer.parallel.plan import build_parts
+from trainer.step import lr_factor
 
 logger = logging.getLogger("root")
 _FORK = multiprocessing.get_context("fork")

@@ -24,11 +24,10 @@ from trainer.distributed import seed_everything, seed_step
 from trainer.dry_run import world_size
 from trainer.errors import DataError
 from trainer.models.decoder import draw, init_weights, model_args
-from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.mesh import build_world
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import build_parts
-from trainer.step import Batch
+from trainer.step import Batch, build_optimizer, lr_factor, set_lr
 
 logger = logging.getLogger("root")
 

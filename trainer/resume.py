@@ -16,7 +16,7 @@ from trainer.config.checks import accumulation_steps
 from trainer.config.mesh import Degrees
 from trainer.config.sections import LRScheduler
 from trainer.data.loader import Loader
-from trainer.optim import lr_factor
+from trainer.step import lr_factor
 from workbench.recorders.files import write_json
 
 FILE = "made_with.json"

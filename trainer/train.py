@@ -21,12 +21,11 @@ from trainer.distributed import join, seed_everything, seed_step, set_timeouts
 from trainer.faults import Faults
 from trainer.metrics import Meter, StepMetrics
 from trainer.models.decoder import build_model, separate_documents
-from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import parallelize
 from trainer.resume import Agreement, made_with
 from trainer.run_file import RunFile, move_earlier_run
-from trainer.step import Batch
+from trainer.step import Batch, build_optimizer, lr_factor, set_lr
 from trainer.validation import Validator
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.files import write_json

@@ -6,11 +6,73 @@ from typing import Annotated
 import typer
 
 from workbench.command_options import options as opt
-from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions, ProveCommand
-from workbench.command_options.options import TokenOptions, spread_groups
-from workbench.command_options.start_help import StartGroup
-from workbench.command_options.value_names import INCIDENTS, PLANNED_DEVICES, one_of
-from workbench.config_commands import PASS_ON, config_app
+from workbench.command_options.launch_options import (
+    ForeignOptions,
+    LaunchCommand,
+    ProcessOptions,
+    ProveCommand,
+    StartGroup,
+)
+from workbench.command_options.options import INCIDENTS, PLANNED_DEVICES, TokenOptions, one_of, spread_groups
+from workbench.console import clean
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""The Click settings of commands that pass options such as `--section.key value` on to the trainer."""
+
+config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
+
+
+def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Split the words `[FILE] [--section.key value ...]` into the file, if there is one, and the overrides.
+
+    Click itself would take the value of the first unknown option for the file.
+    """
+    if words and not words[0].startswith("--"):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def source_and_overrides(words: list[str], command: str) -> tuple[Path | None, list[str]]:
+    """Return the file, if one is given, and the overrides: from the words of the command line, then the environment.
+
+    The environment variables CONFIG_FILE, MODULE with CONFIG, and COMM_MODE count if the words do not set them, as for
+    `launch`.
+    """
+    from workbench.commands.config import with_environment
+
+    return with_environment(*file_and_overrides(words), command)
+
+
+@config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
+    """Print the resolved configuration: defaults, then FILE, then --section.key value.
+
+    CONFIG_FILE, MODULE with CONFIG, and COMM_MODE in the environment count where the command line says nothing.
+    """
+    from workbench.commands.config import show
+
+    print(clean(show(*source_and_overrides(ctx.args, "config show"), as_json=as_json)))
+
+
+@config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
+    """Say whether each key is honoured, translated from an older name, ignored or refused (and why), or unknown.
+
+    Ignored keys do not change a run's outcome; keys that would change it are refused. CONFIG_FILE, MODULE with CONFIG,
+    and COMM_MODE in the environment count where the command line says nothing.
+    """
+    from workbench.commands.config import explain
+
+    print(clean(explain(*source_and_overrides(ctx.args, "config explain"), as_json=as_json)))
+
+
+@config_app.command("diff", context_settings=PASS_ON, options_metavar="A B [--section.key value ...]")
+def config_diff(ctx: typer.Context, a: opt.ConfigSource, b: opt.ConfigSource, as_json: opt.Json = False) -> None:
+    """Show the keys whose resolved values differ between two files, or between the runs of two folders."""
+    from workbench.commands.config import diff
+
+    print(clean(diff(a, b, ctx.args, as_json=as_json)))
+
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding reaches --fail-on, or the launched job failed; 2 wrong usage; "
@@ -179,7 +241,7 @@ def bisect(
 
     With --fail-on warning the exit status is 1 if they differ.
     """
-    from workbench.commands.bisect import bisect as bisect_runs
+    from workbench.commands.parity import bisect as bisect_runs
     from workbench.remote.local_paths import local_path
 
     raise typer.Exit(bisect_runs(local_path(a), local_path(b), show, tolerance, fail_on))
@@ -295,7 +357,7 @@ def launch(
 @app.command(rich_help_panel=RUN)
 def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = False) -> None:
     """Show a running job, whoever started it: steps, speed, memory, stragglers, stalls and verdicts."""
-    from workbench.commands.watch import watch as watch_run
+    from workbench.commands.running_job import watch as watch_run
 
     raise typer.Exit(watch_run(run, tui=not no_tui))
 
@@ -315,7 +377,7 @@ def collect(
     disk. It ends with the job or at SIGTERM. `workbench launch --collect URL` does the same by itself. Checkpoints are
     not written.
     """
-    from workbench.commands.collect import collect as write_files
+    from workbench.commands.running_job import collect as write_files
 
     raise typer.Exit(write_files(folder, to, nodes))
 
@@ -354,7 +416,7 @@ def estimate(
     device tensors that hold none: workbench estimate --script train.py --limit 80GiB -- --batch-size 64
     """
     from workbench.commands import analyse, estimate
-    from workbench.commands.estimate_script import estimate_script
+    from workbench.commands.estimate import estimate_script
     from workbench.commands.output import deliver
     from workbench.launch.environment import for_command
     from workbench.launch.plan import Request
@@ -521,7 +583,7 @@ def cache(
 ) -> None:
     """Show, limit or clear the cache of files that were read, and of answers about them."""
     from workbench.commands.analyse import size_in_bytes
-    from workbench.commands.cache import manage
+    from workbench.commands.doctor import manage
 
     raise typer.Exit(manage(size_in_bytes(limit, "--limit"), clear=clear))
 
@@ -566,6 +628,6 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a document that --json prints."""
-    from workbench.commands.schema import describe
+    from workbench.commands.capabilities import describe_schema
 
-    print(describe(name))
+    print(describe_schema(name))

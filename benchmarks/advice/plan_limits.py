@@ -13,8 +13,8 @@ import tempfile
 from benchmarks.advice.plans import CASES, ROOT, Case, flags_of
 from benchmarks.start_job import start_job
 from workbench.commands.plan import plan
+from workbench.documents import PlannedSettings
 from workbench.launch.plan import Request
-from workbench.trainer_answers import PlannedSettings
 
 MARGIN, STEPS = 0.1, "4"
 REFUSED = re.compile("can(?:no|')t allocate memory|bad_alloc|MemoryError|failed to map segment", re.IGNORECASE)

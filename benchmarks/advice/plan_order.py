@@ -17,7 +17,7 @@ from analyzers.steps import analyze as analyze_steps
 from benchmarks.start_job import start_job
 from trainer.config import load
 from trainer.plan.candidates import Candidate, speed_of
-from trainer.plan.step_time import ModelSize, step_time
+from trainer.plan.search import ModelSize, step_time
 
 CONFIG = str(Path(__file__).parents[2] / "configs/fsdp.toml")
 STEPS = "8"

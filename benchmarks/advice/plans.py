@@ -19,8 +19,8 @@ from analyzers.run import Kind, discover
 from analyzers.steps import analyze as analyze_steps
 from benchmarks.start_job import start_job
 from workbench.commands.plan import plan
+from workbench.documents import PlannedSettings
 from workbench.launch.plan import Request
-from workbench.trainer_answers import PlannedSettings
 
 ROOT = Path(__file__).parents[2]
 LARGE = ("--model.flavor", "debugmodel_large")

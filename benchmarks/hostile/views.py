@@ -163,7 +163,7 @@ async def timed_parts(app: "WorkbenchApp", pilot: "Pilot[None]", room: str, key:
 
 def shown_switcher(app: "WorkbenchApp") -> "ViewSwitcher | None":
     """Return the container of several views in the pane that is shown; None if the pane has one view only."""
-    from workbench.tui.view_tabs import ViewTabs
+    from workbench.tui.subject import ViewTabs
     from workbench.tui.widgets.view_switcher import ViewSwitcher
 
     widgets = (widget for tabs in app.query(ViewTabs) for widget in tabs.shown_widgets)

@@ -118,7 +118,7 @@ def measured(name: str, folder: str) -> tuple[int, dict[str, int]]:
 
 def estimated(name: str) -> tuple[int, dict[str, int]]:
     """Return the estimated (peak in bytes, bytes by category) of the script on the CPU."""
-    from workbench.commands.estimate_script import estimate_script
+    from workbench.commands.estimate import estimate_script
     from workbench.launch.plan import Request
 
     [rank] = estimate_script(SCRIPTS[name], [], Request(), "cpu", None).data.ranks

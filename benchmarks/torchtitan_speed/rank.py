@@ -30,7 +30,7 @@ def use_our_shape() -> None:
     """Give torchtitan's debug model the shape of ours."""
     from torchtitan.models.llama3 import llama3_args
 
-    from trainer.models.llama3.flavors import FLAVORS
+    from trainer.models.llama3.config_registry import FLAVORS
 
     ours, theirs = FLAVORS["debugmodel_large"], llama3_args["debugmodel"]
     for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "rope_theta"):

@@ -19,10 +19,10 @@ from trainer.config import (
     options,
     startup_notes,
 )
+from trainer.config.compat import flatten
 from trainer.config.load import is_known
 from trainer.config.registry import from_registry
 from trainer.config.schema import help_text, toml
-from trainer.config.written_keys import flatten
 from wild import DATA, SHARED
 
 TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))

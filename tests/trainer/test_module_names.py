@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trainer.estimate.module_names import LOSS, NO_MODULE, ROOT, ModuleNames, RunningModule
+from trainer.estimate.tracker import LOSS, NO_MODULE, ROOT, ModuleNames, RunningModule
 
 
 def model():

@@ -12,8 +12,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from trainer.config import ConfigError, JobConfig, explain, load
 from trainer.config.checks import validate
 from trainer.models.decoder import build_model, init_weights
-from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
-from trainer.parallel.plan import compile_blocks
+from trainer.parallel.plan import apply_activation_checkpointing, compile_blocks
 
 Train = Callable[..., object]
 REGISTRY = '''

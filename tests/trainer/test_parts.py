@@ -21,10 +21,10 @@ from trainer.errors import DataError
 from trainer.local_data import Files, Position, local_files
 from trainer.metrics import peak_flops
 from trainer.models.decoder import build_model, init_weights
-from trainer.optim import lr_factor
-from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
 from trainer.parallel.data_parallel import apply_fsdp
+from trainer.parallel.plan import apply_activation_checkpointing
 from trainer.run_file import move_earlier_run
+from trainer.step import lr_factor
 
 
 def config_of(flavor: str) -> JobConfig:

@@ -12,8 +12,7 @@ import pytest
 from trainer.config import load
 from trainer.plan.__main__ import SPEED_MARGIN, given, rank_of
 from trainer.plan.candidates import Candidate, candidates, configured, meshes, speed_of
-from trainer.plan.search import Plan
-from trainer.plan.step_time import ModelSize, StepTime, peak_bytes, step_time
+from trainer.plan.search import ModelSize, Plan, StepTime, peak_bytes, step_time
 
 LARGE_MODEL = ("--model.flavor", "70B", "--training.seq_len", "8192")
 SHARDED = Candidate(1, 64, 1, 1, 1, "full", "2", 1, offload=False, dtype="float32")

@@ -12,10 +12,9 @@ import pytest
 
 from ranks import ROOT
 from trainer.config import ConfigError, JobConfig, explain, load_for_training, options, startup_notes, validate
-from trainer.config.compat import RENAMED, SWITCHES
+from trainer.config.compat import RENAMED, SWITCHES, flatten
 from trainer.config.mesh import KEYS as DEGREES
 from trainer.config.refusals import REFUSED, WITHOUT_EFFECT, refusal_of
-from trainer.config.written_keys import flatten
 from workbench.recorders import RecorderOptions
 
 WISHES = """

@@ -49,8 +49,7 @@ def serving():
 @contextmanager
 def served(run, folder: Path) -> Iterator[str]:
     """Serve a dashboard of a run or a view like `workbench serve`, and yield its address."""
-    from workbench.web.access import Door
-    from workbench.web.http_server import listening
+    from workbench.web.http_server import Door, listening
     from workbench.web.served_run import ServedRun, served_run
     from workbench.web.server import assembled
 

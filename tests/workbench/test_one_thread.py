@@ -7,7 +7,7 @@ import sys
 CODE = """
 import os
 from pathlib import Path
-from workbench.one_thread import VARIABLE, one_blas_thread
+from workbench.commands.answers import VARIABLE, one_blas_thread
 with one_blas_thread():
     import numpy
 [threads] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Threads:")]

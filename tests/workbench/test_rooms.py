@@ -21,18 +21,16 @@ from analyzers.store import Options
 from terminal import settle
 from workbench.cli import app as command_line
 from workbench.command_options.options import Format
-from workbench.commands.capabilities import capabilities
+from workbench.commands.capabilities import capabilities, document_type
 from workbench.commands.doctor import diagnosis
-from workbench.commands.schema import document_type
 from workbench.console import clean
 from workbench.present import render
-from workbench.present.markdown import escape
+from workbench.present.html import escape
 from workbench.present.table import sections
 from workbench.rooms import FACES, data_by_room, data_of, data_type, evidence_link
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.home import HomePane
-from workbench.tui.subject import Subject
-from workbench.tui.view_tabs import ViewTabs
+from workbench.tui.subject import Subject, ViewTabs
 from workbench.web.page import Page, evidence_address
 from workbench.web.served_run import ServedRun
 

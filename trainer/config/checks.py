@@ -71,11 +71,11 @@ def model_shape(config: JobConfig) -> ModelArgs:
         ConfigError: There is no such model or flavor.
     """
     name, flavor = config.model.name, config.model.flavor
-    if not name.isidentifier() or not exists(f"trainer.models.{name}.flavors"):
+    if not name.isidentifier() or not exists(f"trainer.models.{name}.config_registry"):
         raise ConfigError(f"there is no model {name!r}", f"available models: {', '.join(models())}")
     if flavor == hf_format.FLAVOR:
         return hf_format.read_shape(name, config.model.hf_assets_path)
-    flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
+    flavors = importlib.import_module(f"trainer.models.{name}.config_registry").FLAVORS
     if flavor not in flavors:
         raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)} and {hf_format.FLAVOR}")
     shape: ModelArgs = flavors[flavor]

@@ -28,7 +28,7 @@ Converter = Callable[..., None]
 Function = TypeVar("Function", bound=Converter)
 _REGISTERED: dict[str, Converter] = {}
 FLOAT8 = "float8"
-BUILT_IN = {FLOAT8: ("trainer.float8", "torchao")}
+BUILT_IN = {FLOAT8: ("trainer.step", "torchao")}
 """{name of a converter that comes with the trainer: (its module, the optional package that it needs)}."""
 
 

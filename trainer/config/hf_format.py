@@ -114,7 +114,7 @@ def feed_forward(here: str, there: str) -> dict[str, Place]:
 
 
 def format_of(model: str) -> Format:
-    form: Format = importlib.import_module(f"trainer.models.{model}.flavors").FORMAT
+    form: Format = importlib.import_module(f"trainer.models.{model}.config_registry").FORMAT
     return form
 
 

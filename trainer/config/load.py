@@ -8,14 +8,22 @@ from typing import Any, Literal
 
 from trainer.config import compat
 from trainer.config.checks import model_shape
+from trainer.config.compat import WrittenKey, read_flags, read_toml
 from trainer.config.converters import BUILT_IN, is_available
 from trainer.config.mesh import replaced_schedule
-from trainer.config.refusals import NO_DATA, asks_for_something, is_without_assets, reason_without_effect, refusal_of
+from trainer.config.refusals import (
+    NO_DATA,
+    SWITCHES,
+    WEIGHTS,
+    asks_for_something,
+    is_without_assets,
+    off_switches,
+    reason_without_effect,
+    refusal_of,
+)
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options
 from trainer.config.sections import JobConfig, Training, Validation
-from trainer.config.switches import SWITCHES, WEIGHTS, off_switches
-from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
 
 _DATA_SETS = ("training.dataset", "validation.dataset")

@@ -41,7 +41,7 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def models() -> list[str]:
-    return sorted(file.parent.name for file in MODELS.glob("*/flavors.py"))
+    return sorted(file.parent.name for file in MODELS.glob("*/config_registry.py"))
 
 
 def _search_working_folder_last() -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,21 +13,73 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
-from trainer.config.mesh import Degrees, Part
+from trainer.config.checks import check_divisions
+from trainer.config.converters import FLOAT8
+from trainer.config.mesh import Degrees, Part, degrees
+from trainer.config.sections import Compile
 from trainer.config.shape import ModelArgs
-from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
 from trainer.models import moe
-from trainer.models.decoder import Decoder
+from trainer.models.decoder import Decoder, model_args
 from trainer.models.moe import moe_layers
-from trainer.optim import build_optimizer
-from trainer.parallel import expert_parallel
+from trainer.parallel import data_parallel
 from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import build_parts
-from trainer.step import Batch
+from trainer.step import Batch, build_optimizer
 from trainer.validation import untouched
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
+
+
+@dataclass(frozen=True)
+class LocalProblem:
+    """The job whose step runs on fake tensors to measure memory, in place of the configured job.
+
+    `config` is the configuration without compilation, CPU offload and float8. `degrees` are the parallel degrees of the
+    configured job. `notes` has sentences on what the estimate assumes.
+    """
+
+    config: JobConfig
+    degrees: Degrees = field(default_factory=Degrees)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks in a pipeline stage that shard or copy the weights.
+
+        Ranks that split a matrix product together (tensor parallelism) count as one.
+        """
+        return self.degrees.dp_replicate * self.degrees.sharding
+
+
+def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
+    """Return the job to run on fake tensors in place of the configured job of `world_size` ranks.
+
+    Raises:
+        ConfigError: There is no such model, it cannot be divided evenly, or the degrees do not fit the world size.
+    """
+    found = degrees(config.parallelism, world_size)
+    check_divisions(config, found)
+    filled = replace(config.parallelism, data_parallel_shard_degree=found.dp_shard)
+    on_device = replace(config.training, enable_cpu_offload=False)
+    converters = [name for name in config.model.converters if name != FLOAT8]
+    model = replace(config.model, converters=converters)
+    rehearsed = replace(config, parallelism=filled, compile=Compile(), training=on_device, model=model)
+    return LocalProblem(rehearsed, found, tuple(assumptions(config)))
+
+
+def assumptions(config: JobConfig) -> list[str]:
+    """Return sentences on what the estimate assumes, for the configured settings that it does not model exactly."""
+    has_experts = hasattr(model_args(config), "n_experts")
+    assumed = {
+        "products in the type of mixed_precision_param; float8 keeps smaller operands": FLOAT8
+        in config.model.converters,
+        "all experts get equally many tokens; in a run the router decides": has_experts,
+        "weights, gradients and optimizer state on the device; training.enable_cpu_offload moves them to the CPU"
+        "'s memory": config.training.enable_cpu_offload,
+        "no compilation; compiled code keeps fewer activations": config.compile.enable,
+    }
+    return [text for text, applies in assumed.items() if applies]
 
 
 class SizedProduct(torch.autograd.Function):
@@ -55,13 +107,13 @@ def even_routing(copies: int) -> Iterator[None]:
     `copies` is the number of token copies that each rank sends to experts. All ranks that have experts are assumed to
     get equal parts of them.
     """
-    originals = moe.grouped_mm, expert_parallel.split_sizes
+    originals = moe.grouped_mm, data_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
-    expert_parallel.split_sizes = lambda counts: _even_split(copies, len(counts))
+    data_parallel.split_sizes = lambda counts: _even_split(copies, len(counts))
     try:
         yield
     finally:
-        moe.grouped_mm, expert_parallel.split_sizes = originals
+        moe.grouped_mm, data_parallel.split_sizes = originals
 
 
 def _even_split(copies: int, ranks: int) -> list[int]:

@@ -23,8 +23,7 @@ from workbench.command_options.options import (
     StepReadOptions,
     TraceReadOptions,
 )
-from workbench.commands.kept_reports import KeptReport
-from workbench.commands.output import deliver, refusing_to_overwrite
+from workbench.commands.output import KeptReport, deliver, refusing_to_overwrite
 from workbench.commands.prove.permission import Permission
 from workbench.console import note
 from workbench.errors import UsageProblem

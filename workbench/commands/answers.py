@@ -3,16 +3,38 @@
 This module loads the analyzers only if they are needed. So an answer from the cache takes only a third of the time.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from analyzers.errors import Exit
 from analyzers.rooms import ask, find_run, room_for
 from workbench.command_options.options import FailOn, Format, ReadOptions, ShowOptions
-from workbench.commands import kept_reports
+from workbench.commands import output
 from workbench.commands.output import deliver, exit_status, output_format
-from workbench.one_thread import one_blas_thread
+
+VARIABLE = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let NumPy start no threads if it is imported in this context, unless the user has set the number of threads.
+
+    When NumPy is loaded, its linear algebra library starts a thread for each processor. The threads wait busily for
+    work, and the analyzers have no such work. The environment variable is set only inside this context, because jobs
+    that this process starts would inherit it.
+    """
+    given = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = given or "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = given
 
 
 def answer(
@@ -23,8 +45,8 @@ def answer(
     `room` is the name of a room, such as "memory"; None lets the files decide. The exit status says whether a
     finding is at least as severe as `fail_on`.
     """
-    key = kept_reports.key_of(room, paths, read) if _is_kept_form(show) else None
-    kept = kept_reports.find(key) if key else None
+    key = output.key_of(room, paths, read) if _is_kept_form(show) else None
+    kept = output.find(key) if key else None
     if kept:
         sys.stdout.write(printed(kept, output_format(show)))
         return exit_status(kept.report, fail_on)
@@ -44,8 +66,8 @@ def answer(
     with shown_progress(options, run) as options:
         report = ask(name, run, options)
     # Files that changed during the analysis have another key now.
-    if key and not kept_reports.may_change(report, run) and key == kept_reports.key_of(room, paths, read):
-        kept_reports.keep(key, analyse.kept_report(report, run))
+    if key and not output.may_change(report, run) and key == output.key_of(room, paths, read):
+        output.keep(key, analyse.kept_report(report, run))
     return deliver(report, show, run, fail_on)
 
 
@@ -55,7 +77,7 @@ def _is_kept_form(show: ShowOptions) -> bool:
     return not shown and output_format(show) in (Format.TEXT, Format.JSON)
 
 
-def printed(kept: kept_reports.KeptReport, form: Format) -> str:
+def printed(kept: output.KeptReport, form: Format) -> str:
     """Return a stored report as a document; it is the same document as was printed when the report was made."""
     if form is Format.JSON:
         return kept.report.json().decode() + "\n"

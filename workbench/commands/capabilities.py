@@ -6,17 +6,18 @@ from enum import StrEnum
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
-from typing import get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from analyzers.errors import Exit
-from analyzers.report import Report, Status, Verdict, tool_version
+from analyzers.report import Report, Status, Verdict, json_schema, tool_version
 from analyzers.run import ANALYSED, Kind
 from workbench.colours import CATEGORIES
-from workbench.rooms import FACES
+from workbench.errors import UsageProblem
+from workbench.rooms import FACES, data_type
 
 TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "boolean", Path: "path"}
 
@@ -160,3 +161,18 @@ def flags(name: str, info: OptionInfo) -> list[str]:
     spellings = [info.default, *(info.param_decls or ())]
     declared = [text for text in spellings if isinstance(text, str) and text.startswith("-")]
     return declared or ["--" + name.lstrip("_").replace("_", "-")]
+
+
+def describe_schema(name: str | None) -> str:
+    """Return the JSON Schema of the document `name`; without a name, the list of all names."""
+    if name is None:
+        return "\n".join(FACES)
+    if name not in FACES:
+        raise UsageProblem(f"no document {name}", f"choose {', '.join(FACES)}")
+    return msgspec.json.format(msgspec.json.encode(json_schema(document_type(name))), indent=2).decode()
+
+
+def document_type(name: str) -> type[Report[object]]:
+    generic: Any = Report
+    found: type[Report[object]] = generic[data_type(name)]
+    return found

@@ -10,8 +10,8 @@ from analyzers.compare import settings
 from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import discover
 from trainer import config as trainer_config
+from trainer.config.compat import read_flags
 from trainer.config.schema import toml
-from trainer.config.written_keys import read_flags
 from workbench.errors import UsageProblem
 from workbench.launch.environment import for_command
 from workbench.launch.plan import Request

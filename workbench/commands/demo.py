@@ -7,8 +7,7 @@ from analyzers.errors import Exit
 from analyzers.rooms import JOINED, ask
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.command_options.options import Format, on_terminal
-from workbench.command_options.value_names import INCIDENTS
+from workbench.command_options.options import INCIDENTS, Format, on_terminal
 from workbench.commands.analyse import open_folder
 from workbench.console import note
 from workbench.errors import UsageProblem

@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analyzers import parity
+from analyzers.errors import Exit
 from analyzers.parity.model import NamedRun
 from analyzers.parity.report import write_runs
+from analyzers.rooms import limited_to
+from analyzers.run import discover
+from analyzers.store import Options
 from analyzers.words import quantity
 from trainer.config import ConfigError, JobConfig, load
 from trainer.config.mesh import EXPERT, KEYS, REPLICATE, SHARD
+from workbench.command_options.options import FailOn, ShowOptions
+from workbench.commands.output import deliver
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.own_folder import refuse_links
 from workbench.launch.plan import Plan, Request, plan, trainer_arguments
 from workbench.launch.run import diagnose, launch
+from workbench.progress import shown_progress
 
 Start = Callable[[Plan], str]
 """A function that runs a job to its end and returns how it ended: completed, failed or interrupted."""
@@ -217,3 +224,27 @@ def _with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) ->
         overrides=(*request.overrides, *overrides),
         watch=False,
     )
+
+
+def bisect(a: Path, b: Path, show: ShowOptions, tolerance: float | None, fail_on: FailOn | None) -> Exit:
+    """Compare run `b` with run `a`, open an app or print the report, and return the exit status.
+
+    `tolerance` is the largest relative difference that is allowed. None allows the differences that rounding can cause
+    in each tensor's dtype.
+    """
+    options, runs = Options(), (discover(a), discover(b))
+    if show.interactive and not fail_on:
+        from workbench.tui.app import open_app
+        from workbench.tui.subject import bisection
+
+        open_app(bisection(*runs, options, tolerance))
+        return Exit.OK
+    with shown_progress(options, *runs) as options, limited_to(options, *runs):
+        report = parity.bisect(*runs, options, tolerance)
+    if show.web:
+        from workbench.web.served_run import ServedRun
+        from workbench.web.server import serve_view
+
+        serve_view(ServedRun(runs[0], options, report, runs[1]), "bisect")
+        return Exit.OK
+    return deliver(report, show, runs[0], fail_on)

@@ -2,11 +2,10 @@
 
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
 from analyzers.words import percent, quantity, share, size
-from workbench.commands.estimate import configuration
-from workbench.commands.trainer_process import ask_trainer
+from workbench.commands.estimate import ask_trainer, configuration
+from workbench.documents import PlanData, PlannedSettings
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
-from workbench.trainer_answers import PlanData, PlannedSettings
 
 _MODEL_OF_TIME = "the speed is that of a cost model, which ranks settings; its seconds are no promise"
 _MARGIN_FOR = (

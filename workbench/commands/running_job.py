@@ -14,12 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from analyzers.errors import InputError, MissingExtra
+from analyzers.errors import Exit, InputError, MissingExtra
 from analyzers.files import write_whole
 from analyzers.words import quantity, rank_names
+from workbench.collect import Sender, has_ended, node_name, signals_remembered
+from workbench.command_options.options import on_terminal
+from workbench.commands.analyse import open_folder
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.python_path import command, environment
+from workbench.remote.urls import without_credentials
+from workbench.watch.follow import follow
 
 Scheme = tuple[str, str, str, str]
 _RANK_NAMES: tuple[Scheme, ...] = (
@@ -387,3 +392,42 @@ def _without_recorder(pid: int) -> str:
         f"for its stacks: py-spy dump --pid {pid} > stacks_RANK.txt; for dumps next time, add two lines to the script:"
         " `from workbench import recorders` and, after init_process_group, `recorders.start(FOLDER)`"
     )
+
+
+def watch(folder: Path, *, tui: bool) -> Exit:
+    """Show the job that writes to `folder` until it ends or the user leaves, and return the exit status.
+
+    The folder may be created later. With `tui`, the terminal app shows the job, if this process runs on a terminal.
+    Otherwise lines of text are printed.
+
+    Raises:
+        InputError: `folder` is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: not a folder", "give the folder that the job writes to, its job.dump_folder")
+    if not folder.exists():
+        note(f"waiting for {folder}, which does not exist yet  (Ctrl+C leaves)")
+    if not tui or not on_terminal():
+        follow(folder)
+        return Exit.OK
+    from workbench.tui.terminal_app import run_app
+    from workbench.watch.app import WatchApp
+
+    return open_folder(folder) if run_app(WatchApp(folder)) else Exit.OK
+
+
+def collect(folder: Path, to: str, nodes: int) -> Exit:
+    """Write the files of `folder` to the URL `to` until its job has ended or a signal comes; then write the rest.
+
+    `nodes` is the number of nodes that will do so; 0 if unknown.
+
+    Raises:
+        WorkbenchError: The URL cannot be written to, or has the files of an earlier job.
+    """
+    node, place = node_name(), without_credentials(to)
+    with signals_remembered() as is_told_to_end:
+        sender = Sender(folder, to, node, nodes)
+        note(f"writing {folder} to {place} as node {node}")
+        sender.run(lambda: is_told_to_end() or has_ended(folder))
+    note(f"all files of {folder} are at {place}; the answer of all nodes: workbench inspect {place}")
+    return Exit.OK

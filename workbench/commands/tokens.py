@@ -11,8 +11,8 @@ from analyzers.store import Options
 from analyzers.words import share
 from workbench.command_options.options import DocumentOptions, FailOn, ModelOptions, TokenOptions
 from workbench.commands.analyse import size_in_bytes
+from workbench.commands.estimate import ask_trainer
 from workbench.commands.output import deliver
-from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
 

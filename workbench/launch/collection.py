@@ -9,8 +9,7 @@ from pathlib import Path
 from analyzers.errors import WorkbenchError
 from analyzers.run import NODE_FILE, NODES, Node
 from analyzers.words import quantity
-from workbench.collect.beside import DONE, URL
-from workbench.collect.sender import ENDED, Store
+from workbench.collect import DONE, ENDED, URL, Store
 from workbench.console import note
 from workbench.launch.plan import Plan
 from workbench.launch.run_manifest import read_manifest, set_aside_earlier_run
@@ -42,7 +41,7 @@ class Collection:
         if job.earlier_files is None and read_manifest(job.folder / "run.json").get("status") in ENDED:
             set_aside_earlier_run(job.folder, _OF_THE_TRAINER)
         self._sender = subprocess.Popen(
-            command("workbench.collect.beside", str(job.folder), str(job.request.nnodes)),
+            command("workbench.collect", str(job.folder), str(job.request.nnodes)),
             env=environment() | {URL: self.url},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

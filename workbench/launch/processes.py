@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from analyzers.writing import private_opener
+from analyzers.files import private_opener
 from workbench.console import note
 
 MARK = "WORKBENCH_JOB"

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 
-from analyzers.writing import private_opener
+from analyzers.files import private_opener
 from workbench.console import note
 from workbench.launch.processes import as_system_error
 

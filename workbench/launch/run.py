@@ -14,7 +14,6 @@ from analyzers.rooms import JOINED, ask
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import quantity
-from workbench.clashes import clashes
 from workbench.command_options.options import Format, Scheduler
 from workbench.console import clean, complain, note
 from workbench.errors import UsageProblem
@@ -26,6 +25,7 @@ from workbench.launch.own_folder import refuse_links
 from workbench.launch.plan import Plan, Request, loaded, plan, refuse_missing_checkpoint, trainer_arguments
 from workbench.launch.run_manifest import record_outcome, record_start, set_aside_earlier_run
 from workbench.present import render
+from workbench.python_path import clashes
 from workbench.watch.follow import LiveDisplay
 
 TITLES = {"timing_breakdown": "Timing breakdown of ", "memory_breakdown": "Memory by category "}

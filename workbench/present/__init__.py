@@ -11,7 +11,7 @@ def render(report: Report[object], wanted: Format, run: Run) -> str:
     if wanted is Format.JSON:
         return report.json().decode() + "\n"
     if wanted is Format.MARKDOWN:
-        from workbench.present.markdown import document
+        from workbench.present.html import markdown_document as document
     elif wanted is Format.HTML:
         from workbench.present.html import document
     else:

@@ -36,11 +36,10 @@ from workbench.source_files import find_source
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.home import EvidenceWanted, HomePane
 from workbench.tui.panes.home_picture import home_pictures
-from workbench.tui.subject import Subject
+from workbench.tui.subject import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, Subject, ViewTabs
 from workbench.tui.terminal_app import TerminalApp, leave_searches_to_idle_times, run_app
-from workbench.tui.view_tabs import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, ViewTabs
-from workbench.tui.widgets.charts.memory_timeline import WIDE
 from workbench.tui.widgets.common import KeyLine
+from workbench.tui.widgets.memory_timeline import WIDE
 from workbench.tui.widgets.tables import RowList
 from workbench.tui.widgets.view_switcher import ViewSwitcher
 

@@ -22,8 +22,8 @@ from workbench.tui.app import BROAD, TALL_LINES, WorkbenchApp
 from workbench.tui.panes.home import EvidenceWanted, HomePane
 from workbench.tui.panes.home_picture import home_pictures
 from workbench.tui.terminal_app import TerminalApp
-from workbench.tui.widgets.charts.memory_timeline import WIDE
 from workbench.tui.widgets.common import KeyLine, banner
+from workbench.tui.widgets.memory_timeline import WIDE
 from workbench.tui.widgets.tables import RowList
 from workbench.watch.follow import RANK_HEADS, alert_lines, charts, rank_line, summary
 from workbench.watch.watched_job import JobWatcher, WatchedJob, troubled_first

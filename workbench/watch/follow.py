@@ -19,7 +19,7 @@ from analyzers.steps.live import FinishedStep, JobState, RankState
 from analyzers.words import duration, percent, size
 from workbench.colours import LIVE_STATE_SIGNS, LIVE_STATES, SEVERITIES, SEVERITY_SIGNS, STATUSES, phase_colour
 from workbench.console import clean
-from workbench.present.sparkline import bar, spark
+from workbench.present.figure import bar, spark
 from workbench.present.text import head
 from workbench.watch.watched_job import (
     LAUNCHER_LOST,

@@ -21,7 +21,6 @@ from workbench.colours import LIVE_STATE_SIGNS, SEVERITY_SIGNS
 from workbench.console import clean, note
 from workbench.watch.follow import ANALYSING
 from workbench.watch.watched_job import JobWatcher, RankRow, WatchedJob, alerts, progress, rank_row, troubled_first
-from workbench.web.access import AccessControl, Door
 from workbench.web.app import finish, new_app
 from workbench.web.components.figure import byte_axis, drawn, zoom_of
 from workbench.web.components.links import part_list, verdict
@@ -33,9 +32,9 @@ from workbench.web.components.step_charts import (
     small_charts,
     thinned,
 )
-from workbench.web.gestures import ALL, zoomed_range
+from workbench.web.http_server import AccessControl, Door, Uploads
+from workbench.web.page import ALL, zoomed_range
 from workbench.web.server import Place, dashboard, serve_app
-from workbench.web.uploads import Uploads
 
 _EVERY_MS = 1000
 _YOUNG_S = 0.4

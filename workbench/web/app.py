@@ -21,8 +21,7 @@ from workbench.console import LONGEST, clean, explain
 from workbench.present import render
 from workbench.rooms import FACES
 from workbench.web.components.links import labelled, link
-from workbench.web.gestures import typed_text
-from workbench.web.page import page_of
+from workbench.web.page import page_of, typed_text
 from workbench.web.pages import config, overview, source
 from workbench.web.query import Query, parse_query
 from workbench.web.rail import header, key_sheet, rail, skip_link

@@ -1,28 +1,309 @@
 """The HTTP server of the dashboard, with limits on connections, headers, bodies and time."""
 
 import copy
+import hashlib
+import hmac
+import json
 import logging
 import os
+import re
 import resource
+import secrets
 import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import IO, Any
+from urllib.parse import parse_qsl, urlencode
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.server import BaseWSGIServer, MultiSocketServer, create_server
 from waitress.wasyncore import close_all
+from werkzeug.exceptions import HTTPException
+from werkzeug.wsgi import get_input_stream
 
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.rooms import room_for
+from analyzers.run import discover
+from analyzers.store import Options
 from workbench.errors import UsageProblem
-from workbench.web.access import AccessControl
-from workbench.web.uploads import MOST_BYTES
+from workbench.web.app import make_app
+from workbench.web.served_run import served_run
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_TOKEN_BYTES = 18
+_FOLDER_BYTES = 12
+_HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
+"""The headers of answers that concern the token: browsers must not store these, nor tell other pages their address."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """The secrets that open a dashboard: its token, and the random name with which the path of every URL begins.
+
+    The random name is called the dashboard's folder: in `/x7Qd/memory`, it is `x7Qd`. The secrets are needed even on
+    loopback, because every user of this machine can connect to a local port. The token is stored in a cookie, which is
+    valid for this folder only. Without the folder, browsers would send the cookie to every port of the host, and so
+    also to servers of other users of the machine.
+    """
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(_TOKEN_BYTES))
+    folder: str = field(default_factory=lambda: secrets.token_urlsafe(_FOLDER_BYTES))
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the path of each URL of the dashboard, such as `/x7Qd/`."""
+        return f"/{self.folder}/"
+
+    def inner_path(self, path: str) -> str | None:
+        """Return the URL path of a request relative to the dashboard's folder; None if it is outside this folder."""
+        offered, _, rest = path.removeprefix("/").partition("/")
+        # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
+        is_inside = hmac.compare_digest(offered.encode(errors="surrogateescape"), self.folder.encode())
+        return f"/{rest}" if is_inside else None
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie, which is different for each dashboard.
+
+        Browsers share cookies between all ports of a host, and so between dashboards.
+        """
+        return f"workbench_{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
+
+    def fits(self, offered: str) -> bool:
+        # A plain comparison takes longer the more characters are right, which tells an attacker the token bit by bit.
+        return hmac.compare_digest(offered.encode(errors="surrogateescape"), self.token.encode())
+
+    def admits(self, cookies: str) -> bool:
+        """Return whether the token is among `cookies`, the `Cookie` header of a request."""
+        try:
+            morsel = SimpleCookie(cookies).get(self.cookie)
+        except CookieError:
+            return False
+        return morsel is not None and self.fits(morsel.value)
+
+
+@dataclass(frozen=True)
+class AccessControl:
+    """A WSGI application that checks the token before it passes a request to the application `inside`.
+
+    A request with `?token=` is answered with a cookie and a redirect to the same page, whose address begins with a
+    random folder. If `private` is set, the Host header must name the loopback interface. This stops DNS rebinding: a
+    foreign web site lets its own host name resolve to this machine, but browsers then send that name as the host.
+    """
+
+    inside: WSGIApplication
+    door: Door
+    private: bool = True
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a WSGI request: pass it to the application `inside`, redirect it, or refuse it."""
+        if self.private and host_name(environ) not in _LOOPBACK:
+            return refuse(start_response, "unknown host")
+        if _is_foreign(environ):
+            return refuse(start_response, "sent by a page of another site")
+        path = environ.get("PATH_INFO", "/")
+        inner = self.door.inner_path(path)
+        query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
+        # The redirect removes the token from the address, so that a copied link or a screenshot does not give it away.
+        if self.door.fits(query.pop("token", "")):
+            return self._set_cookie(path if inner is None else inner, query, start_response)
+        if inner is not None and self.door.admits(environ.get("HTTP_COOKIE", "")):
+            if not path.startswith(self.door.prefix):
+                # Relative links of the page would lead out of the folder.
+                start_response("303 See Other", [("Location", self.door.prefix), *_HEADERS])
+                return [b""]
+            mounted = f"{environ.get('SCRIPT_NAME', '')}/{self.door.folder}"
+            return self.inside(environ | {"SCRIPT_NAME": mounted, "PATH_INFO": inner}, start_response)
+        return refuse(start_response, "open the address that `workbench serve` printed: it contains the access token")
+
+    def _set_cookie(self, path: str, query: dict[str, str], start_response: StartResponse) -> Iterable[bytes]:
+        # Without its slashes the path cannot name another host.
+        location = self.door.prefix + path.lstrip("/\\")
+        location += f"?{urlencode(query)}" if query else ""
+        # Not `Strict`: a link in a mail or chat, and the file that opens the browser, would come without the cookie.
+        cookie = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Lax; Path=/{self.door.folder}"
+        start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie), *_HEADERS])
+        return [b""]
+
+
+def host_name(environ: WSGIEnvironment) -> str:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:/@\[\]]+)(:[0-9]{1,5})?", environ.get("HTTP_HOST", ""))
+    return match[1] if match else ""
+
+
+def _is_foreign(environ: WSGIEnvironment) -> bool:
+    """Return whether the headers of a request say that a page of another site or port sent it.
+
+    A link on such a page, which the user clicks, is allowed: the link may have been sent in a chat.
+    """
+    sent_by = environ.get("HTTP_SEC_FETCH_SITE", "")
+    if sent_by in ("cross-site", "same-site"):
+        is_link = environ.get("HTTP_SEC_FETCH_MODE") == "navigate" and environ.get("HTTP_SEC_FETCH_DEST") == "document"
+        return not (is_link and environ.get("REQUEST_METHOD") == "GET")
+    origin = environ.get("HTTP_ORIGIN", "")
+    # A browser that says "same-origin" may hide the origin itself ("null"), as our pages ask for no referrer.
+    return bool(origin) and sent_by != "same-origin" and origin.partition("://")[2] != environ.get("HTTP_HOST", "")
+
+
+def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:
+    """Answer a WSGI request with status 403; the body says `why`."""
+    start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *_HEADERS])
+    return [f"{why}\n".encode()]
+
+
+# Files that users drop onto the page: each set of files is opened as a separate dashboard.
+#
+# `PUT /drop/SET/NAME` stores a file. `POST /drop/SET` analyses the files of a set, and returns the address of their
+# dashboard, `/open/SET/`. The files are removed when the server ends.
+
+MOST_BYTES = 2 << 30
+"""The largest size, in bytes, of all dropped files together."""
+_MOST_SETS = 16
+CHUNK = 1 << 20
+_BY_PATH = "open it by its path: workbench serve PATH"
+_HEADER = ("HTTP_X_WORKBENCH", "drop")
+"""The header, as (name, value), that uploads must have, which prevents uploads by pages of other sites.
+
+Before a browser sends such a header for another site's page, it asks this server for permission (a CORS preflight),
+which the server never gives.
+"""
+
+
+class Uploads:
+    """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
+
+    The files are stored in `folder`. `beside` is {name: application} of dashboards that exist from the start; a set
+    cannot have such a name. `prefix` is the URL path of all of them. Dashboards of dropped files show no source files
+    of this machine, because a dropped file could mention any file.
+    """
+
+    def __init__(
+        self,
+        main: WSGIApplication,
+        folder: Path,
+        options: Options,
+        beside: Mapping[str, WSGIApplication] | None = None,
+        prefix: str = "/",
+    ) -> None:
+        self._main, self._folder, self._options = main, folder, options
+        self._opened: dict[str, WSGIApplication] = {**(beside or {})}
+        self._prefix, self._writing = prefix, Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a WSGI request: store a file, open a set, or pass the request on to one of the dashboards."""
+        path = environ.get("PATH_INFO", "/")
+        if match := re.match(r"/open/(\d+|[a-z]+)(/.*)", path):
+            return self._enter(match[1], match[2], environ, start_response)
+        if match := re.fullmatch(r"/drop/(\d+)(?:/([^/]+))?", path):
+            return self._answer(match[1], match[2], environ, start_response)
+        return self._main(environ, start_response)
+
+    def _enter(self, name: str, path: str, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if name not in self._opened:
+            return answer(
+                start_response, {"error": "no dashboard is open here", "hint": "drop the file again"}, "404 Not Found"
+            )
+        inner = environ | {"SCRIPT_NAME": f"{environ.get('SCRIPT_NAME', '')}/open/{name}", "PATH_INFO": path}
+        return self._opened[name](inner, start_response)
+
+    def _answer(
+        self, name: str, file: str | None, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        # A form on a foreign page could send files here, but not this header.
+        if environ.get(_HEADER[0]) != _HEADER[1]:
+            return refuse(start_response, "not sent by the page")
+        if not re.fullmatch("[0-9]{0,18}", environ.get("CONTENT_LENGTH", "")):
+            return answer(start_response, {"error": "a wrong length", "hint": "send it again"}, "400 Bad Request")
+        try:
+            return answer(start_response, self._take(name, file, environ))
+        except WorkbenchError as error:
+            return answer(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
+
+    def _take(self, name: str, file: str | None, environ: WSGIEnvironment) -> dict[str, str]:
+        """Store a file of the set `name`, or open the set's dashboard if `file` is None; return the JSON answer.
+
+        Raises:
+            WorkbenchError: The file is too large, or of an unknown kind.
+        """
+        if file is not None:
+            # Several at once could pass the limit together. No client is waited for: the body is here already.
+            with self._writing:
+                self._keep(name, file, environ)
+            return {"kept": file}
+        run = discover(self._folder / name)
+        served = served_run(run, room_for(run), self._options, trusted=False)
+        place = f"{self._prefix}open/{name}/"
+        self._opened[name] = make_app(served, place).server
+        return {"at": place}
+
+    def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
+        """Store the body of a request as the file `file` of the set `name`, within the size limits."""
+        if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
+            raise InputError(f"{file}: too large to drop", _BY_PATH)
+        home = self._folder / name
+        try:
+            if not home.exists() and len(list(self._folder.iterdir())) >= _MOST_SETS:
+                raise InputError(f"{_MOST_SETS} sets of files are open already", "start the server again")
+            home.mkdir(exist_ok=True)
+            self._store(home / _safe(file), environ)
+        except OSError as error:
+            raise InputError(f"{file}: {error.strerror}", _BY_PATH) from error
+        except (HTTPException, NoRoom) as error:
+            raise InputError(f"{file}: {error}", _BY_PATH) from error
+
+    def _store(self, target: Path, environ: WSGIEnvironment) -> None:
+        """Write the body of a request to `target`; if this fails midway, remove the incomplete file."""
+        # Before the free space is computed: a file that is dropped again replaces itself.
+        target.unlink(missing_ok=True)
+        # Counted anew each time: the folder is the only record, and files are few.
+        free = MOST_BYTES - sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        try:
+            with target.open("wb") as kept:
+                _copy_at_most(free, environ, kept)
+        except (OSError, HTTPException, NoRoom):
+            target.unlink(missing_ok=True)
+            raise
+
+
+class NoRoom(Exception):
+    """Raised if a file does not fit into the size limit for all dropped files together."""
+
+
+def _copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
+    """Copy the body of a request to `target`, at most `limit` bytes.
+
+    The bytes are counted, because a body may be longer than its Content-Length header says.
+
+    Raises:
+        NoRoom: The body has more than `limit` bytes.
+    """
+    body = get_input_stream(environ)
+    while chunk := body.read(CHUNK):
+        limit -= len(chunk)
+        if limit < 0:
+            raise NoRoom("too large to drop")
+        target.write(chunk)
+
+
+def _safe(name: str) -> str:
+    """Return a file name without characters that could lead to another folder; its rank and kind stay readable."""
+    return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
+
+
+def answer(start_response: StartResponse, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
+    start_response(status, [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
+    return [json.dumps(content).encode()]
+
 
 THREADS = 8
 MOST_CONNECTIONS = 512

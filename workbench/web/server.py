@@ -21,11 +21,9 @@ from analyzers.run import Run
 from analyzers.store import Options
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.web.access import AccessControl, Door
 from workbench.web.app import make_app, prepare
-from workbench.web.http_server import listening, listening_on_socket
+from workbench.web.http_server import AccessControl, Door, Uploads, listening, listening_on_socket
 from workbench.web.served_run import ServedRun, served_run
-from workbench.web.uploads import Uploads
 
 _LOOPBACK = "127.0.0.1"
 _FAR_PORT = 8050

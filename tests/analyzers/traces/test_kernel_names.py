@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.words import kernel_name
-from workbench.present.sparkline import bar
+from workbench.present.figure import bar
 
 ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"
 

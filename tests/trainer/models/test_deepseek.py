@@ -13,7 +13,7 @@ from analyzers import memory, run
 from trainer.config import JobConfig
 from trainer.config.hf_format import check_same_shape, describe
 from trainer.models.decoder import build_model
-from trainer.models.deepseek_v3.flavors import FLAVORS, FORMAT
+from trainer.models.deepseek_v3.config_registry import FLAVORS, FORMAT
 from trainer.models.deepseek_v3.model import sharpness
 from trainer.models.moe import GroupedRouter
 from workbench.commands.estimate import estimate

@@ -9,8 +9,8 @@ import torch
 
 from trainer.config import ConfigError, explain, load, load_for_training, startup_notes, validate
 from trainer.config.converters import check_devices, is_installed
-from trainer.float8 import convert, is_converted
 from trainer.models.decoder import build_model
+from trainer.step import convert, is_converted
 
 Run = Any
 Train = Callable[..., Run]

@@ -17,7 +17,7 @@ from trainer.data.source import training_documents
 from trainer.errors import CheckpointError
 from trainer.hugging_face import INDEX, halves, load_weights, pairs, place_of, to_theirs
 from trainer.models.decoder import build_model, init_weights
-from trainer.models.llama3.flavors import FORMAT
+from trainer.models.llama3.config_registry import FORMAT
 
 safetensors = pytest.importorskip("safetensors.torch")
 BATCH, LENGTH, SEED = 8, 64, 7

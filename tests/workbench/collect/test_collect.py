@@ -17,7 +17,7 @@ from analyzers import incident
 from analyzers.errors import InputError
 from analyzers.run import Node, read_node_list
 from ranks import free_port
-from workbench.collect.sender import (
+from workbench.collect import (
     OTHER_JOB_S,
     Incident,
     Sender,

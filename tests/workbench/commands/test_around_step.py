@@ -17,7 +17,7 @@ from workbench.commands.analyse import prove_advice
 from workbench.commands.prove.around_step import rerun_report, settings_around, starting_step
 from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.rerun import configuration
-from workbench.proof_data import SPIKE, RerunData
+from workbench.documents import SPIKE, RerunData
 
 CONFIG = {
     "checkpoint": {"folder": "checkpoint"},

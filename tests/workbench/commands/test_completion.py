@@ -11,7 +11,7 @@ import pytest
 
 from trainer.config.registry import models
 from trainer.plan.candidates import SPEEDS
-from workbench.command_options.value_names import INCIDENTS, MODELS, PLANNED_DEVICES
+from workbench.command_options.options import INCIDENTS, MODELS, PLANNED_DEVICES
 
 SHARE = Path(__file__).parents[3] / "share"
 BASH = SHARE / "bash-completion" / "completions" / "workbench"

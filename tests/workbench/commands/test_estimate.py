@@ -16,11 +16,11 @@ from trainer.config.mesh import model_parts
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow, without_negatives
 from trainer.estimate.tracker import Peak
-from workbench.commands import trainer_process
+from workbench.commands import estimate as estimate_command
 from workbench.commands.estimate import estimate, limit_findings, verdict
+from workbench.documents import EstimateData
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
-from workbench.trainer_answers import EstimateData
 
 ROOT = Path(__file__).parents[3]
 ERRORS = runpy.run_path(str(ROOT / "benchmarks" / "estimate.py"))
@@ -35,7 +35,7 @@ def forked_trainer() -> Iterator[None]:
     time.
     """
     patch = pytest.MonkeyPatch()
-    patch.setattr(trainer_process, "subprocess", SimpleNamespace(run=ranks.run_command))
+    patch.setattr(estimate_command, "subprocess", SimpleNamespace(run=ranks.run_command))
     yield
     patch.undo()
 
@@ -118,7 +118,7 @@ from dataclasses import replace
 from trainer.config import JobConfig
 from trainer.config.mesh import Degrees
 from trainer.estimate.depth import window_peaks
-from trainer.estimate.mesh import LocalProblem
+from trainer.estimate.rehearsal import LocalProblem
 from trainer.config.mesh import Part
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from analyzers.errors import InputError
-from workbench.commands.estimate_script import estimate_script
+from workbench.commands.estimate import estimate_script
+from workbench.documents import EstimateData, RankMemory
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
-from workbench.trainer_answers import EstimateData, RankMemory
 
 ROOT = Path(__file__).parents[3]
 WIDE = 512

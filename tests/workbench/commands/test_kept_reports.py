@@ -11,8 +11,8 @@ import pytest
 from command_line import run as run_command
 
 from workbench.command_options.options import LogReadOptions, ReadOptions
-from workbench.commands import kept_reports
-from workbench.commands.kept_reports import REPORT_FILE
+from workbench.commands import output
+from workbench.commands.output import REPORT_FILE
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RUNS = [
@@ -109,10 +109,10 @@ def replace_a_file_by_one_of_the_same_size_and_time(folder: Path) -> None:
     ids=["changed", "same size and time", "new", "removed", "manifest above", "permissions"],
 )
 def test_a_change_is_another_question(cache: Path, folder: Path, change) -> None:
-    before = kept_reports.key_of(None, [folder], ReadOptions())
-    assert before == kept_reports.key_of(None, [folder], ReadOptions())
+    before = output.key_of(None, [folder], ReadOptions())
+    assert before == output.key_of(None, [folder], ReadOptions())
     change(folder)
-    assert before != kept_reports.key_of(None, [folder], ReadOptions())
+    assert before != output.key_of(None, [folder], ReadOptions())
 
 
 def test_options_and_the_analyzer_are_part_of_the_question(folder: Path) -> None:
@@ -123,14 +123,14 @@ def test_options_and_the_analyzer_are_part_of_the_question(folder: Path) -> None
         (None, LogReadOptions(step=1)),
         (None, LogReadOptions(column_map=["loss=nll"])),
     ]
-    keys = {kept_reports.key_of(room, [folder], read) for room, read in questions}
+    keys = {output.key_of(room, [folder], read) for room, read in questions}
     assert len(keys) == len(questions)
-    assert kept_reports.key_of(None, [folder], LogReadOptions(jobs=1)) in keys
+    assert output.key_of(None, [folder], LogReadOptions(jobs=1)) in keys
 
 
 @pytest.mark.parametrize("read", [ReadOptions(no_cache=True), ReadOptions(max_memory="2GiB")])
 def test_limits_and_no_cache_keep_nothing(folder: Path, read: ReadOptions) -> None:
-    assert kept_reports.key_of(None, [folder], read) is None
+    assert output.key_of(None, [folder], read) is None
 
 
 def test_a_running_job_is_asked_again(cache: Path, folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_damaged_entry_is_made_again(cache: Path, folder: Path, damage) -> Non
     path.write_bytes(damage(path.read_bytes()))
     assert answer("inspect", folder) == first
     assert kept(cache) == [path]
-    assert kept_reports.find(path.parent.name) is not None
+    assert output.find(path.parent.name) is not None
 
 
 def test_an_entry_of_another_user_is_not_trusted(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_an_entry_of_another_user_is_not_trusted(cache: Path, folder: Path, monk
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     if path.parent.stat().st_uid == 0:  # of root, which is trusted
         os.chown(path.parent, 4712, -1)
-    assert kept_reports.find(path.parent.name) is None
+    assert output.find(path.parent.name) is None
     assert path.exists()
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from analyzers.report import Status
 from workbench.commands.plan import in_words, plan, too_large, verdict
+from workbench.documents import PlanData, PlannedSettings
 from workbench.launch.plan import Request
 from workbench.present.tables.estimate import plan_tables
-from workbench.trainer_answers import PlanData, PlannedSettings
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = {

@@ -14,15 +14,22 @@ from analyzers.run import discover
 from analyzers.store import Options
 from trainer.config import load
 from workbench.commands.prove import rerun
-from workbench.commands.prove.command import Prediction, changes, decided, halved, prove, rehearsed, scaled
+from workbench.commands.prove.command import (
+    Prediction,
+    changes,
+    decided,
+    halved,
+    proof_report,
+    prove,
+    rehearsed,
+    scaled,
+)
 from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.recorded_run import RecordedRun, batch_flag, changed_command, launch_options
-from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration
+from workbench.documents import Basis, Considered, ProofData, RankMemory, Rerun, TrainerEstimate
 from workbench.errors import UsageProblem
 from workbench.present.tables.proof import proof_tables
-from workbench.proof_data import Basis, Considered, ProofData, Rerun
-from workbench.trainer_answers import RankMemory, TrainerEstimate
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CONFIG = {

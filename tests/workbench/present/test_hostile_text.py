@@ -12,7 +12,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, press
 from workbench.command_options.options import Format
-from workbench.present import markdown, render
+from workbench.present import html, render
 
 NAME = "<img src=x onerror=alert(1)>[bold red]red[/]\x1b]0;owned\x07\x1b[2J`*_|#"
 TURNED = "\u202egnp.exe\u200b"
@@ -150,8 +150,8 @@ def test_the_page_shows_it_as_text(whole, serving, page_of, tmp_path):
 def test_published_markdown_notifies_nobody_and_links_nowhere():
     """Sites make links of such text by themselves, whatever is escaped; GitHub's rules, and those of GitLab."""
     text = "see https://evil.test/x or www.evil.test, cc @all me@evil.test WWW.evil.test ftp://x"
-    escaped = markdown.escape(text)
+    escaped = html.escape(text)
     assert not re.search(r"@\w|://|www\.", escaped, re.IGNORECASE)
     assert re.sub(r"<!-- -->|\\\\", "", escaped) == text
-    assert markdown.code("a `b` ``c``\nd") == "``` a `b` ``c`` d ```"
-    assert markdown.code("/home/me@host/run_1") == "`/home/me@host/run_1`"
+    assert html.code("a `b` ``c``\nd") == "``` a `b` ``c`` d ```"
+    assert html.code("/home/me@host/run_1") == "`/home/me@host/run_1`"

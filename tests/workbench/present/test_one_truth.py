@@ -21,7 +21,7 @@ from workbench.command_options.options import Format
 from workbench.present import render
 from workbench.present.table import sections
 from workbench.tui.panes.home import finding_line, whole_finding
-from workbench.web.pages import memory_timeline
+from workbench.web.pages import memory
 from workbench.web.query import memory_query
 from workbench.web.served_run import served_run
 
@@ -134,7 +134,7 @@ async def test_the_failed_instant_has_one_number(oom):
     assert beside.startswith(
         f"entry {entry}   {amount} allocated\n✗ an allocation of {size(failed.oom.requested_bytes)} failed"
     )
-    drawn = memory_timeline.chart(served_run(oom, "memory", Options()), failed, memory_query({}, failed), None)
+    drawn = memory.chart(served_run(oom, "memory", Options()), failed, memory_query({}, failed), None)
     points = [layer["customdata"].index(entry) for layer in drawn["data"]]
     assert {drawn["layout"]["shapes"][0]["x0"]} == {
         layer["x"][point] for layer, point in zip(drawn["data"], points, strict=True)

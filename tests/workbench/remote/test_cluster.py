@@ -16,7 +16,7 @@ import pytest
 
 from analyzers.hangs.reading.job import DUMPS_OF_A_CHILD
 from analyzers.logs.loading import FILES_OF_A_CHILD
-from workbench.commands.kept_reports import REPORT_FILE
+from workbench.commands.output import REPORT_FILE
 
 FILES = 48
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from analyzers.store import Options
 from terminal import press, settle
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import bisection
-from workbench.tui.widgets.charts.line_chart import LineChart
+from workbench.tui.widgets.line_chart import LineChart
 
 
 async def test_it_opens_at_the_first_difference_with_both_sides(tmp_path):

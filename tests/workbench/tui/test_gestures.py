@@ -14,10 +14,10 @@ from textual.widgets import TabbedContent
 
 from terminal import app_on, press, settle, shown
 from workbench.colours import DARK, LIGHT, SERVES
-from workbench.tui.panes.memory_views import MemoryViews
-from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
+from workbench.tui.panes.memory import MemoryViews
 from workbench.tui.widgets.common import KeyLine
+from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.view_switcher import ViewStrip
 
 ROOT = Path(__file__).parents[3]

@@ -3,7 +3,7 @@
 import pytest
 
 from terminal import app_on, press, settle, shown, until
-from workbench.tui.key_sheet import EVERYWHERE, KeySheet, key_sections
+from workbench.tui.terminal_app import EVERYWHERE, KeySheet, key_sections
 from workbench.watch.app import WatchApp
 
 

@@ -4,8 +4,8 @@ from textual.app import App
 from textual.widgets import Static
 
 from terminal import app_on, press, settle, until
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.common import call_on_new_size
+from workbench.tui.widgets.memory_timeline import MemoryTimeline
 
 
 class Sized(Static):

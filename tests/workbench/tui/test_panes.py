@@ -16,13 +16,13 @@ from analyzers.words import share
 from terminal import app_on, press, shown, until
 from workbench.source_files import LARGEST_BYTES, find_source, source_files_by_name
 from workbench.tui.app import SourceScreen, WorkbenchApp
-from workbench.tui.panes.memory_views import MemoryViews
+from workbench.tui.panes.memory import MemoryViews
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.subject import comparison
-from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.common import fitted
+from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.line_chart import LossChart, PhaseChart
 from workbench.tui.widgets.tables import Grid, RowList
 from workbench.tui.widgets.trees import CallTree, MemoryTree, StackTree
 

@@ -10,7 +10,7 @@ from meshes import meshes
 from analyzers.parity.report import FILE
 from terminal import app_on, press, settle
 from workbench.present.parity_lines import Lines
-from workbench.tui.widgets.charts.line_chart import LineChart, connected, sign_places
+from workbench.tui.widgets.line_chart import LineChart, connected, sign_places
 
 
 async def test_a_finding_leads_to_its_step(tmp_path: Path) -> None:

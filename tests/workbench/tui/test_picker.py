@@ -5,7 +5,7 @@ import doctest
 from terminal import app_on, press, settle, shown
 from workbench.tui import picker
 from workbench.tui.picker import CHOICES_AT_MOST, Picker, matching
-from workbench.tui.widgets.charts.step_charts import PhaseChart
+from workbench.tui.widgets.line_chart import PhaseChart
 
 
 def test_the_examples():

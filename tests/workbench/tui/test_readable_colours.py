@@ -21,8 +21,7 @@ from workbench.colours import (
     TEXT_WARNING,
     contrast,
 )
-from workbench.tui.light_shades import LightShades
-from workbench.tui.readable_colours import SHADES, SWATCH, TEXT, is_text, oklab
+from workbench.tui.readable_colours import SHADES, SWATCH, TEXT, LightShades, is_text, oklab
 from workbench.tui.terminal_app import ON_DARK, ON_LIGHT, THEMES
 
 EVERY_THEME = [theme for theme in (*BUILTIN_THEMES.values(), *THEMES) if not theme.name.startswith("ansi")]

@@ -13,12 +13,10 @@ from analyzers import words as units
 from analyzers.store import Options
 from terminal import app_on, settle, shown
 from workbench.tui.app import WorkbenchApp, open_app
-from workbench.tui.panes.memory_views import MemoryViews
-from workbench.tui.subject import subject_of
-from workbench.tui.view_tabs import ViewTabs
-from workbench.tui.widgets.charts.block_map import FREE, LABEL_WIDTH, SEGMENTS_AT_MOST, BlockMap
-from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
+from workbench.tui.panes.memory import MemoryViews
+from workbench.tui.subject import ViewTabs, subject_of
+from workbench.tui.widgets.grids import FREE, LABEL_WIDTH, SEGMENTS_AT_MOST, BlockMap, CollectiveMatrix
+from workbench.tui.widgets.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.trees import MemoryTree
 
 SIZES = [(80, 24), (200, 50)]

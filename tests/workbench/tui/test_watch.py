@@ -18,8 +18,8 @@ from analyzers.errors import InputError
 from analyzers.steps.live import JobState, RankState, StalledRanks
 from terminal import shown as screen_text
 from terminal import until
-from workbench.commands.watch import watch
-from workbench.present.sparkline import spark
+from workbench.commands.running_job import watch
+from workbench.present.figure import spark
 from workbench.tui.panes.home import Findings
 from workbench.tui.widgets.tables import RowList
 from workbench.watch.app import WatchApp

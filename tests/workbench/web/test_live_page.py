@@ -12,8 +12,7 @@ from dashboard import FOLDER, SHOWN, TOKEN
 from running_job import FakeRank, manifest
 
 from workbench.watch.live_server import assembled
-from workbench.web.access import Door
-from workbench.web.http_server import listening
+from workbench.web.http_server import Door, listening
 
 pytestmark = pytest.mark.browser
 INK = "() => document.querySelector('#live-steps .js-plotly-plot')._fullLayout.font.color"

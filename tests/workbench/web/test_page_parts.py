@@ -13,14 +13,14 @@ from analyzers.store import Options
 from analyzers.traces import TraceData
 from analyzers.words import duration
 from workbench.present.collective_matrix import from_most_ranks
-from workbench.web.components.collective_matrix import collective_matrix
+from workbench.web.components.figure import theme
 from workbench.web.components.links import breakable, prose, source_parts
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
 from workbench.web.pages import config, steps, trace
+from workbench.web.pages.hang import collective_matrix
 from workbench.web.pages.overview import picture
 from workbench.web.served_run import served_run
-from workbench.web.theme import theme
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 LONG_NAME = "ncclDevKernel_ReduceScatterBase_RING_LL(ncclDevKernelArgsStorage<4096ul>)" * 2

@@ -22,8 +22,7 @@ from waitress.server import create_server
 
 from workbench.errors import UsageProblem
 from workbench.web import http_server
-from workbench.web.access import AccessControl, Door
-from workbench.web.http_server import STRANGER_BYTES, THREADS, listening, listening_on_socket
+from workbench.web.http_server import STRANGER_BYTES, THREADS, AccessControl, Door, listening, listening_on_socket
 from workbench.web.server import Place, ended_by_signals, open_browser, serve
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -18,13 +18,12 @@ from werkzeug.test import Client
 from analyzers.rooms import room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.web import uploads
-from workbench.web.access import AccessControl, Door
+from workbench.web import http_server
 from workbench.web.app import make_app
+from workbench.web.http_server import MOST_BYTES, AccessControl, Door, Uploads
 from workbench.web.pages import source
 from workbench.web.served_run import served_run
 from workbench.web.server import assembled
-from workbench.web.uploads import MOST_BYTES, Uploads
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SENT = {"X-Workbench": "drop"}
@@ -247,7 +246,7 @@ def test_what_is_too_large_is_refused_before_it_is_read(drops, tmp_path):
 
 def test_bytes_are_counted_while_they_are_written(drops, tmp_path, monkeypatch):
     """With chunked encoding no length is announced; a file that did not fit frees its space for the next try."""
-    monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
+    monkeypatch.setattr(http_server, "MOST_BYTES", 1000)
     drops = Client(Uploads(inside, tmp_path / "kept", Options()))
     chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
     sent = [
@@ -269,7 +268,7 @@ class SlowBody(BytesIO):
 
 
 def test_uploads_at_the_same_time_share_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
+    monkeypatch.setattr(http_server, "MOST_BYTES", 1000)
     app = Uploads(inside, tmp_path, Options())
 
     def put(name):

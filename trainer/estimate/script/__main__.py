@@ -20,8 +20,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from trainer.estimate.script import cuda, surroundings
-from trainer.estimate.script.model import ScriptHooks
-from trainer.estimate.script.surroundings import Notes, ScriptSteps
+from trainer.estimate.script.surroundings import Notes, ScriptHooks, ScriptSteps
 from trainer.estimate.script.tensors import HOST, Choices, Counters, ScriptTensors, StatedValues, failed_line
 from trainer.estimate.tracker import Peak
 

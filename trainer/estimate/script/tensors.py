@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from trainer.estimate.module_names import RunningModule
-from trainer.estimate.tracker import Peak, StorageCounter
+from trainer.estimate.tracker import Peak, RunningModule, StorageCounter
 from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
 
 aten = torch.ops.aten

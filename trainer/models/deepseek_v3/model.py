@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
 from trainer.config.shape import YarnScaling
-from trainer.models.deepseek_v3.flavors import ModelArgs
+from trainer.models.deepseek_v3.config_registry import ModelArgs
 from trainer.models.llama3.model import Block, FeedForward, causal_attention, rotate
 from trainer.models.llama4.model import Llama4, SparseBlock
 from trainer.models.moe import Experts, GroupedRouter, MoE

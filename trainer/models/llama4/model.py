@@ -6,7 +6,7 @@ The published model differs: every fourth layer has no positions, and the other 
 from torch import Tensor, nn
 
 from trainer.models.llama3.model import Attention, FeedForward, Llama3
-from trainer.models.llama4.flavors import ModelArgs
+from trainer.models.llama4.config_registry import ModelArgs
 from trainer.models.moe import Experts, MoE, Router, moe_layers
 
 

@@ -6,7 +6,7 @@ from trainer.models.llama3.model import Block
 from trainer.models.llama4.model import Llama4, SparseBlock
 from trainer.models.moe import Experts, MoE, SoftmaxRouter
 from trainer.models.qwen3.model import NormedAttention
-from trainer.models.qwen3_moe.flavors import ModelArgs
+from trainer.models.qwen3_moe.config_registry import ModelArgs
 
 
 class Qwen3Moe(Llama4):

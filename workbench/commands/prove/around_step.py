@@ -21,8 +21,8 @@ from analyzers.words import percent, quantity
 from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.rerun import configuration, launch_words, proof_folder, run_limited, written
 from workbench.console import note
+from workbench.documents import SPIKE, RerunData, Settings
 from workbench.errors import UsageProblem
-from workbench.proof_data import SPIKE, RerunData, Settings
 
 
 def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[RerunData]:

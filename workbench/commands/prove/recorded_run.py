@@ -14,7 +14,7 @@ from analyzers.memory.model import Device, Remedy
 from analyzers.rooms import required_files
 from analyzers.run import Kind, Run
 from analyzers.store import Options
-from workbench.proof_data import Settings
+from workbench.documents import Settings
 
 FINDINGS = ("memory.oom", "memory.near_limit")
 

@@ -18,8 +18,8 @@ from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options
 from analyzers.words import duration
 from workbench.console import note
+from workbench.documents import Rerun, Settings
 from workbench.launch.own_folder import refuse_links
-from workbench.proof_data import Rerun, Settings
 from workbench.python_path import command, environment
 
 STEPS = 2

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from analyzers.words import duration, percent, share, size
+from workbench.documents import EstimateData, PlanData, PlannedSettings, RankMemory
 from workbench.present.table import Table, table
-from workbench.trainer_answers import EstimateData, PlanData, PlannedSettings, RankMemory
 
 _MESH = ("replicate", "shard", "context", "tensor", "pipeline")
 

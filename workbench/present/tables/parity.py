@@ -1,14 +1,18 @@
 """Tables of a parity report: how well each run agrees with the first run, and the loss and gradient norm by step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from analyzers.parity import BisectData
+from analyzers.parity.bisect_report import around
 from analyzers.parity.findings import CURVE_NAMES as CURVES
-from analyzers.parity.model import Curve, ParityData, RunParity
+from analyzers.parity.findings import value_name_of
+from analyzers.parity.model import Curve, Divergence, ParityData, RunParity, ValueKind
 from analyzers.parity.report import curve_table, difference_table
 from analyzers.words import UNKNOWN, figures, relative
+from workbench.present.parity_lines import difference_text
 from workbench.present.table import Table, table
 
 STEPS = 12
@@ -115,3 +119,74 @@ def by_step(title: str, texts: pd.DataFrame, limit: int, verdicts: Sequence[str]
     cells = rows.itertuples(name=None)
     lines = [(*row, verdict) for row, verdict in zip(cells, verdicts, strict=True)] if verdicts else cells
     return table(title, " | ".join(heads), lines, limit if first == "step>" else max(limit, _MOST_RUNS))
+
+
+_DIFFERENCE = "what | step> | tensor | kind | module | norm in A> | norm in B> | difference> | allowed>"
+
+
+def bisect_tables(data: BisectData) -> list[Table]:
+    """Return tables of the two runs, of the first differences, and of the tolerance for each dtype."""
+    runs = (
+        (name, run.folder, run.ranks, f"{run.first_step} to {run.last_step}", run.tensors)
+        for name, run in (("A", data.a), ("B", data.b))
+    )
+    named = (("first difference", data.first), ("first value", data.value), ("first not identical", data.inexact))
+    return [
+        table("First tensors that differ", _DIFFERENCE, (_divergence_cells(name, one) for name, one in named if one)),
+        table("Recorded runs", "run | folder | ranks> | steps | tensors>", runs),
+        table(
+            f"Allowed by rounding, for sums of up to {data.longest_sum} terms",
+            "dtype | relative difference>",
+            ((dtype, relative(allowed)) for dtype, allowed in data.tolerances.items()),
+        ),
+    ]
+
+
+def _divergence_cells(name: str, one: Divergence) -> tuple[object, ...]:
+    """Return the cells of a table row for the difference `one`; `name` is the first cell."""
+    return (
+        name,
+        one.step,
+        one.tensor,
+        one.kind.replace("_", " "),
+        one.module,
+        figures(one.a),
+        figures(one.b),
+        relative(one.difference),
+        relative(one.tolerance),
+    )
+
+
+COLUMNS = "operation> | tensor | agrees | difference> | allowed> | norm in A> | norm in B> | dtype | module is a"
+
+
+def both_sides(operations: pd.DataFrame, first: Divergence, limit: int) -> Table:
+    """Return the table of the first difference: inputs and outputs of the module in each run, and its neighbours."""
+    where = f"{first.module} and its neighbours" if first.module else f"{first.tensor} and its neighbours"
+    return table(
+        f"Both sides of the first difference: {where} in step {first.step}",
+        COLUMNS,
+        _operation_cells(around(operations, first)),
+        limit,
+    )
+
+
+def tensors_of(operations: pd.DataFrame, step: int, limit: int) -> Table:
+    rows = operations[operations["step"] == step]
+    return table(f"Tensors of step {step} in the order of computation", COLUMNS, _operation_cells(rows), limit)
+
+
+def _operation_cells(rows: pd.DataFrame) -> Iterator[tuple[object, ...]]:
+    columns = ["position", "kind", "name", "difference", "tolerance", "a", "b", "dtype_a", "dtype_b", "type"]
+    for position, kind, name, difference, allowed, a, b, dtype_a, dtype_b, type_ in rows[columns].to_numpy(object):
+        yield (
+            position,
+            value_name_of(ValueKind(kind), name).removeprefix("the "),
+            "yes" if difference <= allowed else "NO",
+            difference_text(difference),
+            relative(allowed),
+            f"{a:.6g}",
+            f"{b:.6g}",
+            dtype_a if dtype_a == dtype_b else f"{dtype_a} in A, {dtype_b} in B",
+            type_,
+        )

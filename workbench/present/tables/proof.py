@@ -1,8 +1,8 @@
 """Tables of a proof (a second run with changed settings): predicted and measured memory, and the changes compared."""
 
 from analyzers.words import percent, share, size
+from workbench.documents import ProofData, RerunData, Settings
 from workbench.present.table import Table, table
-from workbench.proof_data import ProofData, RerunData, Settings
 
 
 def proof_tables(data: ProofData) -> list[Table]:

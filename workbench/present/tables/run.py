@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analyzers.hangs import HangData
+from analyzers.incident import IncidentData
 from analyzers.memory import MemoryData
 from analyzers.report import Finding, Report
+from analyzers.rooms import ROOMS, imported
 from analyzers.run import Artefact, Run
 from analyzers.steps import StepsData
 from analyzers.words import duration, rank_ranges, size
 from workbench.colours import SEVERITY_SIGNS
 from workbench.present.table import Table, table
-from workbench.rooms import data_of
+from workbench.rooms import FACES, data_of
 
 RANKS_AT_MOST = 2000
 FILES_AT_MOST = 200
@@ -94,3 +96,33 @@ def shared_folder(folders: Sequence[Path]) -> Path:
     """Return the innermost folder that contains all of `folders`; the root folder if one of them is relative."""
     absolute = all(folder.is_absolute() for folder in folders)
     return Path(os.path.commonpath(folders)) if folders and absolute else Path("/")
+
+
+_CHAIN = "Chain of events"
+"""The title of the table of events."""
+_TABLES_BEHIND = 3
+"""The number of tables that are shown of each analyzer that the chain names; the analyzer's own view has the others."""
+
+_LAST = ("steps", "trace")
+
+
+def incident_tables(data: IncidentData) -> list[Table]:
+    """Return the chain of events of an incident, and the tables of the analyzers that found these events.
+
+    A chain of one event is left out, because it says no more than the verdict. Without an incident, return the first
+    table of each analyzer.
+    """
+    events = data.chain if len(data.chain) > 1 else ()
+    chain = table(_CHAIN, "# | event", ((i, link.text) for i, link in enumerate(events, 1)))
+    named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
+    rooms = _tables_by_room(data)
+    # Nothing went wrong, so no room explains anything: each shows its first table as an overview.
+    if not named:
+        return [chain, *(table for tables in rooms.values() for table in tables[:1])]
+    return [chain, *(table for room, tables in rooms.items() if room in named for table in tables[:_TABLES_BEHIND])]
+
+
+def _tables_by_room(data: IncidentData) -> dict[str, list[Table]]:
+    names = sorted(ROOMS, key=lambda name: _LAST.index(name) if name in _LAST else -1)
+    found = ((name, getattr(data, name, None)) for name in names)
+    return {name: imported(FACES[name].tables)(data) for name, data in found if data is not None}

@@ -14,10 +14,10 @@ from analyzers.memory import diff
 from analyzers.report import Report
 from analyzers.run import TIMED, Kind, Run
 from analyzers.steps import views
-from workbench.present.sparkline import spark
+from workbench.present.figure import spark
 from workbench.present.table import table
 from workbench.present.tables.comparison import comparison_tables, step_changes, waterfall_lines
-from workbench.present.tables.snapshot import module_changes
+from workbench.present.tables.memory import module_changes
 from workbench.tui.subject import Subject
 from workbench.tui.widgets.common import WidgetOptions, call_on_new_size
 from workbench.tui.widgets.tables import Grid, RowList

@@ -23,14 +23,13 @@ from workbench.console import clean
 from workbench.present.table import Table, filled
 from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations, victim_stacks
 from workbench.rooms import EvidenceLink
-from workbench.tui.background import ask_in_background
 from workbench.tui.picker import pick
 from workbench.tui.subject import Subject
-from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
 from workbench.tui.widgets.common import call_on_new_size
+from workbench.tui.widgets.grids import CollectiveMatrix, matrix_legend
 from workbench.tui.widgets.tables import ChangingTableList, Grid
 from workbench.tui.widgets.trees import StackTree
-from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
+from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher, ask_in_background
 
 _COLLECTIVES = 60
 """The least collectives that the matrix has; on a broad screen it has as many as fit."""
@@ -78,7 +77,7 @@ class HangPane(Vertical):
     def compose(self) -> ComposeResult:
         with Vertical(id="hang-top", classes="top"):
             yield Static(id="hang-title")
-            yield Static(legend(), id="legend")
+            yield Static(matrix_legend(), id="legend")
             yield CollectiveMatrix(id="matrix")
         yield HangViews(self._data, self._run, self._options)
 

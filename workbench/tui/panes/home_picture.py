@@ -27,24 +27,23 @@ from analyzers.traces import RankTrace, TraceData
 from analyzers.words import duration, process_group, share, size
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
+from workbench.present.figure import spark
 from workbench.present.names import phase_title
-from workbench.present.sparkline import spark
 from workbench.present.tables.comparison import signed, step_changes, waterfall_lines
 from workbench.present.tables.memory import device_name, worst_first
 from workbench.rooms import FACES, EvidenceLink, data_by_room, data_of, evidence_link
-from workbench.tui.background import ask_in_background
 from workbench.tui.panes.compare import Waterfall
 from workbench.tui.panes.home import EvidenceWanted
-from workbench.tui.panes.step_tables import losses, phases_by_step
-from workbench.tui.panes.step_timeline import step_timeline
+from workbench.tui.panes.steps import losses, phases_by_step, step_timeline
 from workbench.tui.panes.trace import BAR_HEADS, BARS_AT_MOST, PART_NAMES, account_name, span_parts, time_bar
 from workbench.tui.panes.trace import legend as bar_legend
-from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
-from workbench.tui.widgets.charts.stacked_chart import StackedChart
-from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.common import call_on_new_size
+from workbench.tui.widgets.grids import CollectiveMatrix, matrix_legend
+from workbench.tui.widgets.line_chart import LossChart, PhaseChart
+from workbench.tui.widgets.memory_timeline import MemoryTimeline
+from workbench.tui.widgets.stacked_chart import StackedChart
 from workbench.tui.widgets.tables import RowList
+from workbench.tui.widgets.view_switcher import ask_in_background
 
 _COLLECTIVES = 200
 """The number of last collectives that the matrix shows; the one that hangs is among them."""
@@ -224,7 +223,7 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
     def read(_columns: int) -> Drawing:
         frame = hangs.matrix(run, name, _COLLECTIVES, options)
         shown: pd.DataFrame = frame if len(frame) <= _SINGLE_RANKS else hangs.folded(frame)
-        states = legend(set(map(str, frame.to_numpy().ravel())))
+        states = matrix_legend(set(map(str, frame.to_numpy().ravel())))
         return Drawing(lambda: chart.show(shown), _signs_of_rank(frame, at.rank), len(shown) + 1, states)
 
     title = f"Last collectives of {clean(process_group(group.label))}, by rank   "

@@ -21,15 +21,20 @@ from analyzers.parity.model import Curve, ParityData
 from analyzers.report import Report
 from workbench.console import clean
 from workbench.present.parity_lines import curve_lines, difference_lines, operation_lines, step_lines
-from workbench.present.tables.bisect import bisect_tables
-from workbench.present.tables.bisect_operations import both_sides, tensors_of
-from workbench.present.tables.parity import agreement, differences_of, first_values, steps_of
+from workbench.present.tables.parity import (
+    agreement,
+    bisect_tables,
+    both_sides,
+    differences_of,
+    first_values,
+    steps_of,
+    tensors_of,
+)
 from workbench.rooms import EvidenceLink
-from workbench.tui.background import ask_in_background
 from workbench.tui.subject import Subject
-from workbench.tui.widgets.charts.line_chart import LineChart
+from workbench.tui.widgets.line_chart import LineChart
 from workbench.tui.widgets.tables import ROWS_AT_MOST, Grid, TableList
-from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
+from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher, ask_in_background
 
 TITLES = {
     "first": "the first step, module and tensor that differ, and how far each run agrees",

@@ -1,9 +1,10 @@
 """The pane for step logs: time by phase and rank, and the loss."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import ClassVar, NamedTuple
 
+import pandas as pd
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,25 +12,48 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
+from analyzers.memory import views as memory_views
 from analyzers.report import Report
 from analyzers.run import TIMED, Artefact
 from analyzers.steps import StepsData, views
 from analyzers.store import Options
 from analyzers.words import duration
+from workbench.axes import StepMarks
 from workbench.colours import phase_colour
+from workbench.present.figure import spark
 from workbench.present.names import phase_title
-from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
 from workbench.rooms import EvidenceLink
-from workbench.tui.background import ask_in_background
-from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.picker import pick
 from workbench.tui.subject import Subject
-from workbench.tui.widgets.charts.memory_timeline import CursorBreakdown, Part
-from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.common import call_on_new_size
+from workbench.tui.widgets.line_chart import LossChart, PhaseChart
+from workbench.tui.widgets.memory_timeline import CursorBreakdown, Part, StepStart
 from workbench.tui.widgets.tables import RowList, TableList
-from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
+from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher, ask_in_background
+
+
+def phases_by_step(logs: Sequence[Artefact], options: Options, rank: int) -> pd.DataFrame:
+    """Return a table with a row per step of a rank: seconds in each phase, step number, and duration `dur_s`."""
+    frame = views.phases(logs, options, rank)
+    steps = frame.index.get_level_values("step")
+    return (
+        frame.clip(lower=0).assign(step=steps.to_numpy(), dur_s=frame.clip(lower=0).sum(axis=1)).reset_index(drop=True)
+    )
+
+
+def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
+    """Return a table with the columns `step`, `loss` (highest of all ranks) and `broken` (loss is NaN or infinite).
+
+    A step without a loss counts as broken from step `first_nonfinite_step` on. Before that step, or if there is no such
+    step (None), its loss was only not logged.
+    """
+    loss = series.groupby("step")["loss"].max().reset_index()
+    if first_nonfinite_step is None:
+        return loss.assign(broken=False)
+    # A step before the first broken one may lack a loss because it was not logged.
+    return loss.assign(broken=loss["loss"].isna() & (loss["step"] >= first_nonfinite_step))
+
 
 TITLES = {
     "tables": "stragglers, and what a step of each rank consists of",
@@ -166,3 +190,31 @@ def _times_line(item: tuple[int, list[float]]) -> Text:
     middle = sorted(times)[len(times) // 2]
     numbers = "".join(f" {duration(value):>9}" for value in (min(times), middle, max(times)))
     return Text(f"{rank:>6}{numbers}  {spark(times, _SPARK_WIDTH)}")
+
+
+class TimelineOfSteps(NamedTuple):
+    """The rows of a memory timeline (see `memory.views.timeline`), and the trace entry at which each step begins."""
+
+    instants: pd.DataFrame
+    steps: list[StepStart]
+
+
+def step_timeline(
+    artefact: Artefact, options: Options, device: int, columns: int, window: tuple[int, int] | None = None
+) -> TimelineOfSteps:
+    """Return the memory of a device over time in at most `columns` rows, and the trace entry of each step's start.
+
+    `window` is the range of trace entries (first, end); None means all.
+
+    Raises:
+        WorkbenchError: The snapshot cannot be read.
+    """
+    instants = memory_views.timeline(artefact, options, device=device, buckets=columns, window=window)
+    return TimelineOfSteps(instants, _step_starts(artefact, options, device))
+
+
+@lru_cache(maxsize=64)
+def _step_starts(artefact: Artefact, options: Options, device: int) -> list[StepStart]:
+    """Return the trace entry at which each step begins; the result is cached, because a zoom needs it again."""
+    starts = StepMarks.of(memory_views.clock(artefact, options, device)).starts()
+    return [StepStart(step, int(entry)) for step, entry in starts]

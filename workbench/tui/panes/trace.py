@@ -32,9 +32,9 @@ from workbench.present.tables.trace_rank import device_name
 from workbench.rooms import EvidenceLink
 from workbench.tui.picker import pick
 from workbench.tui.subject import Subject
-from workbench.tui.widgets.charts.axes import TimeZoom
-from workbench.tui.widgets.charts.gantt import DeviceMemoryChart, Gantt
-from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
+from workbench.tui.widgets.axes import TimeZoom
+from workbench.tui.widgets.gantt import DeviceMemoryChart, Gantt
+from workbench.tui.widgets.stacked_chart import AXIS_WIDTH
 from workbench.tui.widgets.tables import ChangingTableList, Grid, RowList, TableList, highest_lines
 from workbench.tui.widgets.trees import CallTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher

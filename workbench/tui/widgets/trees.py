@@ -13,7 +13,7 @@ from analyzers.hangs.views import without_libraries
 from analyzers.words import duration_ns, quantity, rank_names, rank_ranges, share, size
 from workbench.colours import CATEGORIES
 from workbench.console import clean
-from workbench.present.sparkline import bar
+from workbench.present.figure import bar
 from workbench.tui.widgets.common import CURSOR_KEYS, SEARCH_KEYS, WidgetOptions
 
 

@@ -10,11 +10,24 @@ from typing import Any, TypeAlias, TypedDict
 
 import plotly.graph_objects as go
 from dash import dcc, html
+from flask import has_request_context, request
 
 from analyzers.words import size, tick_durations
 from workbench.axes import byte_tick_values, tick_distance
+from workbench.colours import LIGHT, THEMES, Theme
 from workbench.console import clean
-from workbench.web.theme import narrow, theme
+
+COOKIE, _NARROW_COOKIE = "workbench-theme", "workbench-narrow"
+
+
+def theme() -> Theme:
+    named = request.cookies.get(COOKIE, "") if has_request_context() else ""
+    return THEMES.get(named, LIGHT)
+
+
+def narrow() -> bool:
+    return has_request_context() and request.cookies.get(_NARROW_COOKIE) == "yes"
+
 
 FigurePart = dict[str, object]
 """A Plotly trace, axis or layout as a dict, from which Plotly's script in the browser draws it."""

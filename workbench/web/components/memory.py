@@ -23,14 +23,15 @@ from workbench.web.components.figure import (
     figure_of,
     heat_scale,
     legend_entry,
+    narrow,
     plain,
     plain_layout,
+    theme,
     ticks_across,
 )
 from workbench.web.components.links import part_list
 from workbench.web.components.tree import LEVELS, Tree, icicle
 from workbench.web.query import NO_NODE
-from workbench.web.theme import narrow, theme
 
 _MICROSECONDS = 1e6
 

@@ -24,11 +24,11 @@ from workbench.web.components.figure import (
     legend_entry,
     plain,
     plain_layout,
+    theme,
     ticks_across,
 )
 from workbench.web.components.links import part_list
 from workbench.web.components.step_charts import duration_axis, gap_between, step_ticks, thinned
-from workbench.web.theme import theme
 
 PARTS = {
     "compute": ("compute", "compute_ns"),

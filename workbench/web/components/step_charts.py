@@ -23,9 +23,9 @@ from workbench.web.components.figure import (
     figure_of,
     plain,
     plain_layout,
+    theme,
 )
 from workbench.web.components.links import part_list
-from workbench.web.theme import theme
 
 MOST_RANKS = 12
 _MOST_STEPS = 1000

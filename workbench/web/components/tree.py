@@ -7,9 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.colours import text_colour
-from workbench.web.components.figure import plain_layout
+from workbench.web.components.figure import plain_layout, theme
 from workbench.web.query import NO_NODE
-from workbench.web.theme import theme
 
 LEVELS, _LEVEL_PX = 12, 28
 """The most levels of a tree that are shown at once, and the height of a level in pixels."""

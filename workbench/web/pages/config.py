@@ -9,8 +9,7 @@ from workbench.console import clean
 from workbench.present.table import table as table_of
 from workbench.run_settings import SIGNS, command_words, run_settings
 from workbench.web.components.links import choice, table
-from workbench.web.gestures import typed_text
-from workbench.web.page import Page
+from workbench.web.page import Page, typed_text
 from workbench.web.query import Query, address, parse_query, search_text
 from workbench.web.served_run import ServedRun
 

@@ -9,17 +9,28 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import pandas as pd
+import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Group, HangData
-from analyzers.words import process_group, rank_names, rank_pattern
+from analyzers.words import process_group, rank_names, rank_pattern, ranks_label, without_middle
+from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
 from workbench.present.collective_matrix import group_in_view, rank_states
 from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
 from workbench.rooms import EvidenceLink
-from workbench.web.components.collective_matrix import collective_matrix
-from workbench.web.components.figure import Drawing, drawn
+from workbench.web.components.figure import (
+    COLLECTIVES_ACROSS,
+    NAMES_ABOVE,
+    Drawing,
+    FigurePart,
+    drawn,
+    legend_entry,
+    narrow,
+    plain_layout,
+    theme,
+)
 from workbench.web.components.links import (
     Elements,
     Tab,
@@ -33,11 +44,71 @@ from workbench.web.components.links import (
     workspace,
 )
 from workbench.web.components.tree import FRAMES
-from workbench.web.gestures import clicked_point
-from workbench.web.page import Page, rank_query
+from workbench.web.page import Page, clicked_point, rank_query
 from workbench.web.query import Query, address, number, parse_query
 from workbench.web.served_run import ServedRun
-from workbench.web.theme import narrow
+
+_MOST_LABELS, _MOST_NARROW_LABELS = 16, 6
+_LONGEST_LABEL, _LONGEST_NARROW_LABEL = 28, 16
+"""The most characters of a row's label, and the same for a window as narrow as a phone's."""
+FEW = 30
+"""The most collectives side by side that leave room for a sign in each cell; with more, completed ones have none."""
+
+
+def collective_matrix(frame: pd.DataFrame) -> go.Figure:
+    """Return a heat map of the states of collectives; colour and symbol of a cell show the state.
+
+    `frame` is the result of `hangs.views.matrix`, with a row per rank and a column per collective.
+    """
+    states = list(theme().states)
+    names = [f"#{column}" for column in frame.columns]
+    shown = COLLECTIVE_SIGNS if frame.shape[1] <= FEW else COLLECTIVE_SIGNS | {"done": ""}
+    codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
+    scale = [(edge / len(states), theme().states[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=codes.to_numpy(),
+            x=names,
+            y=[ranks_label(ranks) for ranks in frame.index],
+            text=frame.map(lambda state: shown.get(state, "?")).to_numpy(),
+            texttemplate="%{text}",
+            textfont={"size": 13},
+            customdata=frame.to_numpy(),
+            hovertemplate="%{y}, collective %{x}: %{customdata}<extra></extra>",
+            zmin=0,
+            zmax=len(states),
+            colorscale=scale,
+            showscale=False,
+            xgap=2,
+            ygap=2,
+        ),
+        layout=plain_layout(),
+    )
+    for state in (name for name in states if (frame == name).to_numpy().any()):
+        figure.add_trace(_state_entry(state, shown[state]))
+    figure.update_layout(showlegend=True, legend=NAMES_ABOVE)
+    figure.update_layout(xaxis=COLLECTIVES_ACROSS | _last_ticks(names), yaxis=_ranks_down(figure.data[0].y))
+    return figure.update_layout(height=150 + 26 * max(3, len(frame)))
+
+
+def _ranks_down(labels: Sequence[str]) -> FigurePart:
+    longest = _LONGEST_NARROW_LABEL if narrow() else _LONGEST_LABEL
+    shown = [without_middle(label, longest) for label in labels]
+    return {"autorange": "reversed", "automargin": True, "tickvals": [*labels], "ticktext": shown}
+
+
+def _state_entry(state: str, sign: str) -> go.Scatter:
+    if state:
+        return legend_entry(f"{sign}  {state}".strip(), theme().states[state])
+    entry = legend_entry("not recorded", theme().states[state])
+    return entry.update(marker={"line": {"color": theme().hues["rule"], "width": 1}})
+
+
+def _last_ticks(names: Sequence[str]) -> FigurePart:
+    most = _MOST_NARROW_LABELS if narrow() else _MOST_LABELS
+    every = max(1, -(-len(names) // most))
+    return {"tickvals": list(names[::-1][::every][::-1]), "tickangle": 0}
+
 
 _COLLECTIVES, _NARROW_COLLECTIVES = 60, 16
 """The most collectives that a chart of their states shows, and the same for a window as narrow as a phone's."""

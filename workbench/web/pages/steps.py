@@ -26,8 +26,7 @@ from workbench.web.components.step_charts import (
     phase_stack,
     step_durations,
 )
-from workbench.web.gestures import ALL, whole_number, zoomed_range
-from workbench.web.page import Page, rank_query
+from workbench.web.page import ALL, Page, rank_query, whole_number, zoomed_range
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, parse_steps

@@ -30,8 +30,7 @@ from workbench.web.components.links import (
     workspace,
 )
 from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, step_parts, time_shares
-from workbench.web.gestures import ALL, whole_number, zoomed_range
-from workbench.web.page import Page
+from workbench.web.page import ALL, Page, whole_number, zoomed_range
 from workbench.web.pages.trace_details import (
     COLOURS,
     LATEST_NS,

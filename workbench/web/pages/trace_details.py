@@ -17,14 +17,13 @@ from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.trace import critical_path, latest_arrivals, longest_events
-from workbench.web.components.figure import drawn, figure_of_tree, plain
+from workbench.web.components.figure import drawn, figure_of_tree, plain, theme
 from workbench.web.components.links import Elements, choice, link, source_code, table
 from workbench.web.components.rank_charts import activity, lateness, memory_chart
 from workbench.web.components.tree import FRAMES, Tree, icicle, subtree, with_room_for_children
 from workbench.web.query import NO_NODE, NODES, Query, address, number, search_text
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import without_window
-from workbench.web.theme import theme
 
 # The calls of a trace as a tree: operators, modules or Python functions, by the time of the work that they launched.
 #

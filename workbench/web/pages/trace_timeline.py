@@ -34,14 +34,13 @@ from analyzers.traces.slices import (
 )
 from analyzers.words import duration_ns, kernel_name, quantity
 from workbench.console import clean
-from workbench.web.components.figure import LONGEST, zoom_of
+from workbench.web.components.figure import LONGEST, theme, zoom_of
 from workbench.web.components.links import Elements, labelled, link, source_code
 from workbench.web.pages.trace_details import LATEST_NS, clock_shift, event_query, path_of
 from workbench.web.query import Query, address, number, search_text
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import trace_marks
-from workbench.web.theme import theme
 
 _ALIGNED = 8
 """Each part of the bytes begins at a multiple of this number.

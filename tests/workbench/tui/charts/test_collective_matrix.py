@@ -3,7 +3,7 @@
 import pandas as pd
 from textual.app import App, ComposeResult
 
-from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
+from workbench.tui.widgets.grids import CollectiveMatrix, matrix_legend
 
 
 class MatrixApp(App[None]):
@@ -41,5 +41,5 @@ async def test_the_first_collective_that_a_rank_lacks_is_numbered():
 
 
 def test_the_legend_names_the_states_that_occur():
-    assert legend({"missing"}).plain == "✗ missing"
-    assert "mismatch" in legend().plain
+    assert matrix_legend({"missing"}).plain == "✗ missing"
+    assert "mismatch" in matrix_legend().plain

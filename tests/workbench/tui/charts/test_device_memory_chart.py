@@ -9,7 +9,7 @@ from dashboard import VIEW, shows, zoom, zoom_timeline
 from analyzers.run import discover
 from terminal import app_on, press
 from workbench.tui.panes.trace import TraceViews
-from workbench.tui.widgets.charts.gantt import DeviceMemoryChart
+from workbench.tui.widgets.gantt import DeviceMemoryChart
 
 RECORDED = Path(__file__).parents[3] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
 FIXTURES = Path(__file__).parents[3] / "fixtures"

@@ -6,9 +6,9 @@ from textual.app import App, ComposeResult
 
 from terminal import app_on, press, shown
 from workbench.present.parity_lines import Lines
-from workbench.tui.widgets.charts.block_map import legend
-from workbench.tui.widgets.charts.line_chart import LineChart
 from workbench.tui.widgets.common import wrapped
+from workbench.tui.widgets.grids import legend
+from workbench.tui.widgets.line_chart import LineChart
 
 
 async def test_the_legend_of_the_block_map_is_wrapped(oom):

@@ -6,9 +6,9 @@ import pytest
 from textual.app import App, ComposeResult
 
 from workbench.colours import CATEGORIES
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
-from workbench.tui.widgets.charts.stacked_chart import EIGHTHS, LEVELS, Cell, stacked_cells
-from workbench.tui.widgets.charts.step_charts import step_ticks
+from workbench.tui.widgets.line_chart import step_ticks
+from workbench.tui.widgets.memory_timeline import MemoryTimeline, StepStart
+from workbench.tui.widgets.stacked_chart import EIGHTHS, LEVELS, Cell, stacked_cells
 
 ROWS, COLUMNS = 20, 120
 

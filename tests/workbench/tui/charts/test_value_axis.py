@@ -8,10 +8,9 @@ from textual.app import App, ComposeResult
 
 from analyzers.words import duration, size
 from workbench.present.parity_lines import Lines
-from workbench.tui.widgets.charts import axes
-from workbench.tui.widgets.charts.axes import Unit, value_axis, without_zeros
-from workbench.tui.widgets.charts.line_chart import round_heights
-from workbench.tui.widgets.charts.step_charts import LossChart, floor_below
+from workbench.tui.widgets import axes
+from workbench.tui.widgets.axes import Unit, value_axis, without_zeros
+from workbench.tui.widgets.line_chart import LossChart, floor_below, round_heights
 
 MIB, GIB = 1 << 20, 1 << 30
 

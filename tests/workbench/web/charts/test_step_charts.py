@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from workbench.web.components.figure import theme
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_ticks
-from workbench.web.theme import theme
 
 STEPS = {
     "fwd": [1.0, 1.0],

@@ -18,7 +18,7 @@ from textual.widget import Widget
 
 from analyzers.columns import Floats
 from workbench.colours import STATUSES, text_colour
-from workbench.tui.widgets.charts.axes import Unit, ValueAxis, value_axis, without_zeros
+from workbench.tui.widgets.axes import Unit, ValueAxis, value_axis, without_zeros
 from workbench.tui.widgets.common import WidgetOptions
 
 EIGHTHS = 8

@@ -14,10 +14,10 @@ from textual.widgets import Static
 from analyzers.words import share, size
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
-from workbench.present.sparkline import bar
-from workbench.tui.widgets.charts.axes import Unit, round_distance
-from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
+from workbench.present.figure import bar
+from workbench.tui.widgets.axes import Unit, round_distance
 from workbench.tui.widgets.common import WidgetOptions, wrapped
+from workbench.tui.widgets.stacked_chart import FAILURE, StackedChart
 
 _TICK_COLUMNS = 7
 """The columns of a chart for the label of each step."""

@@ -17,9 +17,9 @@ from textual.strip import Strip
 from analyzers.words import duration_ns, size, tick_durations
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
-from workbench.tui.widgets.charts.axes import TimeZoom, Unit, round_distance
-from workbench.tui.widgets.charts.stacked_chart import StackedChart
+from workbench.tui.widgets.axes import TimeZoom, Unit, round_distance
 from workbench.tui.widgets.common import SCROLL_KEYS, WidgetOptions, fitted
+from workbench.tui.widgets.stacked_chart import StackedChart
 
 _HEAD_LINES = 2
 """The number of lines above the events: the range of time with the legend, and the ruler."""
