@@ -454,27 +454,18 @@ def is_large(account: Sequence[MemoryPart]) -> bool:
 
 
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
-    """Return whether a failed request of `requested` bytes would fit if libraries and other processes had no memory.
-
-    `account` has all parts of the device's memory.
-    """
+    """Return whether a failed request of `requested` bytes would fit if libraries and other processes had no memory."""
     given_back = {Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
 
 def _largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
-    """Return the largest part of a device's memory that PyTorch's allocator does not manage.
-
-    `account` has all parts of the device's memory.
-    """
+    """Return the largest part of a device's memory that PyTorch's allocator does not manage."""
     return max((part for part in account if part.holder in _UNTRACKED), key=lambda part: part.bytes)
 
 
 def untracked_title(account: Sequence[MemoryPart]) -> str:
-    """Return the title of a finding on a device's memory outside PyTorch's allocator.
-
-    `account` has all parts of the device's memory.
-    """
+    """Return the title of a finding on a device's memory outside PyTorch's allocator."""
     outside, total = untracked(account), sum(part.bytes for part in account)
     return f"{size(outside)} of GPU memory ({share(outside, total)}) is in use, but not by PyTorch's allocator"
 

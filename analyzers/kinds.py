@@ -213,10 +213,7 @@ def _json_kind(text: bytes) -> Kind | None:
 
 
 def _pickled_kind(head: bytes) -> Kind | None:
-    """Return the kind of a pickle or JSON file by its first known key: memory snapshot or Flight Recorder dump.
-
-    The result is None if the file has no known key.
-    """
+    """Return the kind of a pickle or JSON file by its first known key: memory snapshot or Flight Recorder dump."""
     flight = _FLIGHT_KEYS.search(head)
     if _SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
         return Kind.SNAPSHOT

@@ -102,11 +102,7 @@ def is_console(text: bytes) -> bool:
 
 
 def is_metrics_json(text: bytes, name: str) -> bool:
-    """Return whether a JSON text has rows with steps and losses, by the keys in its first bytes.
-
-    `name` is the name of the file: a summary such as `eval_results.json`, or a document of this project, is no step
-    log.
-    """
+    """Return whether a JSON text has rows with steps and losses, by the keys in its first bytes."""
     if b'"log_history"' in text:
         return True
     if _SUMMARY.fullmatch(name) or b'"workbench.' in text[:200]:

@@ -101,10 +101,7 @@ def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
 
 
 def free_at(replay: Replay, entry: int) -> "pd.DataFrame":
-    """Return a table of the free ranges inside segments after trace entry `entry`, the largest first.
-
-    The columns are the same as in the result of `free_ranges`.
-    """
+    """Return a table of the free ranges inside segments after trace entry `entry`, the largest first."""
     import pandas as pd
 
     return pd.DataFrame(free_ranges(replay, entry))

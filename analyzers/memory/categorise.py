@@ -469,10 +469,7 @@ class Guess:
         return {name: int(total) for name, total in zip(CATEGORIES, totals, strict=True)}
 
     def mean_confidence(self, lives: Lifetimes, rows: Integers) -> float:
-        """Return the mean confidence of the categories of some blocks, weighted by their bytes.
-
-        `rows` are the rows of these blocks in `lives`. The result is 1.0 if the blocks have no bytes.
-        """
+        """Return the mean confidence of the categories of some blocks, weighted by their bytes."""
         weights = lives.size[rows].astype(np.float64)
         return round(float(weights @ self.confidence[rows] / weights.sum()), 3) if weights.sum() else 1.0
 

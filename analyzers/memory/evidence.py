@@ -43,10 +43,7 @@ def ranks_of(device: Device) -> list[int]:
 
 
 def fact(device: Device, text: str, line: str = "") -> Evidence:
-    """Return evidence that points to the snapshot of the device.
-
-    `line` is the place in the user's code that the text is about, such as `train.py:41` (empty: none).
-    """
+    """Return evidence that points to the snapshot of the device."""
     return Evidence(text=text, source=device.path, line=line)
 
 

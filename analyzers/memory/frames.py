@@ -79,10 +79,7 @@ def _backward_of(names: Sequence[str]) -> str:
 
 
 def runs_backward_node(names: Sequence[str]) -> bool:
-    """Return whether a stack belongs to the backward of an operation, and not to a library or to a sum of gradients.
-
-    `names` are the functions of the stack, as in `operation_of`.
-    """
+    """Return whether a stack belongs to the backward of an operation, and not to a library or to a sum of gradients."""
     patterns = [_BACKWARD_NODE, *(pattern for pattern, _ in NODES)]
     return any(pattern.search(name) for name in names for pattern in patterns) and not _library_use(names)
 

@@ -42,18 +42,12 @@ def _cached_replay(path: Path, _key: str, options: store.Options, device: int) -
 
 
 def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the rank that this project's recorder wrote into the file, or else the rank in the file's name.
-
-    The result is None if neither is known.
-    """
+    """Return the rank that this project's recorder wrote into the file, or else the rank in the file's name."""
     recorded = snapshot.recorded_number("rank")
     return artefact.rank if recorded is None else recorded
 
 
 def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the step that this project's recorder wrote into the file, or else the step in its folder's name.
-
-    The result is None if neither is known.
-    """
+    """Return the step that this project's recorder wrote into the file, or else the step in its folder's name."""
     recorded = snapshot.recorded_number("step")
     return artefact.step if recorded is None else recorded

@@ -199,10 +199,7 @@ def _annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
 
 
 def _logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
-    """Return (step, start µs, end µs) of each training step of a step log that overlaps the trace in time.
-
-    `logged` has the columns step, start_ns and end_ns; `time` has the µs of each trace entry.
-    """
+    """Return (step, start µs, end µs) of each training step of a step log that overlaps the trace in time."""
     begin, end = (logged[name].to_numpy() // 1000 for name in ("start_ns", "end_ns"))
     overlaps = (end >= time[0]) & (begin <= time[-1])
     return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))

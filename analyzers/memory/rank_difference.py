@@ -123,10 +123,7 @@ class Comparison:
         return highest(self.aligned(peer.most_blocks()) for peer in self.peers)
 
     def aligned(self, values: Mapping[CallSite, int]) -> dict[CallSite, int]:
-        """Return the values of another rank, also for call sites of the failed rank that it has under other lines.
-
-        See `alignment`.
-        """
+        """Return the values of another rank, also for call sites of the failed rank that it has under other lines."""
         return aligned_values(self.live, {*self.live, *self.ever}, values)
 
     @cached_property
@@ -246,10 +243,7 @@ def _frames_below_split(site: CallSite, others: Mapping[CallSite, int]) -> list[
 
 
 def _telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
-    """Return the innermost frame that is in no call site of the others, or else the innermost one; empty without any.
-
-    `below` are frames, outermost first. What a line calls, such as the layers of the model, the others may call, too.
-    """
+    """Return the innermost frame that is in no call site of the others, else the innermost one; empty without any."""
     named = [frame for frame in reversed(below) if not frame.endswith(">")]
     known = {frame for other in others for frame in other}
     return next((frame for frame in named if frame not in known), named[0] if named else "")

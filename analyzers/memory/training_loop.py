@@ -68,10 +68,7 @@ def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
 
 
 def _recurs_evenly(positions: Integers, total: int) -> bool:
-    """Return whether the allocations of one stack lie at even distances and span most of the trace.
-
-    `positions` are their indexes, ascending, in the list of all allocations of the trace, which has `total` elements.
-    """
+    """Return whether the allocations of one stack lie at even distances and span most of the trace."""
     distances = np.diff(positions)
     mean = float(distances.mean())
     return bool(distances.std() <= _UNEVEN_AT_MOST * mean and mean * len(positions) >= _COVERED_AT_LEAST * total)
@@ -150,9 +147,8 @@ def _step_use(replay: Replay, number: int, first: int, last: int, end_categories
 
 
 def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> Integers:
-    """Return the live bytes of each category after each of the trace entries `instants`: an array [category, instant].
-
-    `instants` is in ascending order.
+    """Return the live bytes of each category after each of the trace entries `instants`: an array [category,
+    instant].
     """
     return live_bytes_by_group(replay.lifetimes, guess.category, len(CATEGORIES), instants)
 

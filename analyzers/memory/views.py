@@ -158,10 +158,7 @@ def reserved_ranges(
     window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """Return a table of address ranges, each with the trace entries that reserved and released it, the largest first.
-
-    See `allocator_state.segment_lives` for the columns.
-    """
+    """Return a table of address ranges, with the trace entries that reserved and released each, the largest first."""
     return allocator_state.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 

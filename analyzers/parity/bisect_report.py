@@ -354,10 +354,7 @@ def computed_steps(table: pd.DataFrame) -> list[int]:
 
 
 def _types_in(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Return {name of a module's input or output: class of the module}.
-
-    `meta` is the dict that `reading.read` returns beside the columns.
-    """
+    """Return {name of a module's input or output: class of the module}."""
     return {str(name): str(kind) for name, kind in meta["types"].items()}
 
 

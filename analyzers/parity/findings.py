@@ -140,11 +140,7 @@ def why(value: ValueDifference, tolerance: float) -> str:
 
 
 def agreed_text(tensors: int, largest: float) -> str:
-    """Return a sentence on how closely the tensors before the first differing one agree.
-
-    `tensors` is the number of these tensors (for 0 the text is empty), `largest` the largest relative difference among
-    them.
-    """
+    """Return a sentence on how closely the tensors before the first differing one agree."""
     if not tensors:
         return ""
     how = f"within {relative(largest)}" if largest else "exactly"

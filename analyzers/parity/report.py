@@ -263,10 +263,7 @@ class Jumps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_jumps(files: Sequence[Artefact], last_step: int, options: store.Options | None = None) -> Jumps | None:
-    """Return the first jumps up to the step `last_step`; None if no gradient jumped, or too few steps are recorded.
-
-    `files` are the files with recorded tensors of all ranks.
-    """
+    """Return the first jumps up to the step `last_step`; None if no gradient jumped, or too few steps are recorded."""
     columns = store.load([file.path for file in files], READER, options or store.Options())
     return _jumps_in(value_table(columns), last_step)
 
@@ -324,10 +321,7 @@ def _is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _first_of(rows: pd.DataFrame) -> Jump | None:
-    """Return the first tensor whose norm jumps (see `_is_jump`), as a `Jump`; None if there is none.
-
-    `rows` are rows of `_with_norms`, in the order in which the tensors are computed.
-    """
+    """Return the first tensor whose norm jumps (see `_is_jump`), as a `Jump`; None if there is none."""
     jumped = rows[_is_jump(rows)]
     return None if jumped.empty else _jump_of(jumped.iloc[0])
 

@@ -304,10 +304,7 @@ class Overhead:
 
 
 def overheads(data: StepsData) -> list[Overhead]:
-    """Return the parts of the wall time that cost too much: waiting for data, checkpoints, restarts.
-
-    The list is empty for a run of few steps.
-    """
+    """Return the parts of the wall time that cost too much: waiting for data, checkpoints, restarts."""
     if max(rank.steps for rank in data.ranks) < STEPS_AT_LEAST:
         return []
     waiting = _data_overhead(data)

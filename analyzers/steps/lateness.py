@@ -260,9 +260,8 @@ def _extra_time(group: Sequence[Straggler]) -> str:
 
 
 def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
-    """Return a clause such as `rank 3 makes the others wait in some steps`; its end depends on the pattern of lateness.
-
-    `first` is the costliest of the stragglers in the finding, `ranks` are the ranks of all of them.
+    """Return a clause such as `rank 3 makes the others wait in some steps`; its end depends on the pattern of
+    lateness.
     """
     host = next((start.host for start in steps.starts if start.rank == first.rank), "")
     whole_host = f" (all of host {host})" if first.pattern is Pattern.HOST else ""

@@ -193,10 +193,7 @@ def joined(parts: list[Column]) -> Column:
 
 
 def _problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
-    """Return a list with a sentence on the damaged lines of a log; empty if there are none.
-
-    `file` is the record of the child process about the log, from `meta.files`.
-    """
+    """Return a list with a sentence on the damaged lines of a log; empty if there are none."""
     return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
 
@@ -269,10 +266,7 @@ def read(logs: Sequence[run.Artefact], options: store.Options, tell: Tell | None
 
 
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the rank of each log, from its header, else from its name or folder.
-
-    `files` has, for each log, the record of the child process about it, from `meta.files`.
-    """
+    """Return the rank of each log, from its header, else from its name or folder."""
     headers = (next((h.get("rank") for h in file["headers"]), None) for file in files)
     return [rank if _is_rank(rank) else _named_rank(log) for rank, log in zip(headers, logs, strict=True)]
 

@@ -54,10 +54,7 @@ class ProcessStart:
 
     @classmethod
     def from_header(cls, rank: int, session: int, header: Header) -> "ProcessStart":
-        """Return the `ProcessStart` that a log's header describes; values that the header does not have are 0 or "".
-
-        `session` is the number of the start, `rank` the rank of the log.
-        """
+        """Return the `ProcessStart` that a log's header describes; values that the header does not have are 0 or ""."""
         started = header.get("started_ns")
         return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 

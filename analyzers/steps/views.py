@@ -197,10 +197,7 @@ def _bin_numbers(count: int, bins: int) -> Integers:
 
 
 def named(table: pd.DataFrame, names: pd.Index, numbers: Integers) -> pd.DataFrame:
-    """Return a table with a row per bin, whose rows are named after the first item of each bin.
-
-    `names` are the items that were binned (steps or ranks), `numbers` the bin of each item, ascending.
-    """
+    """Return a table with a row per bin, whose rows are named after the first item of each bin."""
     firsts = np.searchsorted(numbers, table.index)
     table.index = names[firsts].rename(names.name)
     return table

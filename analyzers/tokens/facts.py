@@ -96,10 +96,7 @@ def _is_near(start: int, declared: Column) -> bool:
 
 
 def _has_end_before(start: int, roles: Roles) -> bool:
-    """Return whether an end token, or a mark of the chat format, is shortly before the document at index `start`.
-
-    `start` is the index of the document's first token; `roles` has the role of each token of the row.
-    """
+    """Return whether an end token, or a mark of the chat format, is shortly before the document at index `start`."""
     before = roles.roles[max(0, start - 1 - NEAR) : start + 1]
     return bool(np.isin(before, (Role.END, Role.EITHER, Role.TEMPLATE)).any())
 

@@ -507,40 +507,27 @@ def _limit_source(rows: Rows) -> str:
 
 
 def _user_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of users, system messages and tools are trained, as a sentence.
-
-    `sums` has each fact, added up over the rows with the mistake.
-    """
+    """Return how many tokens of users, system messages and tools are trained, as a sentence."""
     counts = {name: sums[f"{name}_trained"] for name in ("user", "system", "tool")}
     tokens = " and ".join(f"{quantity(count, 'token')} of {name} messages" for name, count in counts.items() if count)
     return f"{tokens} have labels other than -100; only tokens of the assistant should have them"
 
 
 def _end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
-    """Return sentences on how many answers end with a token that is masked.
-
-    `sums` has each fact, added up over the rows with the mistake; `ends` is the number of end tokens in all rows,
-    `learned` the number of trained ones.
-    """
+    """Return sentences on how many answers end with a token that is masked."""
     often = f"In all rows together, {learned} of {quantity(ends, 'answer')} have a label there"
     where = often if learned else "No end token of any row has a label, so the model does not learn to stop"
     return f"the end token of {quantity(sums['ends'] - sums['ends_trained'], 'answer')} has no label. {where}"
 
 
 def _padding_text(sums: Mapping[str, int]) -> str:
-    """Return a sentence on how much of the trained tokens is padding.
-
-    `sums` has each fact, added up over the rows with the mistake.
-    """
+    """Return a sentence on how much of the trained tokens is padding."""
     part = share(sums["padding_trained"], sums["padding_trained"] + sums["trained"])
     return f"{quantity(sums['padding_trained'], 'padding token')} have labels: {part} of what these rows train"
 
 
 def _masked_text(sums: Mapping[str, int]) -> str:
-    """Return how much of the assistant's text is masked, as a sentence: tokens, whole turns, and parts of turns.
-
-    `sums` has each fact, added up over the rows with the mistake.
-    """
+    """Return how much of the assistant's text is masked, as a sentence: tokens, whole turns, and parts of turns."""
     whole, part = sums["turns_masked"], sums["turns_late"]
     turns = [f"{quantity(whole, 'whole turn')}" if whole else "", f"a part of {quantity(part, 'turn')}" if part else ""]
     tokens = f"{sums['answer_masked']} of {quantity(sums['answer'], 'token')} of the assistant have no label"
@@ -548,10 +535,7 @@ def _masked_text(sums: Mapping[str, int]) -> str:
 
 
 def _template_text(sums: Mapping[str, int]) -> str:
-    """Return a sentence on how many tokens of the chat template are trained: those that start an answer, and others.
-
-    `sums` has each fact, added up over the rows with the mistake.
-    """
+    """Return a sentence on how many tokens of the chat template are trained: those that start an answer, and others."""
     opening, others = sums["opener_trained"], sums["template_trained"]
     counts = [f"{quantity(opening, 'token')} that start an answer" if opening else ""]
     counts += [f"{quantity(others, 'other token')} of the chat template" if others else ""]

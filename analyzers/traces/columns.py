@@ -272,10 +272,7 @@ def _depths_of(parent: Column) -> Column:
 
 
 def _pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield (items of `index` at depth d, items of `index` at depth d + 1), for each depth d but the last.
-
-    `depth` has the nesting depth of the event at each item of `index`, in ascending order.
-    """
+    """Yield (items of `index` at depth d, items of `index` at depth d + 1), for each depth d but the last."""
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
     return pairwise([index[low:high] for low, high in pairwise(bounds)])
 

@@ -71,9 +71,8 @@ class AlignedRecordings:
         return self.to_unix_ns(index, at) - self.origin
 
     def to_local_clock(self, index: int, at: Column) -> Integers:
-        """Convert times of the common clock (ns) to times of one trace's own clock (ns), which the trace's columns use.
-
-        `index` is the index of the recording.
+        """Convert times of the common clock (ns) to times of one trace's own clock (ns), which the trace's columns
+        use.
         """
         return self.clocks[index].shows(at + self.origin) - self.recordings[index].base
 

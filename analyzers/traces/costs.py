@@ -125,10 +125,7 @@ class Attribution:
         return self._around[what]
 
     def outer_index(self, what: str, rows: Column) -> Integers:
-        """Return, for each of `rows`, the index in `rows` of the innermost other event that encloses it, or NONE.
-
-        `rows` are the trace rows of all events of kind `what`, ascending.
-        """
+        """Return, for each of `rows`, the index in `rows` of the innermost other event that encloses it, or NONE."""
         parent = self.trace.columns["parent"][rows]
         outer = np.where(parent >= 0, self.around(what)[parent], NONE)
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
@@ -255,11 +252,7 @@ class Attribution:
 
 
 def _strictly_around(around: Column, parent: Column) -> Column:
-    """Return, for each event of a trace, the row of the innermost selected event that strictly encloses it, or NONE.
-
-    `around` is the result of `nesting.innermost_selected`, in which a selected event has its own row. `parent` has the
-    row of the event directly around each event.
-    """
+    """Return, for each event of a trace, the row of the innermost selected event that strictly encloses it, or NONE."""
     return np.where(parent >= 0, around[parent], NONE)
 
 

@@ -101,10 +101,7 @@ class HostThread:
         return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
-        """Return (start, end) of the last event that kept the thread busy and ended at or before `at` (ns).
-
-        The result is None if there is no such event.
-        """
+        """Return (start, end) of the last event that kept the thread busy and ended at or before `at` (ns)."""
         index = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
         return (int(self.busy_starts[index]), int(self.busy_ends[index])) if index >= 0 else None
 

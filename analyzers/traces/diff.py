@@ -86,10 +86,8 @@ NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedAllocationTotals]]] = {
 def _allocated_by_name(
     named: Callable[[DeviceMemory], Sequence[NamedAllocationTotals]], memories: Sequence[DeviceMemory]
 ) -> dict[str, float]:
-    """Return {operator or module: bytes that it allocates directly in a step}, as a mean over the steps of all devices.
-
-    `memories` has the memory of each device. `named` is a function that returns the operators or modules in one of
-    them. A recording without steps counts as one step.
+    """Return {operator or module: bytes that it allocates directly in a step}, as a mean over the steps of all
+    devices.
     """
     total = defaultdict[str, int](int)
     for row in (row for memory in memories for row in named(memory)):

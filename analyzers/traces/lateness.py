@@ -33,11 +33,7 @@ class Lateness:
     clocks: Sequence[Clock]
 
     def on_first_clock(self, name: str) -> Integers:
-        """Return a column of times in `matched`, converted to the first rank's clock (Unix ns).
-
-        `name` is `start` or `end` (of the collective on each rank) or `since` (when the rank's work before the
-        collective began).
-        """
+        """Return a column of times in `matched`, converted to the first rank's clock (Unix ns)."""
         shown = self.matched.column(name)
         ahead = np.zeros(len(shown), np.int64)
         for mine, clock in zip(self.matched.rows_by_rank, self.clocks, strict=True):
@@ -115,10 +111,7 @@ class Lateness:
         return values - values[other]
 
     def excess(self, name: str = "work_ns") -> Integers:
-        """Return, for each row of `matched`, how much longer (ns) than others the rank worked before the collective.
-
-        `name` is the column of `matched` to compare, one of `MEASURES`: all work, or one part of the work.
-        """
+        """Return, for each row of `matched`, how much longer (ns) than others the rank worked before the collective."""
         return self.beyond_others(self.matched.column(name))
 
     def sum_by_rank(self, values: Integers) -> Integers:

@@ -167,10 +167,7 @@ def _peer_in_call(shapes: str) -> int:
 
 
 def _pipeline_ranks(trace: Trace) -> list[int]:
-    """Return the ranks of the only process group with several ranks, or of the only one described as a pipeline.
-
-    The list is empty if there is no such single group.
-    """
+    """Return the ranks of the only process group with several ranks, or of the only one described as a pipeline."""
     groups = {tuple(group["ranks"]): group["desc"] for group in trace.header.get("groups", []) if group["ranks"][1:]}
     pipelines = [ranks for ranks, desc in groups.items() if len(groups) == 1 or PIPELINE_GROUP.search(desc)]
     return list(pipelines[0]) if len(pipelines) == 1 else []

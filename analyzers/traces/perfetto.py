@@ -246,10 +246,7 @@ def _tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
 
 
 def _nests(running: list[int], start: int, end: int) -> bool:
-    """Return whether an event lies inside all events that still run at its start, so that it fits on the same track.
-
-    `running` has the ends of these running events, the innermost last; ends before `start` are removed from it.
-    """
+    """Return whether an event lies inside all events that still run at its start, so that it fits on the same track."""
     while running and running[-1] <= start:
         running.pop()
     return not running or end <= running[-1]

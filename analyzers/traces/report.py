@@ -149,10 +149,7 @@ def _unknown_reason(accounts: Sequence[RankTrace]) -> str:
 
 
 def _by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
-    """Return the kinds of verdicts in order of importance; the first kind that has a finding becomes the verdict.
-
-    `opportunities` are sorted by the time that they save, the largest first; their kinds come in the same order.
-    """
+    """Return the kinds of verdicts in order of importance; the first kind that has a finding becomes the verdict."""
     largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in _OPPORTUNITIES]
     return [*_MOST_IMPORTANT, *largest_first, *_ABOUT_MEMORY]
 

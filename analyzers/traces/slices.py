@@ -172,10 +172,7 @@ def lane_titles(lanes: list[Lane]) -> list[str]:
 
 
 def _used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
-    """Return the names of some events without repetition, and for each event the index of its name among them.
-
-    `name` has the index of each event's name in `trace.names`.
-    """
+    """Return the names of some events without repetition, and for each event the index of its name among them."""
     occurs = np.zeros(len(trace.names), bool)
     occurs[name] = True
     texts = [trace.names[number] for number in np.flatnonzero(occurs).tolist()]

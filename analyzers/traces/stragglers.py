@@ -225,10 +225,7 @@ def _late_rank(comparison: RankComparison) -> LateRank | None:
 
 
 def _source_of(comparison: RankComparison, index: int) -> str:
-    """Return what a rank was measured on: `device`, or `cpu` if no device worked.
-
-    `index` is the index of the rank in `comparison.waits`.
-    """
+    """Return what a rank was measured on: `device`, or `cpu` if no device worked."""
     return comparison.lateness.matched.recordings[index].account.source
 
 
@@ -282,11 +279,7 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def _late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns above which a rank counts as late in a single step.
-
-    `index` is the index of the rank in `comparison.waits`, `steps` the number of recorded steps. On a CPU the result
-    is at least a time slice of the scheduler.
-    """
+    """Return the excess in ns above which a rank counts as late in a single step."""
     source = _source_of(comparison, index)
     return max(_TIME_SLICE_NS[source], _EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))
 

@@ -125,10 +125,7 @@ def _negate(key: str) -> Converter:
 
 
 def _data_parallel(value: object, written: Values) -> Translation:
-    """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP).
-
-    `written` has all keys that the user wrote; its training.data_parallel_type decides between the two.
-    """
+    """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP)."""
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
 
@@ -228,10 +225,7 @@ def _qwen3_with_experts(_: object, written: Values) -> Translation | None:
 
 
 def _flavor_with_experts(value: object, written: Values) -> Translation | None:
-    """Translate a flavor of qwen3 with experts, such as `30B-A3B`, to its name in qwen3_moe.
-
-    `written` is {key: value} of all keys that the user wrote. Return None for any other flavor or model.
-    """
+    """Translate a flavor of qwen3 with experts, such as `30B-A3B`, to its name in qwen3_moe."""
     ours = _WITH_EXPERTS.get(str(value), value)
     if written.get("model.name") == "qwen3" and ours != value:
         return Translation("model.flavor", ours, "so is it called in qwen3_moe")

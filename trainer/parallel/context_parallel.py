@@ -65,10 +65,7 @@ class Layout:
 
 
 def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, balanced: bool) -> None:
-    """Change the model to read this rank's chunks of each sequence, and attend to the keys and values of all ranks.
-
-    `length` is the length of a whole sequence in tokens. With `balanced`, all ranks have equal work.
-    """
+    """Change the model to read this rank's chunks of each sequence, and attend to the keys and values of all ranks."""
     layout = Layout(mesh.get_group(), balanced)
     model.expect_positions(layout.positions(length, mesh.get_local_rank()))
     for block in model.layers.values():

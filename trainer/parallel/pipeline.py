@@ -209,10 +209,7 @@ def build_step(
     optimizer: torch.optim.Optimizer,
     phase: Phase,
 ) -> OptimizerStep:
-    """Return the optimizer step for a rank, with or without a pipeline.
-
-    `models` are the rank's parts of the model, and `model` has the weights of all these parts.
-    """
+    """Return the optimizer step for a rank, with or without a pipeline."""
     if world.pipeline:
         return PipelinedStep(config, world, model, optimizer, phase, models)
     return OptimizerStep(config, world, model, optimizer, phase)

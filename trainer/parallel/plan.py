@@ -109,10 +109,7 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
 
 
 def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
-    """Return the model parts `parts`, parallelised for this rank, on the meta device.
-
-    `args` is the shape of the model.
-    """
+    """Return the model parts `parts`, parallelised for this rank, on the meta device."""
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:
         _parallelize_without_memory(model, config, world)

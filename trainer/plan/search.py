@@ -212,11 +212,7 @@ def _optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpee
 
 
 def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
-    """Return the bandwidth in bytes per second within a group of `ranks` ranks, inside a node or between nodes.
-
-    `inner` is the difference between consecutive rank numbers in the group. It decides whether the group is within a
-    node.
-    """
+    """Return the bandwidth in bytes per second within a group of `ranks` ranks, inside a node or between nodes."""
     return speed.near if ranks * inner <= speed.ranks_of_node else speed.far
 
 
@@ -449,11 +445,7 @@ class Search:
             yield Case(local, model_args(config), stage, choice.context - 1, 1)
 
     def plans(self, ordered: Sequence[Candidate]) -> list[Plan]:
-        """Return a plan for each measured candidate that fits into memory, the fastest first.
-
-        `ordered` has the candidates, the fastest first. Of each family (candidates that differ only in the batch size),
-        only the fastest is returned.
-        """
+        """Return a plan for each measured candidate that fits into memory, the fastest first."""
         best: dict[Candidate, Plan] = {}
         for choice in ordered:
             if self.rehearsed.get(choice, self.usable + 1) <= self.usable and choice.family not in best:

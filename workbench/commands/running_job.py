@@ -91,10 +91,7 @@ def torch_processes(pid: int) -> list[int]:
 
 
 def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
-    """Return the rank of process `pid`, read from its environment variables; None if it is not a rank.
-
-    `scheme` has the names of the variables.
-    """
+    """Return the rank of process `pid`, read from its environment variables; None if it is not a rank."""
     settings = environ(pid)
     rank, size, local_rank, local_size = (whole(settings.get(name)) for name in scheme)
     return None if rank is None else RankProcess(rank, pid, size or 0, local_rank, local_size or 0)

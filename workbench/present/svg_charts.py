@@ -189,10 +189,7 @@ def _striped(angle: int, colour: str) -> str:
 
 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:
-    """Return the SVG path that outlines one band of a stacked chart.
-
-    `low` and `high` are the heights of the band's lower and upper edge at each x position.
-    """
+    """Return the SVG path that outlines one band of a stacked chart."""
     wide = WIDTH / len(high)
     there = [f"{i * wide:.1f} {HEIGHT - y:.1f}H{(i + 1) * wide:.1f}" for i, y in enumerate(high)]
     back = [f"{(i + 1) * wide:.1f} {HEIGHT - y:.1f}H{i * wide:.1f}" for i, y in reversed(list(enumerate(low)))]

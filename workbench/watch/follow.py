@@ -164,10 +164,7 @@ def charts(now: JobState, width: int) -> list[Text]:
 
 
 def sparkline(label: str, values: Sequence[float], room: int, written: Callable[[float], str]) -> Text:
-    """Return a line such as `loss  6.1243  █▇▅▃▁  4.5123`: label, first value, sparkline, last value.
-
-    `room` is the width of the sparkline in characters; `written` converts a value to text.
-    """
+    """Return a line such as `loss  6.1243  █▇▅▃▁  4.5123`: label, first value, sparkline, last value."""
     first, last = written(values[0]).rjust(_NUMBER_WIDTH - 1), written(values[-1]).rjust(_NUMBER_WIDTH - 2)
     line = (spark(values, room), STATUSES["ok"])
     return Text.assemble((label.ljust(LABEL_WIDTH), "dim"), first, " ", line, " ", last)

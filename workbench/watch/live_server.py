@@ -178,10 +178,7 @@ def news(job: WatchedJob) -> list[Component]:
 
 
 def _shown_steps(zoom: object) -> Span | None:
-    """Return the range of steps to which the charts are zoomed; None if they show all steps.
-
-    `zoom` is what the browser has stored at the last zoom.
-    """
+    """Return the range of steps to which the charts are zoomed; None if they show all steps."""
     steps = zoomed_range(zoom)
     return None if steps == ALL else steps
 

@@ -222,10 +222,7 @@ def is_running(header: Mapping[str, object]) -> bool | None:
 
 
 def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
-    """Return whether the launcher of a job was killed: its watchdog wrote this into run.json, or its process is gone.
-
-    `manifest` is the content of run.json.
-    """
+    """Return whether the launcher of a job was killed: its watchdog wrote it into run.json, or its process is gone."""
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict):
         return False

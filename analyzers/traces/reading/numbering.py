@@ -81,10 +81,7 @@ def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
 
 
 def first_rows(code: Column) -> Integers:
-    """Return, for each code, the index of the first element that has it: [1, 0, 1] gives [1, 0].
-
-    `code` is a column of whole numbers that count from 0 without gaps.
-    """
+    """Return, for each code, the index of the first element that has it: [1, 0, 1] gives [1, 0]."""
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     # Of several values written to one element numpy keeps the last, so the rows go backwards.
     first[code[::-1]] = np.arange(len(code))[::-1]

@@ -121,10 +121,7 @@ LONGEST = 64
 
 
 def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the results of an LSTM with the workspace that oneDNN would allocate; on fake tensors it is empty.
-
-    `arguments` are the arguments of the operation `LSTM`, `result` its results.
-    """
+    """Return the results of an LSTM with the workspace that oneDNN would allocate; on fake tensors it is empty."""
     tensors = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments[:_TENSORS])
     numbers = tuple(tuple(one) if isinstance(one, list) else one for one in arguments[_TENSORS:])
     workspace = result[_WORKSPACE].new_empty(workspace_bytes(tensors, numbers))

@@ -150,10 +150,7 @@ def operations(frame: "pd.DataFrame") -> Table:
 
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
-    """Return the cells of one row of the table of collectives: the operation of each rank, and the source lines.
-
-    `seq` is the sequence number of the row. `cells` has the operation and source line of each rank.
-    """
+    """Return the cells of one row of the table of collectives: the operation of each rank, and the source lines."""
     lines = dict.fromkeys(cell.line for cell in cells if cell.line)
     # A rank whose source line is not recorded does not differ by that from the others.
     differs = len({cell.operation for cell in cells}) > 1 or len(lines) > 1
@@ -161,9 +158,6 @@ def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
 
 
 def current_positions(places: "pd.DataFrame") -> Table:
-    """Return a table of what each rank was doing at its last record.
-
-    `places` is the result of `hangs.views.locations`, with a row for each set of ranks that were doing the same.
-    """
+    """Return a table of what each rank was doing at its last record."""
     rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
     return table("What each rank is doing", "ranks | activity", rows, _ROWS)

@@ -265,10 +265,7 @@ NO_STACK = "no stack recorded"
 
 
 def stack_list(frame: "pd.DataFrame") -> Table:
-    """Return a table of the call stacks with the most live memory, each named by its innermost source line.
-
-    `frame` is the result of `memory.views.top_stacks`.
-    """
+    """Return a table of the call stacks with the most live memory, each named by its innermost source line."""
     columns = (frame[name] for name in ("bytes", "count", "category", "name"))
     rows = ((size(count), *rest) for count, *rest in zip(*columns, strict=True))
     return table("", "bytes> | blocks> | category | source line", rows, STACKS)
@@ -313,10 +310,7 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return a table with a row per step: its highest memory, and the bytes that are live at its end.
-
-    `frame` is the result of `memory.views.steps`.
-    """
+    """Return a table with a row per step: its highest memory, and the bytes that are live at its end."""
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
     rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
     return table("Memory by step", "step> | peak> | peak at entry> | at the end>", rows)

@@ -99,10 +99,7 @@ class Waterfall(Static, can_focus=True):
 
 
 def _loss_line(item: tuple[str, list[float]]) -> Text:
-    """Return a run's line in the list of losses: its first and last loss, and a sparkline.
-
-    `item` is (name of the run, losses).
-    """
+    """Return a run's line in the list of losses: its first and last loss, and a sparkline."""
     name, losses = item
     if not losses:
         return Text(f"{name}  no loss recorded")

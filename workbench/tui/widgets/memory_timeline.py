@@ -38,10 +38,7 @@ class MemoryTimeline(StackedChart):
         self.steps: Sequence[StepStart] = ()
 
     def show(self, frame: pd.DataFrame, steps: Sequence[StepStart] = ()) -> None:
-        """Draw a timeline; the cursor starts at the last failed allocation, or else at the peak.
-
-        `steps` has each step with the trace entry at which it begins, for the labels below the chart.
-        """
+        """Draw a timeline; the cursor starts at the last failed allocation, or else at the peak."""
         self.steps = steps
         self.draw(frame, CATEGORIES, "allocated")
         self.cursor = max(self.failed, default=self.cursor)
