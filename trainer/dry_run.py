@@ -16,8 +16,16 @@ from trainer.config import JobConfig
 from trainer.config.checks import checked_mesh
 from trainer.config.mesh import model_parts
 from trainer.errors import ConfigError, TrainerError
-from trainer.estimate.depth import shallow_model, shortened
-from trainer.estimate.rehearsal import LocalProblem, Rehearsal, even_routing, join_fake, local_problem, routed_tokens
+from trainer.estimate.rehearsal import (
+    LocalProblem,
+    Rehearsal,
+    even_routing,
+    join_fake,
+    local_problem,
+    routed_tokens,
+    shallow_model,
+    shortened,
+)
 from trainer.models.decoder import build_model, model_args
 from trainer.parallel.mesh import World
 from trainer.parallel.plan import build_parts

@@ -132,7 +132,7 @@ FACES: Mapping[str, Faces] = {
         command="steps",
     ),
     "logs": Faces(
-        tables="workbench.present.tables.logs:logs_tables",
+        tables="workbench.present.tables.run:logs_tables",
         page="workbench.web.pages.logs:PAGE",
         pane="workbench.tui.panes.logs:LogsPane",
         to_record="start torchrun with `--log-dir logs --tee 3`, or keep what the job prints in a file",
@@ -167,8 +167,8 @@ FACES: Mapping[str, Faces] = {
         tables="workbench.present.tables.estimate:plan_tables",
         command="plan",
     ),
-    "proof": Faces(data="workbench.documents:ProofData", tables="workbench.present.tables.proof:proof_tables"),
-    "rerun": Faces(data="workbench.documents:RerunData", tables="workbench.present.tables.proof:rerun_tables"),
+    "proof": Faces(data="workbench.documents:ProofData", tables="workbench.present.tables.estimate:proof_tables"),
+    "rerun": Faces(data="workbench.documents:RerunData", tables="workbench.present.tables.estimate:rerun_tables"),
     "tokens": Faces(
         tables="workbench.present.tables.tokens:token_tables",
         charts="workbench.present.svg_charts:token_figures",

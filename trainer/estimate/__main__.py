@@ -19,8 +19,7 @@ from trainer.config import JobConfig, load
 from trainer.config.mesh import model_parts
 from trainer.config.shape import ModelArgs
 from trainer.errors import TrainerError
-from trainer.estimate.depth import window_peaks
-from trainer.estimate.rehearsal import NUMBER_SIGN, LocalProblem, join_fake, local_problem
+from trainer.estimate.rehearsal import NUMBER_SIGN, LocalProblem, join_fake, local_problem, window_peaks
 from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
 from trainer.parallel.data_parallel import EXPERTS_DIM

@@ -19,7 +19,7 @@ from workbench.axes import StepMarks, Tick, apart, byte_marks, duration_marks, t
 from workbench.colours import CATEGORIES, DARK, css_category, css_phase
 from workbench.console import clean
 from workbench.present.figure import HEIGHT, WIDTH, Axes, figure, text
-from workbench.present.names import phase_title
+from workbench.present.table import phase_title
 from workbench.present.tables.memory import worst_first
 
 if TYPE_CHECKING:

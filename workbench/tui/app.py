@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,19 +29,36 @@ from analyzers.report import Report
 from analyzers.rooms import imported
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
-from workbench.present.names import fitted_title
+from workbench.present.table import fitted_title, table
 from workbench.python_path import command, environment
 from workbench.rooms import FACES, data_by_room
+from workbench.run_settings import SIGNS, run_settings
 from workbench.source_files import find_source
-from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.home import EvidenceWanted, HomePane
 from workbench.tui.panes.home_picture import home_pictures
 from workbench.tui.subject import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence, Subject, ViewTabs
 from workbench.tui.terminal_app import TerminalApp, leave_searches_to_idle_times, run_app
 from workbench.tui.widgets.common import KeyLine
 from workbench.tui.widgets.memory_timeline import WIDE
-from workbench.tui.widgets.tables import RowList
+from workbench.tui.widgets.tables import Grid, RowList
 from workbench.tui.widgets.view_switcher import ViewSwitcher
+
+
+class ConfigPane(Vertical):
+    """A searchable table of all settings: value, origin, and why a setting was ignored or translated.
+
+    A sign before the origin says how the setting was handled. Settings with their default value come last.
+    """
+
+    def __init__(self, manifest: Mapping[str, object]) -> None:
+        super().__init__()
+        self._manifest = manifest
+
+    def compose(self) -> ComposeResult:
+        settings = sorted(run_settings(self._manifest), key=lambda setting: setting.origin == "default")
+        rows = ((s.key, s.value, f"{SIGNS.get(s.cls, '')} {s.origin}".strip(), s.reason) for s in settings)
+        yield Grid(table("", "setting | value | from | why", rows, len(settings)), id="settings")
+
 
 KEYS = (
     ("Search the view that is shown", "/", "search"),

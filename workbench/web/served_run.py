@@ -11,7 +11,7 @@ from analyzers.rooms import ask
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from analyzers.traces import TraceData
-from workbench.present.names import short_names
+from workbench.present.table import short_names
 from workbench.rooms import data_by_room
 
 Data = TypeVar("Data")

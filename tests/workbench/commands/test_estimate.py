@@ -14,7 +14,7 @@ import pytest
 import ranks
 from trainer.config.mesh import model_parts
 from trainer.config.sections import Parallelism
-from trainer.estimate.depth import Shallow, without_negatives
+from trainer.estimate.rehearsal import Shallow, without_negatives
 from trainer.estimate.tracker import Peak
 from workbench.commands import estimate as estimate_command
 from workbench.commands.estimate import estimate, limit_findings, verdict
@@ -117,7 +117,7 @@ import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
 from trainer.config.mesh import Degrees
-from trainer.estimate.depth import window_peaks
+from trainer.estimate.rehearsal import window_peaks
 from trainer.estimate.rehearsal import LocalProblem
 from trainer.config.mesh import Part
 from trainer.estimate.rehearsal import join_fake, rehearse

@@ -29,7 +29,7 @@ from workbench.commands.prove.recorded_run import RecordedRun, batch_flag, chang
 from workbench.commands.prove.rerun import configuration
 from workbench.documents import Basis, Considered, ProofData, RankMemory, Rerun, TrainerEstimate
 from workbench.errors import UsageProblem
-from workbench.present.tables.proof import proof_tables
+from workbench.present.tables.estimate import proof_tables
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CONFIG = {

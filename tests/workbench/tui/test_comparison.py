@@ -7,7 +7,7 @@ import pytest
 from analyzers.run import discover
 from analyzers.store import Options
 from terminal import press, settle, shown
-from workbench.present.names import fitted_title, short_names
+from workbench.present.table import fitted_title, short_names
 from workbench.present.tables.comparison import waterfall_lines
 from workbench.tui import subject
 from workbench.tui.app import WorkbenchApp

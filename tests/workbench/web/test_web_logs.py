@@ -8,7 +8,7 @@ from analyzers.logs import LogsData, views
 from analyzers.rooms import ask, room_for
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.present.tables.logs import files
+from workbench.present.tables.run import files
 from workbench.rooms import data_of
 from workbench.web.pages import logs
 from workbench.web.served_run import served_run

@@ -28,7 +28,7 @@ from analyzers.words import duration, process_group, share, size
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
 from workbench.present.figure import spark
-from workbench.present.names import phase_title
+from workbench.present.table import phase_title
 from workbench.present.tables.comparison import signed, step_changes, waterfall_lines
 from workbench.present.tables.memory import device_name, worst_first
 from workbench.rooms import FACES, EvidenceLink, data_by_room, data_of, evidence_link

@@ -11,8 +11,8 @@ from textual.widgets import DataTable, Static
 from analyzers.logs import LogsData, views
 from analyzers.report import Report
 from workbench.console import clean
-from workbench.present.names import CUT
-from workbench.present.tables.logs import event_table, first_to_show, shown_events
+from workbench.present.table import CUT
+from workbench.present.tables.run import event_table, first_to_show, shown_events
 from workbench.rooms import EvidenceLink
 from workbench.tui.subject import Subject
 from workbench.tui.widgets.tables import Grid

@@ -21,7 +21,7 @@ from analyzers.words import duration
 from workbench.axes import StepMarks
 from workbench.colours import phase_colour
 from workbench.present.figure import spark
-from workbench.present.names import phase_title
+from workbench.present.table import phase_title
 from workbench.present.tables.steps import steps_tables
 from workbench.rooms import EvidenceLink
 from workbench.tui.picker import pick

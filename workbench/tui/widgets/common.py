@@ -15,7 +15,7 @@ from textual.widgets import Static
 from analyzers.report import Report
 from workbench.colours import STATUS_SIGNS, STATUSES
 from workbench.console import clean
-from workbench.present.names import CUT
+from workbench.present.table import CUT
 
 
 def fitted(label: str, width: int) -> str:

@@ -20,8 +20,8 @@ from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
 from workbench.colours import STATUSES, phase_colour
 from workbench.console import clean
-from workbench.present.names import CUT
 from workbench.present.parity_lines import Lines
+from workbench.present.table import CUT
 from workbench.tui.widgets.axes import Unit, round_distance
 from workbench.tui.widgets.common import WidgetOptions, call_on_new_size, fitted, wrapped
 from workbench.tui.widgets.stacked_chart import FAILURE, NO_DATA, StackedChart

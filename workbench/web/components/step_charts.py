@@ -12,7 +12,7 @@ from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
 from workbench.axes import Span
 from workbench.colours import HUE_OF_PHASE, hue_of_phase
-from workbench.present.names import phase_title
+from workbench.present.table import phase_title
 from workbench.web.components.figure import (
     ABOVE,
     LOW,

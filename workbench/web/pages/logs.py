@@ -9,7 +9,7 @@ from analyzers.logs import LogsData, views
 from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.table import without_empty
-from workbench.present.tables.logs import files, first_to_show, ranks
+from workbench.present.tables.run import files, first_to_show, ranks
 from workbench.rooms import EvidenceLink
 from workbench.web.components.links import Elements, breakable, choice, link, not_recorded, table, with_source_link
 from workbench.web.page import Page
