@@ -4,6 +4,33 @@ import re
 import sys
 from enum import IntEnum
 from functools import lru_cache
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """A place in code, as a stack frame names it; `file` is empty for native code, `line` 0 if it is not known."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        """Return `file:line function`, or only the function's name if neither file nor line is known."""
+        return f"{self.file or '??'}:{self.line} {self.function}" if self.file or self.line else self.function
+
+    @classmethod
+    def read(cls, text: str) -> "Place":
+        """Return the place that `str` wrote as this text."""
+        parts = _PLACE.match(text)
+        return cls(parts[3], parts[1], int(parts[2])) if parts else cls(text, "", 0)
+
+
+def last_parts(path: str, count: int) -> str:
+    """Return the last `count` parts of a path, which may be a Windows path, joined by slashes."""
+    return "/".join(path.replace("\\", "/").split("/")[-count:])
+
+
+_PLACE = re.compile(r"(.*?):(-?\d{1,18}) (.+)$", re.DOTALL)
 
 
 class Origin(IntEnum):

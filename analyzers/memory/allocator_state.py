@@ -9,7 +9,6 @@ import pandas as pd
 from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.arenas import BlockArenas, enclosing_segments
 from analyzers.memory.categorise import categorise
-from analyzers.memory.frames import frame_text
 from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.phases import stacks_with_any
 from analyzers.memory.snapshot import ACTIONS, CATEGORIES, RESERVING, RETURNING, Action, DeviceTrace, category_names
@@ -401,7 +400,7 @@ def _mentioning(replay: Replay, text: str) -> Mask:
     """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     numbers = range(len(snapshot.columns["frame_name"]))
-    frames = np.array([text in frame_text(snapshot.frames.frame(number)).casefold() for number in numbers], bool)
+    frames = np.array([text in str(snapshot.frames.frame(number)).casefold() for number in numbers], bool)
     labels, inverse = np.unique(lives.label, return_inverse=True)
     in_label: Mask = np.array([text in snapshot.text(label).casefold() for label in labels.tolist()], bool)[inverse]
     in_category: Mask = np.array([text in name for name in CATEGORIES])[categorise(replay).category]

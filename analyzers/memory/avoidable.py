@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
-from analyzers.frames import Origin, origin_of
+from analyzers.frames import Origin, Place, last_parts, origin_of
 from analyzers.memory.categorise import NUMBER_OF, Guess
 from analyzers.memory.evidence import innermost
-from analyzers.memory.frames import Frame, frame_text
 from analyzers.memory.lifetimes import Replay
 from analyzers.memory.model import AvoidableKind, AvoidableUse, Purpose
 from analyzers.memory.phases import PATTERN, Sign, stacks_showing, stacks_with_any
@@ -58,7 +57,7 @@ def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
         if frames.has_user_line(stack)
     }
     depth = _common_depth(list(paths.values()))
-    groups: defaultdict[Frame, list[int]] = defaultdict(list)
+    groups: defaultdict[Place, list[int]] = defaultdict(list)
     for number, path in paths.items():
         if len(path) > depth + 1 and path[depth][0] != "__init__":
             groups[path[depth]].append(number)
@@ -67,10 +66,10 @@ def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
         return None
     largest = max(models, key=lambda group: size[group].sum())
     path = paths[largest[0]]
-    return ModelGroup(int(size[largest].sum()), frame_text(path[depth + 1]), [frame_text(f) for f in path[::-1]])
+    return ModelGroup(int(size[largest].sum()), str(path[depth + 1]), [str(f) for f in path[::-1]])
 
 
-def _common_depth(paths: list[list[Frame]]) -> int:
+def _common_depth(paths: list[list[Place]]) -> int:
     shortest = min(map(len, paths), default=0)
     return next((depth for depth in range(shortest) if len({path[depth] for path in paths}) > 1), shortest)
 
@@ -214,19 +213,18 @@ def _purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 def _stacks_for(snapshot: Snapshot, kind: AvoidableKind) -> Mask:
     """Return a mask of the stacks with a frame, outside of PyTorch, that shows this kind of purpose."""
-    c = snapshot.columns
-    pairs = zip(c["frame_file"], c["frame_name"], strict=True)
-    shown = [_is_for(kind, snapshot.text(int(name)), snapshot.text(int(file))) for file, name in pairs]
+    frames = range(len(snapshot.columns["frame_file"]))
+    shown = [_is_for(kind, snapshot.frames.frame(number)) for number in frames]
     return stacks_with_any(snapshot, np.array(shown, bool))
 
 
-def _is_for(kind: AvoidableKind, function: str, file: str) -> bool:
+def _is_for(kind: AvoidableKind, frame: Place) -> bool:
     """Return whether a frame in the user's code, or in a package that the user chose, shows a purpose by its names."""
-    if origin_of(file) < Origin.PACKAGE:
+    if origin_of(frame.file) < Origin.PACKAGE:
         return False
-    module = re.split(r"[/\\]", file)[-1].removesuffix(".py")
+    module = last_parts(frame.file, 1).removesuffix(".py")
     pattern = _PURPOSES[kind]
-    return bool(pattern.search(function) or (kind in _NAMED_BY_FILE and pattern.search(module)))
+    return bool(pattern.search(frame.function) or (kind in _NAMED_BY_FILE and pattern.search(module)))
 
 
 def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
@@ -238,9 +236,9 @@ def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
     if engine[request.stack]:
         return None
     frames = request.snapshot.frames.whole_stack(request.stack)
-    pairs = ((kind, frame) for frame in frames for kind in _PURPOSES if _is_for(kind, frame[0], frame[1]))
+    pairs = ((kind, frame) for frame in frames for kind in _PURPOSES if _is_for(kind, frame))
     kind, frame = next(pairs, (None, None))
-    return (kind, frame_text(frame)) if kind and frame else None
+    return (kind, str(frame)) if kind and frame else None
 
 
 def _keeps_graph(request: FailedRequest, rows: Integers) -> bool:

@@ -13,7 +13,6 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Integers
 from analyzers.memory.categorise import Guess, categorise
-from analyzers.memory.frames import frame_text
 from analyzers.memory.job import job_of
 from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.loading import open_snapshot, rank_of, step_of
@@ -72,7 +71,7 @@ def _owner_of(replay: Replay, parameter: int) -> str:
     stack = int(np.asarray(lives.allocating_stack)[parameter])
     if not snapshot.frames.has_user_line(stack):
         return ""
-    return f"the parameter of {frame_text(snapshot.frames.user_stack(stack)[0])}"
+    return f"the parameter of {snapshot.frames.user_stack(stack)[0]}"
 
 
 _TENSORS_AT_MOST = 20

@@ -14,7 +14,6 @@ import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categorise import Guess, categorise
-from analyzers.memory.frames import frame_text
 from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.phases import PATTERN, Sign, stacks_showing
 from analyzers.memory.snapshot import CATEGORIES, Category
@@ -59,9 +58,9 @@ class RankMemory:
         if self.in_backward[stack] or not frames.has_user_line(stack):
             return ()
         if self.in_optimizer[stack]:
-            whole = map(frame_text, frames.whole_stack(stack))
+            whole = map(str, frames.whole_stack(stack))
             return tuple(frame for frame in whole if OPTIMIZER.search(frame))[:1]
-        return tuple(map(frame_text, frames.user_stack(stack)))
+        return tuple(map(str, frames.user_stack(stack)))
 
     @cached_property
     def in_optimizer(self) -> Mask:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from analyzers.columns import Column, Mask
-from analyzers.frames import Origin, origin_of
+from analyzers.frames import Origin, Place, origin_of
 
 # The first kind whose pattern occurs in any frame names the stack.
 _LIBRARY_USES = (
@@ -113,9 +113,6 @@ def plain(operator: str) -> str:
     return operator.removeprefix("_").removeprefix("native_")
 
 
-Frame = tuple[str, str, int]
-"""A stack frame: function name, file, and line number (0 if not known)."""
-
 # What captures the stack or hands memory out lies below the operation that asked for it: innermost where stacks="all".
 _ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
 
@@ -123,12 +120,6 @@ _ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|a
 def _is_internal(file: str) -> bool:
     """Return whether a file belongs to PyTorch, to Python or to native code, so that its frames are not the user's."""
     return origin_of(file) <= Origin.RUNTIME
-
-
-def frame_text(frame: Frame) -> str:
-    """Return a frame as `file:line function`, or only the function's name if neither file nor line is known."""
-    name, file, line = frame
-    return f"{file or '??'}:{line} {name}" if file or line else name
 
 
 class Frames:
@@ -143,7 +134,7 @@ class Frames:
         self._stack_end, self._stack_frames = (np.asarray(columns[name]) for name in ("stack_end", "stack_frames"))
         self._name, self._file, self._line = (np.asarray(columns[f"frame_{key}"]) for key in ("name", "file", "line"))
         self._texts: dict[int, str] = {}
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[int, Place] = {}
         self._operations: dict[int, str] = {}
 
     def text(self, number: int) -> str:
@@ -154,14 +145,14 @@ class Frames:
             self._texts[number] = content.decode("utf-8", "replace")
         return self._texts[number]
 
-    def frame(self, number: int) -> Frame:
+    def frame(self, number: int) -> Place:
         """Return the frame at this index of the snapshot's table of distinct frames."""
         if number not in self._frames:
             name, file = self.text(int(self._name[number])), self.text(int(self._file[number]))
-            self._frames[number] = name, file, int(self._line[number])
+            self._frames[number] = Place(name, file, int(self._line[number]))
         return self._frames[number]
 
-    def user_stack(self, stack: int) -> list[Frame]:
+    def user_stack(self, stack: int) -> list[Place]:
         """Return the frames of a stack that are in the user's code, innermost first.
 
         If there are none, return a made-up frame that names the operation, such as `backward of bmm` (left out if the
@@ -175,9 +166,9 @@ class Frames:
             return [self.frame(number) for number in user.tolist()]
         native = [self.frame(number) for number in numbers[self._allocator_frames(start, end) :].tolist()]
         operation = self.operation(stack)
-        return [(operation, "", 0), *native] if operation else native
+        return [Place(operation, "", 0), *native] if operation else native
 
-    def whole_stack(self, stack: int) -> list[Frame]:
+    def whole_stack(self, stack: int) -> list[Place]:
         start, end = self._bounds(stack)
         return [self.frame(number) for number in self._stack_frames[start:end].tolist()]
 
@@ -201,9 +192,9 @@ class Frames:
         """
         start, end = self._bounds(stack)
         first = self._first_user(start, end)
-        return [self.frame(number)[0] for number in self._stack_frames[start:first].tolist()]
+        return [self.frame(number).function for number in self._stack_frames[start:first].tolist()]
 
-    def innermost(self, stack: int) -> Frame | None:
+    def innermost(self, stack: int) -> Place | None:
         """Return the innermost frame of a stack that is in the user's code; None for a stack without frames.
 
         If no frame is in the user's code, return a made-up frame that names the operation, such as `backward of bmm`;
@@ -214,14 +205,14 @@ class Frames:
             return None
         first = self._first_user(start, end)
         if first >= end and (operation := self.operation(stack)):
-            return operation, "", 0
+            return Place(operation, "", 0)
         first = first if first < end else start + self._allocator_frames(start, end)
         return self.frame(int(self._stack_frames[first]))
 
     def line(self, stack: int) -> str:
         """Return the result of `innermost` as `file:line function`; an empty text for a stack without frames."""
         frame = self.innermost(stack)
-        return frame_text(frame) if frame else ""
+        return str(frame) if frame else ""
 
     def _bounds(self, stack: int) -> tuple[int, int]:
         return int(self._stack_end[stack - 1]) if stack else 0, int(self._stack_end[stack])
@@ -232,7 +223,7 @@ class Frames:
         If all frames do, the result is 0. The stack's frames are at the positions `start` to `end` of the column
         `stack_frames`.
         """
-        names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
+        names = (self.frame(number).function for number in self._stack_frames[start:end].tolist())
         return next((count for count, name in enumerate(names) if not _ALLOCATOR_FRAME.match(name)), 0)
 
     @cached_property

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from analyzers.errors import InputError
+from analyzers.frames import Place, last_parts
 from analyzers.memory.categorise import categorise
-from analyzers.memory.frames import Frame, Frames
+from analyzers.memory.frames import Frames
 from analyzers.memory.lifetimes import Replay
 from analyzers.memory.snapshot import CATEGORIES
 
@@ -45,19 +46,17 @@ class BlockKind(NamedTuple):
 
 
 @lru_cache(1 << 16)
-def _file_and_function(frame: Frame) -> GroupPath:
+def _file_and_function(frame: Place) -> GroupPath:
     """Return the file and `function:line` of a stack frame; if the frame has no source file, only the function.
 
     Only the last two parts of the file's path are kept, so that the folder of the checkout does not matter.
     """
-    name, file, line = frame
-    function = f"{name}:{line}" if line else name
-    parts = file.replace("\\", "/").split("/")[-_FILE_PARTS:]
-    return ("/".join(parts), function) if file not in _NO_FILE else (function,)
+    function = f"{frame.function}:{frame.line}" if frame.line else frame.function
+    return (last_parts(frame.file, _FILE_PARTS), function) if frame.file not in _NO_FILE else (function,)
 
 
 @lru_cache(1 << 16)
-def _frame_label(frame: Frame) -> str:
+def _frame_label(frame: Place) -> str:
     """Return a stack frame as `folder/file.py function:line`."""
     return " ".join(_file_and_function(frame))
 

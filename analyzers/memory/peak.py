@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from analyzers.frames import Place
 from analyzers.memory.evidence import FORWARD_ONLY, SHARD, STEPS_INFERRED, fact, innermost, ranks_of, saving_by
 from analyzers.memory.leaks import late_frees_finding
 from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
@@ -216,7 +217,7 @@ def _unused_graph_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def _caller_of_model(frames: Sequence[str]) -> str:
-    outside = [frame for frame in frames if not frame.endswith((" forward", " __call__"))]
+    outside = [frame for frame in frames if Place.read(frame).function not in ("forward", "__call__")]
     return innermost(outside or frames, "an unknown line")
 
 

@@ -15,6 +15,7 @@ from itertools import takewhile
 from statistics import median
 
 from analyzers.device_memory import FEWER_PROCESSES
+from analyzers.frames import Place
 from analyzers.memory.call_sites import STATE, CallSite, RankMemory, SiteUse, highest, joined
 from analyzers.memory.evidence import about, innermost
 from analyzers.memory.model import Device, DifferenceKind, Oom, Purpose, RankDifference
@@ -47,7 +48,7 @@ def aligned_values(
             continue
         outer = _outer_frames(site, by_line[site[0]])
         if purpose_of(outer, ())[0] in (Purpose.UNKNOWN, Purpose.OUTPUT):
-            may_share = any(_SCHEDULE.search(frame.rpartition(" ")[2]) for frame in outer)
+            may_share = any(_SCHEDULE.search(Place.read(frame).function) for frame in outer)
             others = [other for other in by_line[site[0]] if may_share or other not in own]
             if others:
                 aligned[site] = values[max(others, key=lambda other: shared(site, other))]
@@ -69,9 +70,9 @@ def purpose_of(frames: Sequence[str], library: Sequence[str]) -> tuple[Purpose, 
     """
     for purpose, pattern in _PURPOSES:
         for frame in frames:
-            if pattern.search(frame.rpartition(" ")[2]):
+            if pattern.search(Place.read(frame).function):
                 return purpose, frame
-    names = [*(frame.rpartition(" ")[2] for frame in frames), *library]
+    names = [*(Place.read(frame).function for frame in frames), *library]
     return (Purpose.OUTPUT if any(map(OUTPUT.search, names)) else Purpose.UNKNOWN), ""
 
 

@@ -1,6 +1,5 @@
 """Give each row of a table of stacks a distinct name: its source line, its operator and, if needed, a caller."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -8,8 +7,9 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers
+from analyzers.frames import Place, last_parts
 from analyzers.memory.categorise import Guess
-from analyzers.memory.frames import Frame, Frames, called_operators, frame_text, runs_backward_node
+from analyzers.memory.frames import Frames, called_operators, runs_backward_node
 from analyzers.memory.lifetimes import BEFORE, Lifetimes
 from analyzers.memory.model import TopStack
 from analyzers.memory.snapshot import CATEGORIES, Snapshot
@@ -81,10 +81,9 @@ def _callers_and_operators(frames: Frames, stack: int) -> list[str]:
     ]
 
 
-def _short_line(frame: Frame) -> str:
+def _short_line(frame: Place) -> str:
     """Return a frame as `folder/file.py:line function`."""
-    name, file, line = frame
-    return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-_CALLER_PARTS:]), line))
+    return str(frame._replace(file=last_parts(frame.file, _CALLER_PARTS)))
 
 
 def _short_function(name: str) -> str:
@@ -128,8 +127,8 @@ def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int)
     for row in freed[np.argsort(lives.died[freed], kind="stable")].tolist():
         saved = int(lives.allocating_stack[row])
         user_frames = frames.user_stack(saved)
-        [innermost] = user_frames[:1] or [("", "", 0)]
-        if innermost[1].endswith(".py"):
+        [innermost] = user_frames[:1] or [Place("", "", 0)]
+        if innermost.file.endswith(".py"):
             line, made_by = _short_line(innermost), frames.operation(saved)
             result = f"{line}: {made_by}" if made_by else line
             module = snapshot.text(int(lives.label[row])) or _module_line(user_frames)
@@ -137,17 +136,16 @@ def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int)
     return ""
 
 
-def _module_line(user_frames: Sequence[Frame]) -> str:
+def _module_line(user_frames: Sequence[Place]) -> str:
     """Return the line of the innermost module that calls the first of these frames, which are innermost first.
 
     A module is recognised by its `forward`. The text is empty if the first frame itself is a `forward` that no other
     module calls, or if there is no module.
     """
-    return next((_short_line(frame) for frame in user_frames[1:] if frame[0] == "forward"), "")
+    return next((_short_line(frame) for frame in user_frames[1:] if frame.function == "forward"), "")
 
 
 _FRAMES_SHOWN = 12
-_FILE_LINE = re.compile(r"(.*?:-?\d+) (.+)$", re.DOTALL)
 
 
 def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
@@ -155,7 +153,7 @@ def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
 
     If no frame is in the user's code, the lines are those of `Frames.user_stack`.
     """
-    return [frame_text(frame) for frame in snapshot.frames.user_stack(stack)[:_FRAMES_SHOWN]]
+    return [str(frame) for frame in snapshot.frames.user_stack(stack)[:_FRAMES_SHOWN]]
 
 
 def call_site(line: str) -> str:
@@ -163,12 +161,8 @@ def call_site(line: str) -> str:
 
     A frame without a file, such as `aten::bmm` or `backward of bmm`, is returned as it is.
     """
-    parts = _FILE_LINE.match(line)
-    if not parts:
-        return line
-    location, name = parts.groups()
-    short = "/".join(location.replace("\\", "/").split("/")[-4:])
-    return f"{name} ({short})"
+    place = Place.read(line)
+    return f"{place.function} ({last_parts(place.file, 4)}:{place.line})" if place.file else line
 
 
 def stack_and_category(lives: Lifetimes, guess: Guess) -> Integers:
