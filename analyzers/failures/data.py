@@ -473,6 +473,40 @@ LOADING = (
         knowledge="torch.utils.data: collate_tensor_fn",
     ),
     Failure(
+        id="data.pin_memory_thread",
+        kind=LogClass.CRASHED,
+        what="The DataLoader's thread that copies batches into pinned memory failed.",
+        signs=(sign("in pin memory thread", r"Caught \w+ in pin memory thread"),),
+        headline="The thread that pins the DataLoader's batches failed (pin_memory=True)",
+        why="it copies each batch into host memory that the GPU can read directly; without room for it, or without the GPU, the copy fails",
+        next=(
+            "set pin_memory=False: the error goes away if pinned memory is what lacks, or else comes up where the batch is used",
+            "see what it says at its end: `out of memory` is pinned host memory (ulimit -l, the container's limit) or a full GPU; `busy or"
+            " unavailable` is a GPU in exclusive mode",
+        ),
+        check="the last line of the part `Original Traceback`",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 415, in <module>\n'
+                "    main()\n"
+                '  File "train.py", line 315, in evaluate\n'
+                "    for step, (inputs, targets) in enumerate(loader):\n"
+                '  File "/home/user/lib/python3.7/site-packages/torch/utils/data/dataloader.py", line 1014, in _process_data\n'
+                "    data.reraise()\n"
+                '  File "/home/user/lib/python3.7/site-packages/torch/_utils.py", line 395, in reraise\n'
+                "    raise self.exc_type(msg)\n"
+                "RuntimeError: Caught RuntimeError in pin memory thread for device 0.\n"
+                "Original Traceback (most recent call last):\n"
+                '  File "/home/user/lib/python3.7/site-packages/torch/utils/data/_utils/pin_memory.py", line 31, in _pin_memory_loop\n'
+                "    data = pin_memory(data)",
+                source="synxlin/deep-gradient-compression#1",
+                says=("pin_memory=False",),
+            ),
+        ),
+        knowledge="torch.utils.data: memory pinning",
+    ),
+    Failure(
         id="data.empty_batch",
         kind=LogClass.CRASHED,
         what="A batch has no samples.",

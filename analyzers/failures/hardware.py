@@ -338,6 +338,11 @@ XIDS = (
         explains=_ALL,
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.",
+                source="stas00/ml-engineering: compute/accelerator/nvidia/debug.md",
+                says=("10:1c",),
+            ),
             _xid_event(
                 "NVRM: Xid (PCI:0000:07:00): 63, pid=4211, name=python, Row Remapper: New row marked for remapping, reset gpu"
                 " to activate.",
@@ -606,6 +611,26 @@ XIDS = (
     ),
 )
 
+
+def _held_by_others(case: Case) -> bool:
+    """Return whether less than half of a device's memory is this process's, and yet it is full."""
+    own, total = (_mps_bytes(case.given.get(name) or "0 MiB") for name in ("own", "total"))
+    return 0 < 2 * own < total
+
+
+def _is_loading(case: Case) -> bool:
+    """Return whether the memory ran out while weights were loaded onto the device."""
+    return case.called(
+        r":(?:from_pretrained|_load_\w*state_dict\w*|_load_pretrained_model|set_module_tensor_to_device)$"
+    )
+
+
+def _mps_bytes(printed: str) -> float:
+    """Return a printed size such as `14.76 GB` as a number that can be compared."""
+    amount, unit = printed.split()
+    return float(amount) * {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[unit[0]]
+
+
 DEVICES = (
     Failure(
         id="hardware.cuda_ecc",
@@ -667,11 +692,9 @@ DEVICES = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "Unable to determine the device handle for GPU 0000:5A:00.0: Unknown Error", says=("5A:00.0", "reboot")
-            ),
-            Example(
-                "Unable to determine the device handle for GPU0000:65:00.0: GPU is lost. Reboot the system to recover this GPU",
-                says=("65:00.0",),
+                "Unable to determine the device handle for GPU0000:05:00.0: Unknown Error",
+                source="liucongg/ChatGLM-Finetuning#95",
+                says=("05:00",),
             ),
         ),
         knowledge="NVML: NVML_ERROR_GPU_IS_LOST",
@@ -792,6 +815,15 @@ DEVICES = (
         tier=Tier.HARDWARE,
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "{'loss': 0.4589, 'grad_norm': 1.0493940198290594, 'learning_rate': 5.284132841328413e-06, 'epoch': 1.22}\n"
+                " 41%|██████████████████████████████████████████▌                                                              | 366/903 [5:15:39<6:53:09, 46.16s/it]HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang\n"
+                "HW Exception by GPU node-9 (Agent handle: 0x64ff272d8ab0) reason :GPU Hang\n"
+                "HW Exception by GPU node-9 (Agent handle: 0x565d634d8610) reason :GPU Hang\n"
+                "Aborted (core dumped)",
+                source="ROCm/legacy-rocm-build#4021",
+                says=("node-9",),
+            ),
             Example("HW Exception by GPU node-4 (Agent handle: 0x1ebc04e0) reason :GPU Hang", says=("node-4", "dmesg")),
             Example("[ 8123.114530] amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!", says=("0000:c1:00.0",)),
             Example(
@@ -970,11 +1002,24 @@ DEVICES = (
         ),
         why=lambda case: (
             f"tensors of this process take {case.given['own']} of it"
+            + (", so other processes hold most of the device" if _held_by_others(case) else "")
             if case.given.get("own")
             else "a request was larger than what was free"
         ),
         next=(
-            "use a smaller batch or sequence, recompute activations, or shard over more devices (FSDP, ZeRO)",
+            Advice(
+                "see what else runs on that device (npu-smi info), end it, or give each process its own device",
+                when=_held_by_others,
+            ),
+            Advice(
+                "it fails while the weights are loaded, so no batch helps: shard them over the devices (ZeRO-3, FSDP, tensor"
+                " parallelism), quantise, or take a smaller model",
+                when=_is_loading,
+            ),
+            Advice(
+                "use a smaller batch or sequence, recompute activations, or shard over more devices (FSDP, ZeRO)",
+                when=lambda case: not _is_loading(case) and not _held_by_others(case),
+            ),
             lambda case: (
                 "against fragments: PYTORCH_NPU_ALLOC_CONF=expandable_segments:True; npu-smi info shows other processes"
                 if case.given["kind"] == "NPU"
@@ -984,6 +1029,24 @@ DEVICES = (
         rules_out="settings for CUDA, which do nothing here",
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "[rank3]: RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.96 GiB total capacity; 49.47 GiB already allocated; 49.47 GiB current active; 1.32 GiB free; 57.55 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
+                source="xingchensong/TouchNet#100",
+                says=(
+                    "1.32 GiB free of 60.96 GiB",
+                    "smaller batch",
+                ),
+            ),
+            Example(
+                '  File "/usr/local/python3.10.13/lib/python3.10/site-packages/transformers/modeling_utils.py", line 936, in _load_state_dict_into_meta_model\n'
+                "    set_module_tensor_to_device(model, param_name, param_device, **set_module_kwargs)\n"
+                '  File "/usr/local/python3.10.13/lib/python3.10/site-packages/accelerate/utils/modeling.py", line 400, in set_module_tensor_to_device\n'
+                "    new_value = value.to(device)\n"
+                "RuntimeError: NPU out of memory. Tried to allocate 386.00 MiB (NPU 2; 60.97 GiB total capacity; 59.57 GiB already allocated; 59.57 GiB current active; 16.54 MiB free; 60.06 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.\n"
+                "Loading checkpoint shards:  42%|██████████████████████████████████████▋                                                     | 16/38 [00:14<00:19,  1.13it/s]",
+                source="hiyouga/LlamaFactory#5491",
+                says=("no batch helps",),
+            ),
             Example(
                 "RuntimeError: NPU out of memory. Tried to allocate 508.00 MiB (NPU 0; 60.97 GiB total capacity; 58.51 GiB already allocated;"
                 " 58.51 GiB current active; 217.52 MiB free; 59.18 GiB reserved in total by PyTorch)",
@@ -1004,25 +1067,57 @@ DEVICES = (
             sign(
                 "RESOURCE_EXHAUSTED",
                 r"RESOURCE_EXHAUSTED: [\s\S]{0,200}?(?:Ran out of memory in memory space hbm[\s\S]{0,60}?Used (?P<used>[\d.]+\w) of (?P<total>[\d.]+\w)"
-                r" hbm|Attempting to (?:allocate|reserve) (?P<asked>[\d.]+\w+))",
+                r" hbm|(?P<vmem>Ran out of memory in memory space vmem)|Attempting to (?:allocate|reserve) (?P<asked>[\d.]+\w+))",
             ),
         ),
         headline=lambda case: (
             f"The program needs {case.given['used']} of the TPU's {case.given['total']} HBM"
             if case.given.get("used")
+            else "A kernel needs more of the TPU's VMEM (on-chip memory) than there is"
+            if case.given.get("vmem")
             else f"The TPU has no room for {case.given['asked']} of HBM"
         ),
-        why="XLA plans the memory of a whole step when it compiles it; the list below the message has the largest tensors",
+        why=lambda case: (
+            "XLA found it when it compiled the program"
+            if case.given.get("vmem")
+            else "XLA plans the memory of a whole step when it compiles it; the list below the message has the largest tensors"
+        ),
         next=(
-            "use a smaller batch for each chip, recompute activations (checkpointing in the layers' scan), bf16, or shard over more chips",
-            "look at the largest allocations in the message: padded shapes (a last dimension below 128) cost most",
+            Advice(
+                "make the blocks of the kernel smaller (block sizes of flash attention or Pallas), or allow more:"
+                " LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=N",
+                when=lambda case: bool(case.given.get("vmem")),
+            ),
+            Advice(
+                "use a smaller batch for each chip, recompute activations (checkpointing in the layers' scan), bf16, or shard over more chips",
+                when=lambda case: not case.given.get("vmem"),
+            ),
+            Advice(
+                "look at the largest allocations in the message: padded shapes (a last dimension below 128) cost most",
+                when=lambda case: not case.given.get("vmem"),
+            ),
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "RuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.12G of 15.48G"
-                " hbm. Exceeded hbm capacity by 2.64G.",
-                says=("18.12G", "15.48G"),
+                "Model Contain  1.100048384  Billion Parameters\n"
+                "  0%|                                                                                                | 0/12000 [00:00<?, ?it/s]jax.errors.SimplifiedTraceback: For simplicity, JAX has removed its internal frames from the traceback of the following exception. Set JAX_TRACEBACK_FILTERING=off to include these.\n"
+                "\n"
+                "The above exception was the direct cause of the following exception:\n"
+                "\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/research/EasyDeL/1.py", line 101, in <module>\n'
+                '    output = trainer.train(flax.core.FrozenDict({"params": params}))\n'
+                '  File "/home/user/research/EasyDeL/.venv/lib/python3.10/site-packages/EasyDel/trainer/causal_language_model_trainer.py", line 708, in train\n'
+                "    sharded_state, loss, accuracy = self.sharded_train_step_fn(\n"
+                "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 21.90G of 7.48G hbm. Exceeded hbm capacity by 14.42G.",
+                source="erfanzar/EasyDeL#78",
+                says=("21.90",),
+            ),
+            Example(
+                "RuntimeError: Bad StatusOr access: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem.",
+                source="pytorch/xla#9524",
+                says=("VMEM",),
             ),
         ),
         knowledge="Cloud TPU: performance guide; XLA",
@@ -1033,11 +1128,12 @@ DEVICES = (
         what="The memory or the processor of a node reported an error.",
         signs=(
             sign("Hardware Error", r"mce: \[Hardware Error\]: [^\n]{0,160}"),
+            sign("HANDLING MCE MEMORY ERROR"),
             sign("Uncorrected", r"EDAC \w+: [^\n]{0,40}\bUE\b|Uncorrected hardware memory error"),
             sign("Machine Check Exception"),
         ),
         headline="The node's memory or processor reported a hardware error (machine check)",
-        why="the processor found an error in its caches, its memory or a bus; programs on this node can crash or compute wrongly",
+        why="the processor found an error in its caches, its memory or a bus; uncorrected ones (UE) end or damage programs on this node",
         next=(
             "drain the node and report it; `ras-mc-ctl --errors`, `ipmitool sel list` or `edac-util` name the memory module",
             "resume from the last checkpoint on other nodes; corrected errors alone (CE) are no failure, but watch their number",
@@ -1047,8 +1143,19 @@ DEVICES = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "[ 8123.1] mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 7: be00000000800400",
-                says=("drain", "ras-mc-ctl"),
+                "Feb 23 03:28:16 kernel: mce: [Hardware Error]: Machine check events logged\n"
+                "Feb 23 03:28:16 kernel: EDAC sbridge MC1: HANDLING MCE MEMORY ERROR\n"
+                "Feb 23 03:28:16 kernel: EDAC sbridge MC1: CPU 1: Machine Check Event: 0 Bank 11: 8c00004f000800c2\n"
+                "Feb 23 03:28:16 kernel: EDAC MC1: 1 CE memory scrubbing error on CPU_SrcID#1_Ha#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0xee30a0 offset:0x0 grain:32 syndrome:0x0 -  area:DRAM err_code:0008:00c2 socket:1 ha:0 channel_mask:1 rank:0)",
+                source="radiasoft/devops#134",
+            ),
+            Example(
+                "[May19 19:57] CMCI storm detected: switching to poll mode\n"
+                "[  +0.000127] mce: [Hardware Error]: Machine check events logged\n"
+                "[  +0.000013] EDAC skx MC3: HANDLING MCE MEMORY ERROR\n"
+                "[  +0.000001] EDAC skx MC3: CPU 10: Machine Check Event: 0 Bank 8: fc00010001010092\n"
+                "[  +0.000006] EDAC MC3: 1 UE memory read error on CPU_SrcID#1_MC#1_Chan#2_DIMM#0 (channel:2 slot:0 page:0xb757589 offset:0xdc0 grain:32 -  OVERFLOW",
+                source="ovro-lwa/lwa-issues#117",
             ),
         ),
         knowledge="Linux: x86 machine check, EDAC",
@@ -1145,6 +1252,12 @@ DEVICES = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                "RuntimeError: Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process with pid 2718466. Not attempting to load libtpu.so in this process. (set JAX_PLATFORMS='' to automatically choose an available backend)\n"
+                "2026-03-03 05:28:44 - WARNING - [sgl_jax.srt.entrypoints.engine] Child process unexpectedly failed with exitcode=256. pid=2720317",
+                source="sgl-project/sglang-jax#857",
+                says=("2718466",),
+            ),
+            Example(
                 "RuntimeError: TPU initialization failed: open(/dev/accel0): Operation not permitted: Device or resource busy;"
                 " Couldn't open device: /dev/accel0",
                 says=("lsof",),
@@ -1170,23 +1283,46 @@ DEVICES = (
         headline=lambda case: (
             f"The Intel GPU was lost ({case.given['status']})"
             if "LOST" in case.given["status"]
-            else f"The Intel GPU has no room left ({case.given['status']})"
+            else f"The Intel GPU lacks resources for a kernel or tensor ({case.given['status']})"
         ),
         why=lambda case: (
-            "a kernel hung until the driver reset the GPU, or wrote outside of its memory"
+            "the driver reset the GPU: a kernel hung or faulted, or memory ran short"
             if "LOST" in case.given["status"]
-            else "a kernel needs more memory, registers or scratch space than the GPU has left"
+            else "this may be memory, and also registers, scratch space or a fault of the driver"
         ),
         next=(
             lambda case: (
-                "read `dmesg -T | grep -iE 'i915|xe '` for a hang or reset; update the GPU's driver and PyTorch; on a desktop the"
-                " watchdog ends long kernels (preempt_timeout_ms)"
+                "read `dmesg -T | grep -iE 'i915|xe '` for a hang or reset, and update the GPU's driver and PyTorch"
                 if "LOST" in case.given["status"]
                 else "use a smaller batch; for one tensor of more than 4 GiB set UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1"
+            ),
+            lambda case: (
+                "try once with less memory (a smaller batch or model): a nearly full GPU or host ends in this error, too"
+                if "LOST" in case.given["status"]
+                else "if memory is free: update the GPU's driver, PyTorch and triton, and try one GPU (ZE_AFFINITY_MASK=0)"
             ),
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                '  File "D:\\comfy\\ComfyUI\\comfy\\model_management.py", line 1235, in soft_empty_cache\n'
+                "    torch.xpu.empty_cache()\n"
+                '  File "D:\\comfy\\ipex\\Lib\\site-packages\\intel_extension_for_pytorch\\xpu\\memory.py", line 22, in empty_cache\n'
+                "    intel_extension_for_pytorch._C._emptyCache()\n"
+                "RuntimeError: Native API failed. Native API returns: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+                source="intel/intel-extension-for-pytorch#780",
+                says=("lost",),
+            ),
+            Example(
+                '[0] [rank0]:   File "/rds/project/test-dawn/.venv/lib64/python3.9/site-packages/mingpt/model.py", line 91, in forward\n'
+                "[0] [rank0]:     x = x + self.attn(self.ln_1(x))\n"
+                '[0] [rank0]:   File "/rds/project/test-dawn/.venv/lib64/python3.9/site-packages/torch/nn/modules/module.py", line 1784, in _call_impl\n'
+                "[0] [rank0]:     return forward_call(*args, **kwargs)\n"
+                '[0] [rank0]:   File "/rds/project/test-dawn/.venv/lib64/python3.9/site-packages/mingpt/model.py", line 62, in forward\n'
+                "[0] [rank0]:     att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))\n"
+                "[0] [rank0]: RuntimeError: UR backend failed. UR backend returns:40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
+                source="intel/intel-extension-for-pytorch#838",
+            ),
             Example(
                 "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
                 says=("lost", "dmesg"),
@@ -1197,18 +1333,12 @@ DEVICES = (
             ),
             Example(
                 "RuntimeError: Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES) -5 (PI_ERROR_OUT_OF_RESOURCES)",
-                says=("no room",),
+                says=("lacks resources",),
             ),
         ),
         knowledge="oneAPI: unified runtime, ur_result_t",
     ),
 )
-
-
-def _mps_bytes(printed: str) -> float:
-    """Return a printed size such as `14.76 GB` as a number that can be compared."""
-    amount, unit = printed.split()
-    return float(amount) * {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[unit[0]]
 
 
 ENTRIES = (

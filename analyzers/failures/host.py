@@ -105,11 +105,11 @@ _LESS_OFFLOAD = (
 
 
 def _killed_bytes(case: Case) -> str:
-    """Return the resident memory of a process that the kernel killed, with a blank before it; empty if not printed."""
+    """Return the resident memory of a process that the kernel killed, as a clause; empty if not printed."""
     printed = re.search(r"anon-rss:(\d{1,15})kB", text_of(case.lead))
     shared = re.search(r"shmem-rss:(\d{1,15})kB", text_of(case.lead))
     kilobytes = sum(int(found[1]) for found in (printed, shared) if found)
-    return f", which used {size(kilobytes * _KIB)}" if kilobytes else ""
+    return f"; the process used {size(kilobytes * _KIB)}" if kilobytes else ""
 
 
 def _process(case: Case) -> str:
@@ -345,13 +345,18 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.HOST_OOM,
         what="Ray's object store, or the disk to which it spills, is full.",
         signs=(
-            sign("ObjectStoreFullError"),
+            sign(
+                "ObjectStoreFullError",
+                r"ObjectStoreFullError(?:[\s\S]{0,400}?Object size is (?P<bytes>\d{1,15}) bytes)?",
+            ),
             sign("OutOfDiskError", r"OutOfDiskError|Local disk is full"),
         ),
         headline=lambda case: (
             "Ray's disk for spilled objects is full"
             if "Disk" in text_of(case.lead)
-            else "Ray's object store is full, and its objects could not be spilled"
+            else f"Ray's object store has no room for an object of {size(int(case.given['bytes']))}"
+            if case.given.get("bytes")
+            else "Ray's object store is full"
         ),
         why="objects that are still referenced stay in the store's shared memory, or are spilled to the disk of the"
         " session folder (/tmp/ray)",
@@ -364,10 +369,24 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "ray.exceptions.ObjectStoreFullError: Failed to put object"
-                " 2751d69548dba956ffffffffffffffffffffffff0100000001000000 in object store because it is full. Object"
-                " size is 1000000105 bytes.",
+                '  File "/home/ubuntu/anaconda3/lib/python3.8/site-packages/ray/rllib/evaluation/worker_set.py", line 87, in sync_weights\n'
+                "    weights = ray.put(self.local_worker().get_weights())\n"
+                '  File "python/ray/_raylet.pyx", line 904, in ray._raylet.CoreWorker.put_serialized_object\n'
+                '  File "python/ray/_raylet.pyx", line 829, in ray._raylet.CoreWorker._create_put_buffer\n'
+                '  File "python/ray/_raylet.pyx", line 142, in ray._raylet.check_status\n'
+                "ray.exceptions.ObjectStoreFullError: Failed to put object ffffffffffffffffdf5a1a820100000002000000 in object store because it is full. Object size is 25892330588 bytes.\n"
+                "The local object store is full of objects that are still in scope and cannot be evicted. Tip: Use the `ray memory` command to list active objects in the cluster.",
+                source="ray-project/ray#11594",
                 says=("object store",),
+            ),
+            Example(
+                '  File "python/ray/_raylet.pyx", line 1599, in ray._raylet.CoreWorker.put_serialized_object_and_increment_local_ref\n'
+                '  File "python/ray/_raylet.pyx", line 1488, in ray._raylet.CoreWorker._create_put_buffer\n'
+                '  File "python/ray/_raylet.pyx", line 188, in ray._raylet.check_status\n'
+                "ray.exceptions.OutOfDiskError: Local disk is full\n"
+                "The object cannot be created because the local object store is full and the local disk's utilization is over capacity (95% by default).Tip: Use `df` on this node to check disk usage and `ray memory` to check object store memory usage.",
+                source="alpa-projects/alpa#969",
+                says=("disk",),
             ),
         ),
         knowledge="Ray: object spilling",
@@ -444,6 +463,24 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.HOST_OUT_OF_MEMORY,
         examples=(
             Example(
+                "> read 840000 img\n"
+                "> read 850000 img\n"
+                "> read 860000 img\n"
+                "/pai/bootstrap/docker_bootstrap.sh: line 159:   943 Killed                  /usr/bin/python3 Res-click-adCategory.py\n"
+                "[DEBUG] EXIT signal received in docker container, exiting ...\n"
+                "[Thu Aug 16 09:05:19 2018] memory: usage 184320000kB, limit 184320000kB, failcnt 2316326\n"
+                "[Thu Aug 16 09:05:19 2018] Memory cgroup out of memory: Kill process 17811 (python3) score 972 or sacrifice child",
+                source="microsoft/pai#1089",
+                says=("--memory",),
+            ),
+            Example(
+                "May 15 23:09:27 node-1 kernel: [  514.682838] Memory cgroup out of memory: Killed process 15617 (python3) total-vm:11892kB, anon-rss:4292kB, file-rss:3428kB, shmem-rss:0kB\n"
+                "May 15 23:09:27 node-1 kernel: [  514.686093] oom_reaper: reaped process 15617 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB\n"
+                "May 15 23:09:27 node-1 kernel: [  514.686269] Memory cgroup out of memory: Killed process 15674 (python3) total-vm:11892kB, anon-rss:4292kB, file-rss:3424kB, shmem-rss:0kB",
+                source="docker/for-linux#1001",
+                says=("python3 (pid 15617)",),
+            ),
+            Example(
                 "[12345.678] Memory cgroup out of memory: Killed process 19289 (python3) total-vm:79471988kB,"
                 " anon-rss:62914560kB, file-rss:1468kB, shmem-rss:2097152kB, UID:0",
                 says=("python3 (pid 19289)", "62.0 GiB", "--memory"),
@@ -517,11 +554,19 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.HOST_OUT_OF_MEMORY,
         examples=(
             Example(
-                "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137",
+                "Containers:\n"
+                "    <name>:\n"
+                "    Last State:     Terminated\n"
+                "        Reason:       OOMKilled\n"
+                "        Exit Code:    137\n"
+                "        Started:      Mon, 18 Oct 2021 16:31:40 +0300\n"
+                "        Finished:     Mon, 18 Oct 2021 16:39:05 +0300",
+                source="vmware-archive/versatile-data-kit#410",
                 says=("limits.memory",),
             ),
             Example(
-                "Pod failed: PodPattern matched: containers: - name: app reason: OOMKilled code: 137",
+                "kubeflow                    training-operator-8569f97489-zkxbt                            0/1     OOMKilled",
+                source="alauda/kubeflow-chart#45",
                 says=("limits.memory",),
             ),
         ),
@@ -841,8 +886,15 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
-                says=("std::bad_alloc", "DataLoader workers"),
+                "2018-08-15 12:23:05.209896: epoch 21, step 30, loss = 0.51, Top-1 = 0.78 Top-5 = 1.00 (46.9 examples/sec; 0.682 sec/batch)\n"
+                "2018-08-15 12:23:32.467195: epoch 21, step 40, loss = 0.29, Top-1 = 0.88 Top-5 = 1.00 (46.2 examples/sec; 0.693 sec/batch)\n"
+                "terminate called after throwing an instance of 'std::bad_alloc'\n"
+                "  what():  std::bad_alloc",
+                source="arashno/tensorflow_multigpu_imagenet#13",
+                says=(
+                    "std::bad_alloc",
+                    "DataLoader workers",
+                ),
             ),
         ),
         knowledge="C++ standard library",
@@ -866,10 +918,22 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         examples=(
             Example(
-                'Traceback (most recent call last):\n  File "train.py", line 60, in <module>\n    for batch in loader:\n'
-                '  File "/usr/lib/python3.8/multiprocessing/popen_fork.py", line 70, in _launch\n    self.pid = os.fork()\n'
+                "Step: 61. Epoch: 1/500. Iteration: 31/31. Cls loss: 11970.64941. Reg loss: 1.10038. Total loss: 11971.\n"
+                "Step: 92. Epoch: 2/500. Iteration: 31/31. Cls loss: 8047.87695. Reg loss: 0.87966. Total loss: 8048.75\n"
+                "  0%|                                                                          | 0/31 [00:00<?, ?it/s]\n"
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 338, in <module>\n'
+                "    train(opt)\n"
+                '  File "train.py", line 206, in train\n'
+                "    for iter, data in enumerate(progress_bar):\n"
+                '  File "/home/user/miniconda3/envs/EfficientDet/lib/python3.6/multiprocessing/popen_fork.py", line 66, in _launch\n'
+                "    self.pid = os.fork()\n"
                 "OSError: [Errno 12] Cannot allocate memory",
-                says=("DataLoader worker", "persistent_workers"),
+                source="zylo117/Yet-Another-EfficientDet-Pytorch#191",
+                says=(
+                    "DataLoader worker",
+                    "persistent_workers",
+                ),
             ),
         ),
         knowledge="fork(2): ENOMEM; Linux: overcommit-accounting",
@@ -1000,8 +1064,13 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.STOP_REQUESTED,
         examples=(
             Example(
-                "slurmstepd: error: *** JOB 123456 ON node-3 CANCELLED AT 2024-03-02T10:00:00 DUE TO JOB REQUEUE ***",
-                says=("requeued", "--duplicates"),
+                "Mon Nov  5 10:34:59 PST 2018: Job 31182239 received SIGUSR1, re-queueing\n"
+                "slurmstepd: error: *** JOB 31182239 ON sh-06-34 CANCELLED AT 2018-11-05T10:35:06 DUE TO JOB REQUEUE ***",
+                source="www.sherlock.stanford.edu: docs, job management",
+                says=(
+                    "requeued",
+                    "--duplicates",
+                ),
             ),
         ),
         knowledge="Slurm: sbatch --requeue",
@@ -1021,6 +1090,10 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "the step asks for more tasks or CPUs than the job was granted"
             if "processors" in case.given["why"]
+            else "the job's allocation has not that much memory left: another step holds it, or the step asks for more than the job"
+            if "Memory required" in case.given["why"]
+            else "the GPUs that are asked for do not exist here under that name, or the job was not granted them"
+            if "gres" in case.given["why"]
             else "no node of the partition has that combination of CPUs, GPUs and memory"
             if "not available" in case.given["why"]
             else "an account, a limit or an option is not allowed here"
@@ -1029,11 +1102,23 @@ ENTRIES: tuple[Failure, ...] = (
             lambda case: (
                 "make srun's --ntasks and --cpus-per-task fit the allocation of sbatch (scontrol show job $SLURM_JOB_ID)"
                 if "processors" in case.given["why"]
+                else "give each srun its share of the job's memory (srun --mem=..., or --overlap to share it), or ask for more in sbatch"
+                if "Memory required" in case.given["why"]
+                else "ask for GPUs in sbatch (--gpus-per-node=N or --gres=gpu:N) by the names of `sinfo -o '%N %G'`, and for no more of"
+                " them in srun"
+                if "gres" in case.given["why"]
                 else "compare the request with the nodes: sinfo -o '%P %D %c %m %G %f', and with your limits: sacctmgr show assoc user=$USER"
             ),
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "srun: Job 29986033 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+                "srun: Job 29986033 step creation still disabled, retrying (Requested nodes are busy)\n"
+                "srun: error: Unable to create step for job 29986033: Memory required by task is not available",
+                source="eth-cscs/DLA-Future#337",
+                says=("another step holds it",),
+            ),
             Example(
                 "srun: error: Unable to create step for job 8123: More processors requested than permitted",
                 says=("More processors requested", "--cpus-per-task"),
@@ -1092,11 +1177,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=lambda case: (
             f"Kubernetes finds no node for the pod: {found[0]}"
-            if (found := re.search(r"Insufficient [\w./-]{2,40}", case.given["why"]))
+            if (found := re.search(r"Insufficient [\w./-]{2,40}\w", case.given["why"]))
             else f"Kubernetes finds no node for the pod: none of {case.given['nodes']} fits"
         ),
         why=lambda case: (
-            "every node with that resource is in use, or asks for more than one node has"
+            "no node has that much of it free: other pods use it, the pod asks for more than a node has, or none offers it"
             if "Insufficient" in case.given["why"]
             else "taints, selectors or volumes of the pod exclude the nodes: "
             + case.given["why"].strip()[:120].rstrip(".")
@@ -1104,14 +1189,15 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "compare the request with the nodes: kubectl describe nodes | grep -A8 'Allocated resources'; ask for fewer GPUs or less memory for each"
             " pod, or wait for other jobs",
-            "for taints and selectors add a toleration, or correct nodeSelector; for nvidia.com/gpu see that the device plugin runs on the nodes",
+            "if no node lists nvidia.com/gpu under Allocatable, its device plugin or driver does not run there; for taints and selectors add a"
+            " toleration, or correct nodeSelector",
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "Warning FailedScheduling 12s default-scheduler 0/6 nodes are available: 2 node(s) had untolerated taint, 4 Insufficient"
-                " nvidia.com/gpu. preemption: 0/6 nodes are available.",
-                says=("Insufficient nvidia.com/gpu",),
+                "  Warning  FailedScheduling  6m7s (x351 over 23h)  default-scheduler  0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+                source="open-edge-platform/geti_v2#1876",
+                says=("nvidia.com/gpu",),
             ),
         ),
         knowledge="Kubernetes: kube-scheduler",
@@ -1271,13 +1357,13 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.TERMINATED,
         what="Slurm preempted a job of submitit, or its time was up, and submitit did not or did requeue it.",
         signs=(
-            sign(
-                "submitit",
-                r"(?:Job has been preempted|Job (?:not )?requeued? because|Bypassing signal SIG(?:TERM|CONT))",
-            ),
-            sign("Caught signal", r"Caught signal SIG\w+ on \S+: (?P<why>this job is (?:preempted|timed-out))"),
+            sign("submitit", r"(?:Job has been preempted|Job (?:not )?requeued? because)"),
+            sign("Caught signal", r"Caught signal SIG\w+ on \S+: this job is (?P<why>preempted|timed-out)"),
         ),
-        headline=lambda case: f"Slurm stopped the job: {case.given.get('why') or 'it was preempted or timed out'}",
+        headline=lambda case: (
+            "Slurm stopped the job: "
+            + ("its time was up" if case.given.get("why") == "timed-out" else "it was preempted")
+        ),
         why="submitit gets a signal before the end, saves if the submitted callable has a method checkpoint(), and requeues"
         " the job",
         next=(
@@ -1289,9 +1375,16 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "submitit WARNING (2023-05-02 10:12:01,123) - Caught signal SIGUSR2 on node-12: this job is preempted.\n"
-                "submitit INFO (2023-05-02 10:12:02,001) - Job has been preempted (time 1 / 3)",
-                says=("preempted", "squeue"),
+                "submitit INFO (2022-07-12 04:17:53,762) - Starting with JobEnvironment(job_id=60601445, hostname=node-1, local_rank=0(2), node=0(1), global_rank=0(2))\n"
+                "Setting up distributed environement with MASTER_ADDR=node-1, MASTER_PORT=33666, RANK=0, WORLD_SIZE=2\n"
+                "submitit WARNING (2022-07-12 04:18:45,706) - Bypassing signal SIGTERM\n"
+                "submitit INFO (2022-07-12 04:18:45,881) - Job has not timed out. Ran 1 minutes out of requested 20 minutes.\n"
+                "submitit WARNING (2022-07-12 04:18:45,881) - Caught signal SIGHUP on node-1: this job is preempted.\n"
+                "submitit INFO (2022-07-12 04:18:45,912) - Requeued job 60601445 (3 remaining timeouts)\n"
+                "submitit WARNING (2022-07-12 04:18:45,912) - Bypassing signal SIGCONT\n"
+                "submitit INFO (2022-07-12 04:18:45,913) - Exiting gracefully after preemption/timeout.",
+                source="facebookincubator/submitit#1701",
+                says=("preempted",),
             ),
         ),
         knowledge="facebookincubator/submitit: core/job_environment.py",
@@ -1395,18 +1488,24 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="mpirun has fewer slots than the {count} processes that were asked for",
-        why="without `slots=` in the host file each host counts one slot for each core that the scheduler granted",
+        why="a host in -H without a number counts as one slot; without -H or a host file, each core counts",
         next=(
-            "write the slots into the host file (node1 slots=8), or use -H node1:8,node2:8",
+            "name the slots: -H localhost:{count} (-H node1:8,node2:8 for several), or `node1 slots=8` in the host file; or start"
+            " fewer processes, one for each GPU (-np)",
             "under Slurm ask for the tasks (--ntasks-per-node=8); --oversubscribe only where several ranks may share a"
             " core",
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "There are not enough slots available in the system to satisfy the 8\nslots that were requested by the"
-                " application:\n\n  python",
-                says=("8 processes", "slots=8"),
+                "There are not enough slots available in the system to satisfy the 2 slots \n"
+                "that were requested by the application:\n"
+                "  python\n"
+                "\n"
+                "Either request fewer slots for your application, or make more slots available\n"
+                "for use.",
+                source="horovod/horovod#978",
+                says=("localhost:2",),
             ),
         ),
         knowledge="Open MPI: help-ras-base.txt",

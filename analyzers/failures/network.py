@@ -4,7 +4,7 @@ import re
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case, Tier
-from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 
 _COMPLETION = (
     r"Got completion from peer (?P<peer>[\w.:]+)<\d+> with (?:status=|error )(?P<status>{})\b"
@@ -291,29 +291,59 @@ ENTRIES: tuple[Failure, ...] = (
             sign("Unable to find address for", r"Unable to find address for: (?P<name>\S+)"),
             sign("Unable to find interface for", r"Unable to find interface for: (?P<name>\S+)"),
             sign("no socket interface found", r"Bootstrap ?: no socket interface found(?P<name>)"),
+            sign("is neither AF_INET", r"connecting to address +(?:\S+ )?with family \d+ is neither AF_INET(?P<name>)"),
         ),
         headline=lambda case: (
             f"There is no usable network interface {case.given['name']} on this node"
             if case.given["name"]
-            else "NCCL found no network interface of the given name"
+            else "NCCL found no network interface that it may use"
         ),
-        why="GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that this node does not have, or that has no"
-        " address",
+        why=lambda case: (
+            "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that this node does not have, or that has no address"
+            + ("" if case.given["name"] else "; without these, a node that has only lo and docker gives NCCL none")
+        ),
         next=(
             "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to an interface that each node has (`ip -br addr`); names may"
             " differ between nodes: a prefix such as eth or en, or a list, works for NCCL",
-            "or unset both, so that they are chosen",
+            "or unset both, so that they are chosen; on a single machine without a network NCCL_SOCKET_IFNAME=lo works",
         ),
         check="`ip -br addr` and `env | grep IFNAME` on each node",
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr."
-                " Unable to find interface for: [0.0.26.11]",
-                says=("0.0.26.11", "GLOO_SOCKET_IFNAME"),
+                "Traceback (most recent call last):\n"
+                '  File "/workspace/test.py", line 5, in <module>\n'
+                "    dist.init_process_group(backend='gloo')\n"
+                '  File "/usr/local/python/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py", line 602, in init_process_group\n'
+                "    default_pg = _new_process_group_helper(\n"
+                '  File "/usr/local/python/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py", line 703, in _new_process_group_helper\n'
+                "    pg = ProcessGroupGloo(prefix_store, rank, world_size, timeout=timeout)\n"
+                "RuntimeError: [enforce fail at /root/pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: bond1",
+                source="NVIDIA/Megatron-LM#436",
+                says=("bond1",),
             ),
             Example(
-                "node-2:812:812 [0] NCCL WARN Bootstrap : no socket interface found",
+                "=> merge config from GrootV/classification/config/grootv_t_1k_224.yaml\n"
+                "RANK and WORLD_SIZE in environ: 0/1\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/MambaTree-main/GrootV/classification/main.py", line 627, in <module>\n'
+                "    torch.distributed.barrier()\n"
+                '  File "/home/user/anaconda3/envs/grootv/lib/python3.9/site-packages/torch/distributed/distributed_c10d.py", line 3145, in barrier\n'
+                "    work = default_pg.barrier(opts=opts)\n"
+                "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1201, internal error, NCCL version 2.14.3\n"
+                "ncclInternalError: Internal check failed.\n"
+                "Last error:\n"
+                "Bootstrap : no socket interface found",
+                source="EasonXiao-888/MambaTree#14",
+                says=("NCCL_SOCKET_IFNAME=lo",),
+            ),
+            Example(
+                "[trainer3]:node-1:1958:1958 [3] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth2\n"
+                "[trainer3]:node-1:1958:1958 [3] NCCL INFO NCCL_SOCKET_IFNAME set to eth2\n"
+                "[trainer0|0]:ncclInternalError: Internal check failed.\n"
+                "[trainer0|0]:Last error:\n"
+                "[trainer0|0]:ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)",
+                source="NVIDIA/nccl#1837",
                 says=("NCCL_SOCKET_IFNAME",),
             ),
         ),
@@ -381,19 +411,65 @@ ENTRIES: tuple[Failure, ...] = (
             sign("peer access is not supported between these two devices"),
             sign("peer mapping resources exhausted"),
         ),
-        headline="Two GPUs of this node cannot access each other's memory (peer-to-peer)",
-        why="the driver, the PCIe topology, virtualisation or consumer cards do not allow it, or too many peers are mapped",
+        headline=lambda case: (
+            "CUDA cannot map more GPUs as peers of one process"
+            if "exhausted" in text_of(case.lead)
+            else "Two GPUs of this node cannot access each other's memory (peer-to-peer)"
+        ),
+        why=lambda case: (
+            "a process can have about eight peers"
+            if "exhausted" in text_of(case.lead)
+            else "the driver, the PCIe topology, virtualisation or consumer cards do not allow it"
+        ),
         next=(
+            Advice(
+                "use fewer GPUs in one process (CUDA_VISIBLE_DEVICES), or one process for each GPU (DDP in place of DataParallel)",
+                when=lambda case: "exhausted" in text_of(case.lead),
+            ),
+            Advice(
+                "turn off the engine's own all-reduce (--disable-custom-all-reduce of vLLM and SGLang), which needs peer access",
+                when=lambda case: case.printed(r"custom_all_reduce"),
+            ),
             "NCCL_P2P_DISABLE=1: NCCL then goes through shared memory of the host",
-            "update the driver, and disable ACS and the IOMMU on bare metal, if peer access should work",
+            Advice(
+                "update the driver, and disable ACS and the IOMMU on bare metal, if peer access should work",
+                when=lambda case: "exhausted" not in text_of(case.lead),
+            ),
         ),
         check="`nvidia-smi topo -p2p r` shows which pairs can",
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "gpu-1:88:210 [1] transport/p2p.cc:250 NCCL WARN Cuda failure 'peer access is not supported between these two"
-                " devices'",
-                says=("NCCL_P2P_DISABLE=1",),
+                "    return self._op(*args, **(kwargs or {}))\n"
+                "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                "RuntimeError: CUDA error: peer access is not supported between these two devices\n"
+                "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
+                "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+                source="ai-dynamo/dynamo#1229",
+            ),
+            Example(
+                "(pid=909608) z-pc:909608:910337 [0] NCCL INFO Channel 00 : 0[2d000] -> 1[2e000] via P2P/IPC\n"
+                "(pid=909608) \n"
+                "(pid=909608) z-pc:909608:910337 [0] transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported between these two devices\n"
+                "(pid=909608) z-pc:909608:910337 [0] NCCL INFO transport.cc:68 -> 1\n"
+                "(pid=909597) RuntimeError: NCCL error in: /opt/conda/conda-bld/pytorch_1603729062494/work/torch/lib/c10d/ProcessGroupNCCL.cpp:784, unhandled cuda error, NCCL version 2.7.8",
+                source="ray-project/ray_lightning#24",
+            ),
+            Example(
+                "[19:01:01 TP0] Init nccl begin.\n"
+                "[19:01:01 TP1] Init nccl begin.\n"
+                "NCCL version 2.20.5+cuda12.4\n"
+                "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:307 'peer access is not supported between these two devices'\n"
+                "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:307 'peer access is not supported between these two devices'\n"
+                "[rank1]:[W924 19:01:01.260102563 CudaIPCTypes.cpp:16] Producer process has been terminated before all shared CUDA tensors released. See Note [Sharing CUDA tensors]",
+                source="sgl-project/sglang#1509",
+                says=("--disable-custom-all-reduce",),
+            ),
+            Example(
+                "RuntimeError: cuda runtime error (60) : peer mapping resources exhausted at /opt/conda/conda-bld/pytorch_1556653114079/work/aten/src/THC/THCGeneral.cpp:164",
+                source="pytorch/pytorch#25019",
+                says=("fewer GPUs",),
             ),
         ),
         knowledge="NCCL's troubleshooting page: GPU-to-GPU communication",
@@ -403,14 +479,18 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.MISMATCH,
         what="A rank received a message of another size than it expected.",
         signs=(
-            sign("Message truncated", r"Message truncated : received (?P<got>\d+) bytes instead of (?P<expected>\d+)"),
+            sign(
+                "essage truncated",
+                r"essage truncated : receiv(?:ed|ing) (?P<got>\d+) bytes instead of (?P<expected>\d+)",
+            ),
         ),
         headline="A rank received {got} bytes where it expected {expected}: the ranks do not do the same",
         why="the two ends ran different collectives or sizes, have different settings or versions of NCCL, or connect to a"
         " process of another job at the same address",
         next=(
             "run with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank whose call differs",
-            "compare NCCL's version and NCCL_* variables on all nodes (`env | grep NCCL`)",
+            "compare NCCL's version and NCCL_* variables on all nodes (`env | grep NCCL`); if NCCL_PROTO=SIMPLE on all of them helps, they"
+            " differ in these",
             "give each job its own MASTER_PORT, and end processes of earlier runs",
         ),
         check="NCCL_DEBUG=INFO prints version and settings of each rank",
@@ -418,10 +498,24 @@ ENTRIES: tuple[Failure, ...] = (
         tier=Tier.NETWORK,
         examples=(
             Example(
-                "node-1:300:415 [0] transport/net_socket.cc:424 NCCL WARN NET/Socket : message truncated : receiving 1048576"
-                " bytes instead of 65536\n"
-                "node-1:300:415 [0] bootstrap.cc:63 NCCL WARN Message truncated : received 1024 bytes instead of 256",
-                says=("1024 bytes", "TORCH_DISTRIBUTED_DEBUG"),
+                "node-10:74737:75914 [1] transport/net_socket.cc:488 NCCL WARN NET/Socket : peer 10.0.5.194<41988> message truncated : receiving 4 bytes instead of 2. If you believe your socket network is in healthy state,           there may be a mismatch in collective sizes or environment settings (e.g. NCCL_PROTO, NCCL_ALGO) between ranks\n"
+                "\n"
+                "node-10:74737:74737 [1] init.cc:290 NCCL WARN Attempt to use communicator before the previous operation returned ncclSuccess\n"
+                "[rank9]: Traceback (most recent call last):\n"
+                '[rank9]:   File "/sharedata/code/zbpp_v010/examples/../pretrain_gpt.py", line 301, in <module>\n'
+                "[rank9]:     pretrain(train_valid_test_datasets_provider,\n"
+                '[rank9]:   File "/sharedata/code/zbpp_v010/megatron/training.py", line 199, in pretrain\n'
+                "[rank9]:     iteration = train(forward_step_func,",
+                source="sail-sg/zero-bubble-pipeline-parallelism#60",
+                says=(
+                    "4 bytes",
+                    "NCCL_PROTO",
+                ),
+            ),
+            Example(
+                "Message truncated : received 256 bytes instead of 4",
+                source="NVIDIA/nccl#1176",
+                says=("256",),
             ),
         ),
         knowledge="NCCL's bootstrap.cc",

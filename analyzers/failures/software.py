@@ -247,9 +247,20 @@ def _version(case: Case, name: str) -> str:
     return ".".join(part.strip() for part in case.given[name].split(","))
 
 
+_OLD_LAYOUT = re.compile(
+    r"transformers\.(?P<kind>modeling|configuration|tokenization)_(?!utils|outputs|attn|flash|rope|gguf|layers|tf_)(?P<model>\w+)$"
+)
+"""A module of transformers 2 and 3, which version 4 moved into the folder of its model."""
+
+
 def _pinned_module(case: Case) -> str:
     """Return how to get a version that has a module."""
     package = _PIP_NAMES.get(_top(case), _top(case)).partition(" ")[0]
+    if old := _OLD_LAYOUT.match(case.given["module"]):
+        return (
+            f"transformers 4 moved it to transformers.models.{old['model']}.{old['kind']}_{old['model']}: change the import,"
+            ' or install what the code was written for (pip install "transformers<4", or the version of its requirements)'
+        )
     return (
         f"update {package}, or install the version of it that the importing package was written for; the last frame shows"
         " which package that is, and updating that one may be what is needed"
@@ -1003,8 +1014,11 @@ ENTRIES: tuple[Failure, ...] = (
         check="python -c 'import NAME; print(NAME.__file__)' in the same folder",
         examples=(
             Example(
-                "ModuleNotFoundError: No module named 'utils.datasets'; 'utils' is not a package",
-                says=("utils.py", "PYTHONPATH"),
+                ">>> import xport.v56\n"
+                "Traceback (most recent call last):\n"
+                '  File "<stdin>", line 1, in <module>\n'
+                "ModuleNotFoundError: No module named 'xport.v56'; 'xport' is not a package",
+                source="selik/xport#42",
             ),
         ),
         knowledge="Python's documentation of the import system",
@@ -1027,6 +1041,8 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "a file was pickled with NumPy 2, whose modules have other names than those of NumPy 1"
             if case.given["module"].startswith("numpy._core")
+            else "the code that imports it was written for transformers 2 or 3"
+            if _OLD_LAYOUT.match(case.given["module"])
             else f"{_top(case)} itself is installed; this module came later, was moved or is not part of this build"
         ),
         next=(
@@ -1045,6 +1061,22 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="`pip show` of the library, and print(library.__file__)",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "tune_hps_singletask.py", line 30, in <module>\n'
+                "    from run_singletask import run\n"
+                '  File "/home/user/research/2022/crossfit_polytropon/run_singletask.py", line 11, in <module>\n'
+                "    from bart import MyBart, MySkilledBart\n"
+                '  File "/home/user/research/2022/crossfit_polytropon/bart.py", line 17, in <module>\n'
+                "    from transformers.models.bart.modeling_bart import shift_tokens_right\n"
+                "ModuleNotFoundError: No module named 'transformers.models'",
+                source="INK-USC/CrossFit#4",
+            ),
+            Example(
+                "ModuleNotFoundError: No module named 'transformers.modeling_bert'",
+                source="v-mipeng/LexiconAugmentedNER#13",
+                says=("transformers.models.bert.modeling_bert",),
+            ),
             Example(
                 "RuntimeError: Failed to import transformers.trainer because of the following error (look up to see its"
                 " traceback):\n"
@@ -1079,8 +1111,9 @@ ENTRIES: tuple[Failure, ...] = (
         why="the option or model that is used needs it; the check runs at the import or at the start",
         next=(
             lambda case: (
-                f'pip install -U "{case.given["wanted"].replace(", ", chr(34) + " " + chr(34))}" in the environment of the job'
-                " (flash_attn with --no-build-isolation), and restart the notebook if it is one"
+                f'pip install -U "{case.given["wanted"].replace(", ", chr(34) + " " + chr(34))}"'
+                + (" --no-build-isolation" if "flash_attn" in case.given["wanted"] else "")
+                + " in the environment of the job, and restart the notebook if it is one"
                 if case.given["wanted"]
                 else "pip install sentencepiece tiktoken protobuf; and check that tokenizer.model or tokenizer.json is in the"
                 " model's folder"
@@ -1089,6 +1122,25 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="pip show PACKAGE with the job's own Python",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/workspace/qa/test/qwen1.5-test.py", line 57, in <module>\n'
+                "    model = AutoModelForCausalLM.from_pretrained(\n"
+                '  File "/opt/conda/lib/python3.10/site-packages/transformers/models/auto/auto_factory.py", line 566, in from_pretrained\n'
+                "    return model_class.from_pretrained(\n"
+                '  File "/opt/conda/lib/python3.10/site-packages/transformers/modeling_utils.py", line 2998, in from_pretrained\n'
+                "    raise ImportError(\n"
+                "ImportError: Using `low_cpu_mem_usage=True` or a `device_map` requires Accelerate: `pip install accelerate`",
+                source="QwenLM/Qwen3#173",
+            ),
+            Example(
+                '  File "E:\\AI\\ComfyUI_windows_portable\\python_embeded\\Lib\\site-packages\\transformers\\modeling_utils.py", line 3535, in from_pretrained\n'
+                "    raise ImportError(\n"
+                "ImportError: Using `low_cpu_mem_usage=True` or a `device_map` requires Accelerate: `pip install 'accelerate>=0.26.0'`\n"
+                "\n"
+                "Prompt executed in 0.01 seconds",
+                source="Comfy-Org/ComfyUI#6685",
+            ),
             Example(
                 "ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.26.0`: Please run `pip install"
                 " transformers[torch]` or `pip install 'accelerate>=0.26.0'`",
@@ -1108,7 +1160,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="The installed tokenizers library is older than the one that wrote tokenizer.json.",
         signs=(sign("did not match any variant of untagged enum"),),
         headline="tokenizer.json was written by a newer tokenizers library than the installed one",
-        why="its format got new variants, which an older library cannot read; the file is not damaged",
+        why="its format got new variants, which an older library cannot read",
         next=(
             "pip install -U transformers tokenizers (tokenizers 0.20 and transformers 4.45 read the format of 2024-09)",
             "or take tokenizer.json from the model's original repository",
@@ -1118,8 +1170,16 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "Exception: data did not match any variant of untagged enum ModelWrapper at line 1251003 column 3",
-                says=("-U transformers tokenizers",),
+                "Loading checkpoint shards: 100%|███████████████████████| 2/2 [00:01<00:00,  1.19it/s]\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/LiveEdit/train_vllm_editor.py", line 56, in <module>\n'
+                "    editor = load_vllm_editor(cfg.editor_name, cfg.edit_model_name, cfg.device, cfg.extra_devices, None, True)\n"
+                '  File "/home/user/LiveEdit/utils/__init__.py", line 120, in load_vllm_for_edit\n'
+                "    return BLIP2OPTForEdit(model_path, device)\n"
+                '  File "/home/user/LiveEdit/editor/vllms_for_edit/blip2/blip2.py", line 12, in __init__\n'
+                "    self.processor = Blip2Processor.from_pretrained(model_path)\n"
+                "Exception: data did not match any variant of untagged enum ModelWrapper at line 250373 column 3",
+                source="qizhou000/LiveEdit#3",
             ),
         ),
         knowledge="huggingface/tokenizers' release notes of 0.20",
@@ -1138,15 +1198,27 @@ ENTRIES: tuple[Failure, ...] = (
         headline="The model's code does not fit this transformers: {owner} has no {name}",
         why="code that comes with a model (trust_remote_code) was written for another version",
         next=(
-            "install the transformers version that the model card names (config.json: transformers_version)",
-            "or delete the old copy in ~/.cache/huggingface/modules and load the newest revision; if transformers has the model"
-            " itself, leave trust_remote_code out",
+            lambda case: (
+                'pip install "transformers<4.49", which still has get_max_length; or call get_max_cache_shape in its place'
+                if case.given["name"] == "get_max_length"
+                else "install the transformers version that the model card names (config.json: transformers_version)"
+            ),
+            "if transformers has the model itself, leave trust_remote_code out; else delete the old copy in"
+            " ~/.cache/huggingface/modules and load the newest revision",
         ),
         check="grep transformers_version config.json; pip show transformers",
         examples=(
             Example(
-                "AttributeError: 'DynamicCache' object has no attribute 'get_max_length'. Did you mean: 'get_seq_length'?",
-                says=("DynamicCache has no get_max_length", "transformers_version"),
+                "[rank2]:     max_cache_length = past_key_values.get_max_length()\n"
+                "[rank2]:                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                "[rank2]: AttributeError: 'DynamicCache' object has no attribute 'get_max_length'. Did you mean: 'get_seq_length'?",
+                source="hiyouga/LlamaFactory#8048",
+            ),
+            Example(
+                '  File "/root/.cache/huggingface/modules/transformers_modules/microsoft/Phi-3-mini-4k-instruct/0a67737cc96d2554230f90338b163bc6380a2a85/modeling_phi3.py", line 1291, in prepare_inputs_for_generation\n'
+                "    past_length = past_key_values.seen_tokens\n"
+                "AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",
+                source="oreilly-japan/hands-on-llm-ja#5",
             ),
         ),
         knowledge="the release notes of transformers 4.48 and 4.49",
@@ -1167,16 +1239,18 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(
             Example(
                 "Traceback (most recent call last):\n"
-                '  File "/home/user/train.py", line 31, in <module>\n'
-                "    config = AutoConfig.from_pretrained(path)\n"
-                '  File "/env/lib/python3.10/site-packages/transformers/models/auto/configuration_auto.py", line 1064, in'
-                " from_pretrained\n"
+                '  File "/cognitive_comp/Qwen1.5/examples/sft/finetune.py", line 423, in <module>\n'
+                "    train()\n"
+                '  File "/cognitive_comp/Qwen1.5/examples/sft/finetune.py", line 344, in train\n'
+                "    config = transformers.AutoConfig.from_pretrained(\n"
+                "             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '  File "/home/anaconda3/envs/qwen/lib/python3.11/site-packages/transformers/models/auto/configuration_auto.py", line 1022, in from_pretrained\n'
                 '    config_class = CONFIG_MAPPING[config_dict["model_type"]]\n'
-                '  File "/env/lib/python3.10/site-packages/transformers/models/auto/configuration_auto.py", line 761, in'
-                " __getitem__\n"
+                "                   ~~~~~~~~~~~~~~^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '  File "/home/anaconda3/envs/qwen/lib/python3.11/site-packages/transformers/models/auto/configuration_auto.py", line 723, in __getitem__\n'
                 "    raise KeyError(key)\n"
                 "KeyError: 'qwen2'",
-                says=("qwen2", "-U transformers"),
+                source="QwenLM/Qwen3#434",
             ),
         ),
         near_misses=("KeyError: 'labels'",),
@@ -1195,13 +1269,30 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: f"Windows cannot load {case.given['name'].replace(chr(92), '/').rpartition('/')[2]}",
         why="the file is there, and a library that it needs is not, or has another version",
         next=(
+            Advice(
+                "update PyTorch to 2.4.1 or newer (or install 2.3): its fbgemm.dll needs libomp140.x86_64.dll, which Visual Studio's"
+                " C++ tools bring",
+                when=lambda case: "fbgemm" in case.given["name"],
+            ),
             "install the Microsoft Visual C++ Redistributable (x64, newest), and restart the shell",
-            "if it is an extension (flash_attn, torchvision, xformers): install the build for your PyTorch and Python",
-            "fbgemm.dll: libomp140.x86_64.dll is missing (the Redistributable or Visual Studio's C++ tools bring it), or update"
-            " PyTorch to 2.4.1 or newer",
+            Advice(
+                "if it is an extension (flash_attn, torchvision, xformers): install the build for your PyTorch and Python",
+                when=lambda case: "fbgemm" not in case.given["name"],
+            ),
         ),
         check="the tool Dependencies (lucasg/Dependencies) shows which library is not found",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "E:\\MaterialSearch_tmp\\MaterialSearchWindows\\main.py", line 13, in <module>\n'
+                "    from process_assets import match_text_and_image, process_image, process_text\n"
+                '  File "E:\\MaterialSearch_tmp\\MaterialSearchWindows\\process_assets.py", line 9, in <module>\n'
+                "    import torch\n"
+                '  File "E:\\MaterialSearch_tmp\\MaterialSearchWindows\\lib\\site-packages\\torch\\__init__.py", line 148, in <module>\n'
+                "    raise err\n"
+                'OSError: [WinError 126] 找不到指定的模块。 Error loading "E:\\MaterialSearch_tmp\\MaterialSearchWindows\\lib\\site-packages\\torch\\lib\\fbgemm.dll" or one of its dependencies.',
+                source="chn-lee-yumi/MaterialSearch#105",
+            ),
             Example(
                 'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\env\\Lib\\site-packages'
                 '\\torch\\lib\\fbgemm.dll" or one of its dependencies.',
@@ -1223,20 +1314,23 @@ ENTRIES: tuple[Failure, ...] = (
             sign("FlashAttention only support", r"FlashAttention only supports? fp16(?:,| and) bf16"),
         ),
         headline=lambda case: (
-            "FlashAttention got float32: it takes only fp16 and bf16"
+            "FlashAttention takes only fp16 and bf16, and got another dtype"
             if "FlashAttention" in case.lead.message
             else "No attention kernel is allowed for these inputs: the chosen backends exclude all of them"
         ),
         why=lambda case: (
-            "the model was loaded in float32, or a part runs outside of autocast"
+            "most often the model was loaded in float32, or a part runs outside of autocast"
             if "FlashAttention" in case.lead.message
             else "sdpa_kernel or the enable_*_sdp switches left only backends that do not support this GPU, dtype, mask or head"
             " size"
         ),
         next=(
             Advice(
-                "load it with torch_dtype=torch.bfloat16 (or float16), or run under torch.autocast; layers that were cast to"
-                " float32 (norms, LoRA) need the autocast",
+                "set bf16=True (or fp16=True) in the trainer, or run under torch.autocast: layers in float32 (norms, LoRA) need it",
+                when=lambda case: "FlashAttention" in case.lead.message,
+            ),
+            Advice(
+                "or load the model with torch_dtype=torch.bfloat16 (or float16)",
                 when=lambda case: "FlashAttention" in case.lead.message,
             ),
             Advice(
@@ -1251,8 +1345,20 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="print(q.dtype, q.shape, q.device) before the call",
         examples=(
-            Example("RuntimeError: No available kernel. Aborting execution.", says=("sdpa_kernel",)),
-            Example("RuntimeError: FlashAttention only support fp16 and bf16 data type", says=("torch.bfloat16",)),
+            Example(
+                ' File "/root/miniforge3/envs/latentsync/lib/python3.10/site-packages/torch/nn/modules/module.py", line 1562, in _call_impl\n'
+                "    return forward_call(*args, **kwargs)\n"
+                '  File "/workspace/LatentSync/latentsync/models/attention.py", line 273, in forward\n'
+                "    hidden_states = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)\n"
+                "RuntimeError: No available kernel. Aborting execution.",
+                source="bytedance/LatentSync#161",
+            ),
+            Example(
+                '  File "/usr/local/lib/python3.10/site-packages/unsloth/models/llama.py", line 360\n'
+                "A = flash_attn_func(Q, K, V, causal = True)\n"
+                "RuntimeError: FlashAttention only support fp16 and bf16 data type",
+                source="unslothai/unsloth#827",
+            ),
         ),
         knowledge="torch.nn.attention.sdpa_kernel",
     ),

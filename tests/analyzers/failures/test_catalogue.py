@@ -6,6 +6,7 @@ import time
 import pytest
 
 from analyzers.case.facts import LogClass
+from analyzers.case.wording import quoted
 from analyzers.failures.catalogue import BY_ID, CATALOGUE, known, shown_by
 from analyzers.failures.entry import headline, next_steps, sentence, write
 from analyzers.logs.report import case_of
@@ -28,7 +29,7 @@ def test_an_example_shows_its_failure(entry, example):
     head, steps = headline(entry, case), next_steps(entry, case)
     assert 20 <= len(head) <= LONGEST_HEADLINE
     assert steps
-    said = [head, sentence(entry, case), write(entry.why, case), *steps]
+    said = [head, sentence(entry, case).replace(quoted(case.lead), ""), write(entry.why, case), *steps]
     assert not any(re.search(r"[{}]\w*[}]|\bNone\b|  |\n", text) for text in said), said
     assert all(any(word in text for text in said) for word in example.says), said
 
