@@ -45,9 +45,11 @@ def _prefix(case: Case) -> tuple[str, bool] | None:
             return prefix, True
         if any(prefix + key in unexpected for key in missing):
             return prefix, False
+    if case.printed(
+        r"loading state_dict for (?:DataParallel|DistributedDataParallel|FullyShardedDataParallel|OptimizedModule)"
+    ):
+        return None  # all keys of such a model have the prefix
     for prefix in ("module.", "_orig_mod.", "_fsdp_wrapped_module."):
-        if missing and not unexpected and all(key.startswith(prefix) for key in missing):
-            return prefix, True
         if unexpected and not missing and all(key.startswith(prefix) for key in unexpected):
             return prefix, False
     return None
@@ -72,6 +74,11 @@ def _prefix_next(case: Case) -> str:
             f"{prefix.rstrip('.')}.load_state_dict(state)"
         )
     return f"strip it: state = dict((k.removeprefix('{prefix}'), v) for k, v in state.items())"
+
+
+def _is_training_state(case: Case) -> bool:
+    """Return whether the entry that a checkpoint lacks belongs to the state of a training, not to its weights."""
+    return bool(re.match(r"optimi[sz]er|lr_scheduler|scheduler|epoch|args", case.given["key"]))
 
 
 _VOCABULARY = re.compile(r"embed|lm_head|wte|word_emb|decoder\.bias|output\.weight|vocab")
@@ -195,10 +202,16 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.DISK_FULL,
         examples=(
             Example(
-                "OSError: [Errno 28] No space left on device: '/scratch/run7/model_0012.pt'",
-                says=("df -h", "model_0012.pt", "cut off"),
+                "2023-04-29 06:01:12.977 [177/train/578 (pid 28936)] 2023-04-29 06:01:12 ERROR [__main__] main failed\n"
+                "2023-04-29 06:01:12.977 [177/train/578 (pid 28936)] Traceback (most recent call last):\n"
+                '2023-04-29 06:01:12.977 [177/train/578 (pid 28936)]   File "/opt/conda/lib/python3.7/site-packages/torch/serialization.py", line 379, in save\n'
+                "2023-04-29 06:01:12.977 [177/train/578 (pid 28936)]     _save(obj, opened_zipfile, pickle_module, pickle_protocol)\n"
+                '2023-04-29 06:01:12.977 [177/train/578 (pid 28936)]   File "/opt/conda/lib/python3.7/site-packages/torch/serialization.py", line 604, in _save\n'
+                "2023-04-29 06:01:12.977 [177/train/578 (pid 28936)]     zip_file.write_record(name, storage.data_ptr(), num_bytes)\n"
+                "2023-04-29 06:01:12.977 [177/train/578 (pid 28936)] OSError: [Errno 28] No space left on device",
+                source="databrickslabs/dolly#139",
+                says=("full",),
             ),
-            Example("tee: train.log: No space left on device", says=("df -h",)),
         ),
         near_misses=("RuntimeError: unable to write to file </torch_1034_3310563345_0>: No space left on device (28)",),
         knowledge="errno(3): ENOSPC",
@@ -212,12 +225,29 @@ ENTRIES: tuple[Failure, ...] = (
         why="it is mounted so (a container's image, a data volume, a home folder on compute nodes), or the kernel made it read-only"
         " after an error of the disk",
         next=(
+            Advice(
+                "the path starts at the root: if a folder below the current one is meant, leave out the slash in front",
+                when=lambda case: case.printed(r"Read-only file system: '/{1,2}[\w.-]+'"),
+            ),
             "write elsewhere: output_dir, HF_HOME, TMPDIR, TRITON_CACHE_DIR on a volume that can be written (`mount | grep PATH`)",
             "if it could be written before, see `dmesg -T` for errors of the disk, and leave this node",
         ),
         event=EventKind.DISK_FULL,
         examples=(
-            Example("OSError: [Errno 30] Read-only file system: '/data/cache'", says=("/data/cache", "HF_HOME")),
+            Example(
+                ' File "train.py", line 7, in <module>\n'
+                "    enhance_data=True, batch_size=32, show_network_summary=True)\n"
+                '  File "/Users/user/opt/miniconda3/lib/python3.7/site-packages/imageai/Prediction/Custom/__init__.py", line 266, in trainModel\n'
+                "    os.makedirs(self.__trained_model_dir)\n"
+                '  File "/Users/user/opt/miniconda3/lib/python3.7/os.py", line 221, in makedirs\n'
+                "    mkdir(name, mode)\n"
+                "OSError: [Errno 30] Read-only file system: '/spareparts'",
+                source="OlafenwaMoses/ImageAI#594",
+                says=(
+                    "/spareparts",
+                    "leave out the slash",
+                ),
+            ),
         ),
         knowledge="errno(3): EROFS",
     ),
@@ -229,12 +259,36 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: f"A file on a network file system is gone{_path(case)}: stale file handle (errno 116)",
         why="another process deleted or replaced it while it was open here, or the server or its export changed",
         next=(
+            Advice(
+                "put the cache of the data sets on a local disk of each node (HF_DATASETS_CACHE, MODELSCOPE_CACHE), or let one process"
+                " prepare it before the others start; pip install -U filelock datasets",
+                when=lambda case: case.called(r"/datasets/|filelock") or case.printed(r"\.cache|cache-|\.arrow|\.lock"),
+            ),
             "start again from the last checkpoint; if it comes back, remount the file system on that node",
             "do not delete or replace files that other ranks read (old checkpoints, caches that are rebuilt): let one rank do it after"
             " a barrier",
         ),
         event=EventKind.DISK_FULL,
-        examples=(Example("OSError: [Errno 116] Stale file handle", says=("errno 116", "remount")),),
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/sw/taiyaki/bin/train_flipflop.py", line 530, in <module>\n'
+                "    main()\n"
+                '  File "/home/user/sw/taiyaki/bin/train_flipflop.py", line 456, in main\n'
+                "    None if args.gradient_cap_fraction is None else gradient_cap)\n"
+                '  File "/home/user/TAIYAKI_ENV/lib/python3.6/site-packages/taiyaki/helpers.py", line 233, in record\n'
+                '    self.write("{:5.4f}\\t{:5.4f}\\t".format(loss, gradientnorm))\n'
+                '  File "/home/user/TAIYAKI_ENV/lib/python3.6/site-packages/taiyaki/helpers.py", line 227, in write\n'
+                "    self.fh.write(s.encode('utf-8'))\n"
+                "OSError: [Errno 116] Stale file handle\n"
+                "Command exited with non-zero status 1",
+                source="nanoporetech/taiyaki#66",
+                says=(
+                    "errno 116",
+                    "remount",
+                ),
+            ),
+        ),
         knowledge="errno(3): ESTALE; nfs(5)",
     ),
     Failure(
@@ -243,15 +297,28 @@ ENTRIES: tuple[Failure, ...] = (
         what="A device or a network file system failed to read or write.",
         signs=(sign("Input/output error", r"(?<!standard output: )(?<!write error: )Input/output error"),),
         headline=lambda case: f"The disk or network file system failed{_path(case)}: input/output error (errno 5)",
-        why="the storage itself failed or did not answer: this is neither a full disk nor a fault of the program",
+        why="the storage failed or did not answer; some network drives report so that they are full, or that they are asked too often",
         next=(
-            "read `dmesg -T` of that node for errors of the disk, NFS, Lustre or FUSE; run on another node, and report it",
-            "copy a checkpoint that was being written again from a good one; it may be damaged",
+            Advice(
+                "copy the data to the machine's own disk (/content): Google Drive limits reads, above all of many small files",
+                when=lambda case: case.printed(r"/content/g?drive|My ?Drive"),
+            ),
+            "see whether it is full (df -h, quota -s), then `dmesg -T` of that node for errors of the disk, NFS, Lustre or FUSE",
+            "run on another node or disk; a file that was being written is damaged: resume from the checkpoint before",
         ),
         event=EventKind.DISK_FULL,
         examples=(
             Example(
-                "OSError: [Errno 5] Input/output error: '/mnt/nfs/ckpt/rank3.pt'", says=("errno 5", "dmesg", "rank3.pt")
+                "ERROR: megatron.core.dist_checkpointing.strategies.filesystem_async: Local process 0 encountered an error: [Errno 5] Input/output error",
+                source="THUDM/slime#326",
+                says=("df -h",),
+            ),
+            Example(
+                "    with open(file, mode) as f:\n"
+                "OSError: [Errno 5] Input/output error: '/media/project/nnUNet/nnUNet_preprocessed/Dataset002_CCTA_3D/nnUNetPlans_3d_fullres/L0550_RCA_sagital.pkl'\n"
+                "OSError: [Errno 5] Input/output error: '/media/project/nnUNet/nnUNet_preprocessed/Dataset002_CCTA_3D/nnUNetPlans_3d_fullres/FA1791_LAD_axial.pkl'",
+                source="MIC-DKFZ/nnUNet#1784",
+                says=("L0550",),
             ),
         ),
         knowledge="errno(3): EIO",
@@ -299,17 +366,57 @@ ENTRIES: tuple[Failure, ...] = (
             sign("unexpected pos", r"unexpected pos \d+ vs \d+"),
             sign("iostream error", r"basic_ios::clear: iostream error"),
             sign("I/O error: No space", r"I/O error: No space"),
+            sign("cannot be opened", r"RuntimeError: File (?P<opened>\S{1,200}) cannot be opened"),
         ),
-        headline="A checkpoint could not be written to its end, and the message does not say why",
-        why="a full disk, a quota and a network file system that failed for a moment all look like this",
+        headline=lambda case: (
+            f"The file {case.given['opened'][-50:]} could not be created"
+            if case.given.get("opened")
+            else "A checkpoint could not be written to its end, and the message does not say why"
+        ),
+        why=lambda case: (
+            "a full disk, a quota, a missing folder and missing rights all look like this"
+            if case.given.get("opened")
+            else "a full disk, a quota and a network file system that failed for a moment all look like this"
+        ),
         next=(
             "look which it was: df -h PATH and df -i, the quota (quota -s, lfs quota), the node's `dmesg -T`",
-            "then start again from the last complete checkpoint; if saving writes to a temporary file and renames it, the one before is"
-            " intact",
-            "if neither disk nor quota is full, let the save be tried again, and write to a local disk first",
+            lambda case: (
+                "make the folder before (os.makedirs(..., exist_ok=True)), and see that it may be written"
+                if case.given.get("opened")
+                else "then start again from the last complete checkpoint; if neither disk nor quota is full, let the save be tried again,"
+                " and write to a local disk first"
+            ),
         ),
         event=EventKind.DISK_FULL,
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/ma-user/anaconda3/envs/myenv/lib/python3.9/site-packages/torch/serialization.py", line 423, in save\n'
+                "    _save(obj, opened_zipfile, pickle_module, pickle_protocol)\n"
+                '  File "/home/ma-user/anaconda3/envs/myenv/lib/python3.9/site-packages/torch/serialization.py", line 650, in _save\n'
+                "    zip_file.write_record(name, storage.data_ptr(), num_bytes)\n"
+                "RuntimeError: [enforce fail at inline_container.cc:445] . PytorchStreamWriter failed writing file data/176: file write failed",
+                source="hiyouga/LlamaFactory#1223",
+                says=("quota",),
+            ),
+            Example(
+                "Epoch 0, time usage: 10319.676s, average loss: [0.050121 0.051044]/0.050582\n"
+                "Traceback (most recent call last):\n"
+                '  File "/ronin/source/ronin_resnet.py", line 423, in <module>\n'
+                "    train(args)\n"
+                '  File "/ronin/source/ronin_resnet.py", line 227, in train\n'
+                "    torch.save({'model_state_dict': network.state_dict(),\n"
+                '  File "/opt/anaconda3/envs/py397/lib/python3.9/site-packages/torch/serialization.py", line 422, in save\n'
+                "    with _open_zipfile_writer(f) as opened_zipfile:\n"
+                '  File "/opt/anaconda3/envs/py397/lib/python3.9/site-packages/torch/serialization.py", line 287, in __init__\n'
+                "    super(_open_zipfile_writer_file, self).__init__(torch._C.PyTorchFileWriter(str(name)))\n"
+                "RuntimeError: File my_out/checkpoints/checkpoint_0.pt cannot be opened.",
+                source="Sachini/ronin#51",
+                says=(
+                    "checkpoint_0.pt",
+                    "df -h",
+                ),
+            ),
             Example(
                 "RuntimeError: [enforce fail at inline_container.cc:857] . PytorchStreamWriter failed writing file data/322: file write"
                 " failed",
@@ -535,8 +642,19 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         examples=(
             Example(
-                "AttributeError: Can't get attribute 'Net' on <module '__main__' (built-in)>",
-                says=("__main__.Net", "state_dict"),
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/MA-Net-main/just_test.py", line 5, in <module>\n'
+                "    model = torch.load('./checkpoint/Pretrained_on_MSCeleb.pth.tar')\n"
+                '  File "/home/user/anaconda3/envs/env/lib/python3.8/site-packages/torch/serialization.py", line 608, in load\n'
+                "    return _legacy_load(opened_file, map_location, pickle_module, **pickle_load_args)\n"
+                '  File "/home/user/anaconda3/envs/env/lib/python3.8/site-packages/torch/serialization.py", line 787, in _legacy_load\n'
+                "    result = unpickler.load()\n"
+                "AttributeError: Can't get attribute 'RecorderMeter' on <module '__main__' from '/home/user/MA-Net-main/just_test.py'>",
+                source="zengqunzhao/MA-Net#5",
+                says=(
+                    "__main__.RecorderMeter",
+                    "state_dict",
+                ),
             ),
         ),
         knowledge="PyTorch: saving and loading models",
@@ -572,6 +690,18 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 29, in <module>\n'
+                "    opt.model1_path, opt.model2_path)\n"
+                '  File "/content/CaricatureFace/cariface.py", line 145, in load_model\n'
+                "    ck1 = torch.load(model1_path)\n"
+                '  File "/usr/local/lib/python3.6/site-packages/torch/serialization.py", line 126, in validate_cuda_device\n'
+                "    device, torch.cuda.device_count()))\n"
+                "RuntimeError: Attempting to deserialize object on CUDA device 1 but torch.cuda.device_count() is 1. Please use torch.load with map_location to map your storages to an existing device.",
+                source="Juyong/CaricatureFace#2",
+                says=("CUDA device 1, and 1 are visible",),
+            ),
             Example(
                 "RuntimeError: Attempting to deserialize object on CUDA device 3 but torch.cuda.device_count() is 1. Please use torch.load"
                 " with map_location to map your storages to an existing device.",
@@ -683,14 +813,34 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "compare list(state)[:5] with list(model.state_dict())[:5]: pass the inner dictionary if the weights lie one level deeper, and"
             " build the model with the configuration of the checkpoint",
+            Advice(
+                "the model is wrapped (its keys begin with 'module.'): if those of the file do not, load into model.module",
+                when=lambda case: (
+                    bool(_keys(case, "Missing")) and all(key.startswith("module.") for key in _keys(case, "Missing"))
+                ),
+            ),
             "strict=False only if the missing keys are meant to start fresh: read what it returns",
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "fc.weight". \n\tUnexpected key(s)'
-                ' in state_dict: "head.weight". ',
-                says=("fc.weight", "head.weight"),
+                "RuntimeError: Error(s) in loading state_dict for DataParallel:\n"
+                '        Missing key(s) in state_dict: "module.layer2.0.downsample.0.weight", "module.layer3.0.downsample.0.weight". \n'
+                '        Unexpected key(s) in state_dict: "module.layer2.0.downsample.0.pweight", "module.layer2.0.downsample.0.nweight", "module.layer2.0.downsample.0.scale", "module.layer3.0.downsample.0.pweight", "module.layer3.0.downsample.0.nweight", "module.layer3.0.downsample.0.scale".',
+                source="yanghr/BSQ#4",
+                says=(
+                    "downsample.0.weight",
+                    "pweight",
+                ),
+            ),
+            Example(
+                "net.load_state_dict(pretrained_model['net'], strict=True)\n"
+                '  File "/opt/conda/lib/python3.7/site-packages/torch/nn/modules/module.py", line 1045, in load_state_dict\n'
+                '    self.__class__.__name__, "\\n\\t".join(error_msgs)))\n'
+                "RuntimeError: Error(s) in loading state_dict for DataParallel:\n"
+                '\tMissing key(s) in state_dict: "module.aggregator.conv_d0.weight", ..........',
+                source="Turoad/lanedet#23",
+                says=("model.module",),
             ),
         ),
         knowledge="torch.nn.Module.load_state_dict",
@@ -832,18 +982,24 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A distributed checkpoint has no metadata, so its save did not end.",
         signs=(sign(".metadata", r"No such file or directory: '(?P<path>[^'\n]{1,300}?)/?\.metadata'"),),
-        headline=lambda case: f"The distributed checkpoint is unfinished: no .metadata in {case.given['path'][-38:]}",
-        why="rank 0 writes .metadata last, when all ranks have written their parts; without it the save was cut off, or the path is another"
-        " one",
+        headline=lambda case: f"The distributed checkpoint has no .metadata in {case.given['path'][-42:]}",
+        why="rank 0 writes .metadata last, when all ranks have written their parts: the save was cut off, or each node wrote to its own disk",
         next=(
-            "resume from the checkpoint before it, and delete this one",
-            "check that all ranks see the same folder (a shared file system), and that it is one of torch.distributed.checkpoint",
+            "look for it on the node of rank 0: if it is there, the nodes do not share that folder; save to a shared file system, or copy the"
+            " parts of all nodes together",
+            "else the save was cut off: resume from the checkpoint before it, and delete this one",
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/checkpoint/step-500/.metadata'",
-                says=("unfinished", "step-500", "before it"),
+                "Traceback (most recent call last): (RANK 0)\n"
+                '  File ".../torch/distributed/checkpoint/utils.py", line 171, in reduce_scatter\n'
+                "    local_data = map_fun()\n"
+                '  File ".../torch/distributed/checkpoint/filesystem.py", line 511, in read_metadata\n'
+                '    with (self.path / ".metadata").open("rb") as metadata_file:\n'
+                "FileNotFoundError: [Errno 2] No such file or directory: 'completed-model/checkpoint-600/pytorch_model_0/.metadata'",
+                source="axolotl-ai-cloud/axolotl#554",
+                says=("node of rank 0",),
             ),
         ),
         knowledge="torch.distributed.checkpoint: FileSystemWriter",
@@ -863,15 +1019,39 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         why=lambda case: (
             f"{_numbers(case.given['saved'])} was saved and {_numbers(case.given['model'])}"
-            " is expected: other sizes of the model, or a vocabulary that was padded for another number of tensor-parallel ranks"
+            " is expected: the model is built with other sizes"
+            + (
+                ", or its vocabulary was padded for another number of tensor-parallel ranks"
+                if _VOCABULARY.search(case.given["key"]) and "position" not in case.given["key"]
+                else ""
+            )
         ),
         next=(
-            "build the model with the arguments of the checkpoint (--use-checkpoint-args), above all layers, hidden size and vocabulary",
-            "for the vocabulary set --make-vocab-size-divisible-by so that the padded size is the same (it is multiplied by the tensor-parallel"
-            " size)",
+            Advice(
+                "set the number of positions that was saved (max_position_embeddings, --max-position-embeddings)",
+                when=lambda case: "position" in case.given["key"],
+            ),
+            "build the model with the arguments of the checkpoint (--use-checkpoint-args)",
+            Advice(
+                "for the vocabulary set --make-vocab-size-divisible-by so that the padded size is the same (it is multiplied by the"
+                " tensor-parallel size)",
+                when=lambda case: bool(_VOCABULARY.search(case.given["key"])) and "position" not in case.given["key"],
+            ),
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                '[rank3]:   File "/opt/megatron-lm/megatron/core/dist_checkpointing/strategies/tensorstore.py", line 112, in _load_regular_chunk\n'
+                "[rank3]:     raise CheckpointingException(_msg)\n"
+                "[rank3]: megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded ((4096, 68)) and expected ((4096, 72)) tensor for key module.x_embedder.proj.1.weight",
+                source="NVIDIA/cosmos#145",
+                says=("use-checkpoint-args",),
+            ),
+            Example(
+                "megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded ((1024, 768)) and expected ((512, 768)) tensor for key model.embedding.position_embeddings.weight",
+                source="NVIDIA-NeMo/Speech#10715",
+                says=("number of positions",),
+            ),
             Example(
                 "megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded (torch.Size([128512, 4096])) and"
                 " expected ((128256, 4096)) tensor for key embedding.word_embeddings.weight",
@@ -887,28 +1067,59 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "KeyError",
-                r"KeyError: '(?P<key>state_dict|model|model_state_dict|net|network|params|ema|epoch|args|hyper_parameters|pytorch-lightning_version)'",
+                r"KeyError: '(?P<key>state_dict|model|model_state_dict|net|network|params|ema|epoch|args|hyper_parameters|weights?"
+                r"|pytorch-lightning_version|(?:optimi[sz]er|lr_scheduler|scheduler)\w{0,12})'",
             ),
         ),
         when=lambda case: (
             any(
                 _LOADS.search(call) or re.search(r"checkpoint|ckpt|load_model|resume", call) for call in case.lead.calls
             )
-            or case.printed(r"torch\.load|checkpoint|ckpt")
+            or case.printed(r"torch\.load|load_state_dict|checkpoint|ckpt")
         ),
         headline="The checkpoint has no entry '{key}': it was saved in another form",
-        why="some programs save the bare weights, others a dictionary with the weights under 'model' or 'state_dict'",
+        why=lambda case: (
+            "the file holds weights and not the state of the training"
+            if _is_training_state(case)
+            else "some programs save the bare weights, others a dictionary with the weights under 'model' or 'state_dict'"
+        ),
         next=(
-            "print(list(torch.load(path, map_location='cpu'))[:10]): if these are names of layers, load it directly; else use the entry that holds"
-            " them (state.get('{key}', state))",
-            "for training state (epoch, args) take a checkpoint of the training, not exported weights",
+            lambda case: (
+                "take the checkpoint that the training itself saved (its optimizer may lie in a file of its own), or start with a new"
+                " optimizer and skip that line"
+                if _is_training_state(case)
+                else "print(list(torch.load(path, map_location='cpu'))[:10]): if these are names of layers, load it directly; else use the entry"
+                f" that holds them (state.get('{case.given['key']}', state))"
+            ),
+            Advice(
+                "or take the file that the program's own training saved, not exported or downloaded weights",
+                when=lambda case: not _is_training_state(case),
+            ),
         ),
         examples=(
             Example(
-                'Traceback (most recent call last):\n  File "train.py", line 88, in main\n    resume_from_checkpoint(model, path)\n'
-                '  File "train.py", line 40, in resume_from_checkpoint\n    model.load_state_dict(checkpoint["state_dict"])\n'
+                '  File "test_models.py", line 142, in <module>\n'
+                "    checkpoint = checkpoint['state_dict']\n"
                 "KeyError: 'state_dict'",
-                says=("'state_dict'", "state.get('state_dict', state)"),
+                source="mit-han-lab/temporal-shift-module#81",
+                says=("state.get('state_dict', state)",),
+            ),
+            Example(
+                "    self.net.load_state_dict(latest_state['net'])\nKeyError: 'net'",
+                source="gjy3035/C-3-Framework#58",
+                says=("state.get('net', state)",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 281, in <module>\n'
+                "    main()\n"
+                '  File "train.py", line 67, in main\n'
+                "    main_worker(configs.gpu_idx, configs)\n"
+                '  File "train.py", line 132, in main_worker\n'
+                "    optimizer.load_state_dict(utils_state_dict['optimizer'])\n"
+                "KeyError: 'optimizer'",
+                source="maudzung/SFA3D#48",
+                says=("new optimizer",),
             ),
         ),
         near_misses=("KeyError: 'labels'",),
@@ -940,8 +1151,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         examples=(
             Example(
-                "AttributeError: 'collections.OrderedDict' object has no attribute 'eval'",
-                says=("eval()", "load_state_dict"),
+                '  File "/usr/local/lib/python3.5/dist-packages/torch/jit/__init__.py", line 259, in _unique_state_dict\n'
+                "    state_dict = module.state_dict(keep_vars=keep_vars)\n"
+                "AttributeError: 'collections.OrderedDict' object has no attribute 'state_dict'",
+                source="microsoft/MMdnn#604",
+                says=("load_state_dict",),
             ),
         ),
         knowledge="PyTorch: saving and loading models",
@@ -961,16 +1175,40 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         why="the format holds each tensor once and in one piece",
         next=(
-            "save by model.save_pretrained(..., safe_serialization=True), which knows tied weights, or safetensors.torch.save_model(model,"
-            " path)",
-            "for a plain dictionary clone them: dict((k, v.clone().contiguous()) for k, v in state.items()); or safe_serialization=False"
-            " (save_safetensors=False in TrainingArguments)",
+            Advice(
+                "make them contiguous before the save: for p in model.parameters(): p.data = p.data.contiguous(); or update transformers (4.45"
+                " and newer do it)",
+                when=lambda case: "share memory" not in text_of(case.lead),
+            ),
+            Advice(
+                "save by model.save_pretrained(..., safe_serialization=True), which knows tied weights, or safetensors.torch.save_model(model,"
+                " path)",
+                when=lambda case: "share memory" in text_of(case.lead),
+            ),
+            "or write no safetensors: save_safetensors=False in TrainingArguments, safe_serialization=False; a plain dictionary can be cloned:"
+            " dict((k, v.clone().contiguous()) for k, v in state.items())",
         ),
         examples=(
             Example(
-                "RuntimeError: Some tensors share memory, this will lead to duplicate memory on disk and potential differences when loading"
-                " them again",
-                says=("save_model", "tied"),
+                "Traceback (most recent call last):\n"
+                '  File "/mnt/data/curiosity_redteam/ppo_gpt2_gpt2_imdb_toxicity_response.py", line 196, in <module>\n'
+                "    main(hparams)\n"
+                '  File "/mnt/data/curiosity_redteam/custom_trlx/trlx/trainer/accelerate_base_trainer.py", line 314, in save\n'
+                "    self.accelerator.save_state(dst_dir, **kwargs)\n"
+                "RuntimeError: \n"
+                "            Some tensors share memory, this will lead to duplicate memory on disk and potential differences when loading them again: [{'base_model.lm_head.weight', 'base_model.transformer.wte.weight'}].\n"
+                "            A potential way to correctly save your model is to use `save_model`.\n"
+                "            More information at https://huggingface.co/docs/safetensors/torch_shared_tensors",
+                source="Improbable-AI/curiosity_redteam#6",
+                says=(
+                    "save_model",
+                    "tied",
+                ),
+            ),
+            Example(
+                "ValueError: You are trying to save a non contiguous tensor: `encoder.layer.0.attention.self.query.weight` which is not allowed. It either means you are trying to save tensors which are reference of each other in which case it's recommended to save only the full tensors, and reslice at load time, or simply call `.contiguous()` on your tensor to pack it before saving.",
+                source="aphp/edsnlp#317",
+                says=("contiguous",),
             ),
         ),
         knowledge="safetensors: torch shared tensors",
@@ -980,18 +1218,47 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="Several nodes rename or remove the same folder of a checkpoint.",
         signs=(
-            sign("tmp-checkpoint-", r"No such file or directory: '[^'\n]{0,300}tmp-checkpoint-\d+' -> '"),
+            sign("tmp-checkpoint-", r"No such file or directory: '[^'\n]{0,300}tmp-checkpoint-\w+[/\w.]{0,40}'"),
             sign("Directory not empty", r"\[Errno 39\] Directory not empty: '[^'\n]{0,300}checkpoint"),
         ),
         headline="Several ranks renamed the same checkpoint folder: one of them found it gone",
-        why="on a file system that all nodes share, the first process of each node does the same work",
+        why="several processes do the same work on one folder: all ranks, or the first one of each node on a file system that they share",
         next=(
-            "let one process do it: TrainingArguments(save_on_each_node=False) with a newer transformers (4.37 to 4.38 had this fault)",
+            "update transformers (4.36 to 4.38 had this fault) or the program's own Trainer, and let one process do it:"
+            " save_on_each_node=False",
             "the checkpoint itself is complete in most cases: check the folder, and resume from it",
         ),
         examples=(
             Example(
-                "FileNotFoundError: [Errno 2] No such file or directory: '/share/out/tmp-checkpoint-500' -> '/share/out/checkpoint-500'",
+                '  File "/opt/conda/lib/python3.10/site-packages/transformers/trainer.py", line 2279, in _maybe_log_save_evaluate\n'
+                "    self._save_checkpoint(model, trial, metrics=metrics)\n"
+                '  File "/opt/conda/lib/python3.10/site-packages/transformers/trainer.py", line 2395, in _save_checkpoint\n'
+                "    os.rename(staging_output_dir, output_dir)\n"
+                "FileNotFoundError: [Errno 2] No such file or directory: 'model/tmp-checkpoint-49' -> 'model/checkpoint-49'",
+                source="axolotl-ai-cloud/axolotl#948",
+                says=("save_on_each_node=False",),
+            ),
+            Example(
+                "[rank2]: Traceback (most recent call last):\n"
+                '[rank2]:   File "/opt/conda/lib/python3.10/site-packages/transformers/trainer.py", line 3157, in _save_checkpoint\n'
+                "[rank2]:     os.renames(output_dir, checkpoint_dir)\n"
+                '[rank2]:   File "/opt/conda/lib/python3.10/os.py", line 272, in renames\n'
+                "[rank2]:     rename(old, new)\n"
+                "[rank2]: OSError: [Errno 39] Directory not empty: '/root/results/tmp-checkpoint-s0yubqtr' -> '/root/results/checkpoint-50'\n"
+                "\n"
+                "[rank2]: During handling of the above exception, another exception occurred:",
+                source="FanqingM/MM-Eureka-V0#8",
+                says=("update transformers",),
+            ),
+            Example(
+                '  File "/usr/local/lib/python3.9/dist-packages/transformers/trainer.py", line 2423, in _maybe_log_save_evaluate\n'
+                "    self._save_checkpoint(model, trial, metrics=metrics)\n"
+                '  File "/usr/local/lib/python3.9/dist-packages/transformers/trainer.py", line 2555, in _save_checkpoint\n'
+                "    shutil.rmtree(staging_output_dir)\n"
+                '  File "/usr/lib/python3.9/shutil.py", line 720, in rmtree\n'
+                "    os.rmdir(path)\n"
+                "FileNotFoundError: [Errno 2] No such file or directory: '/checkpoints_tmp/tmp-checkpoint-1'",
+                source="FlagOpen/FlagEmbedding#584",
                 says=("save_on_each_node=False",),
             ),
         ),
@@ -1004,7 +1271,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "no file named",
-                r"no file named [\w.,\- ]{0,200}?(?:model\.safetensors|pytorch_model\.bin)[\s\S]{0,200}? (?:found )?in (?:directory )?(?P<path>\S{1,200}?)\.?(?=\s|$)",
+                r"no file named [\w.,\- ]{0,200}?(?:model\.safetensors|pytorch_model\.bin)[\s\S]{0,200}? (?:found )?in (?:directory\s{1,4})?(?!directory)(?P<path>\S{1,200}?)\.?(?=\s|$)",
             ),
             sign(
                 "does not appear to have a file named",
@@ -1014,17 +1281,39 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"No weights in {path if len(path := case.given['path'].strip(chr(39))) <= 60 else '…' + path[-58:]}"
         ),
-        why="the folder holds something else: an adapter, shards of DeepSpeed or FSDP, a checkpoint that was not finished, or another path",
+        why="the folder holds something else: an adapter, shards of DeepSpeed or FSDP, weights in another format, an unfinished save",
         next=(
-            "look into it (ls): for adapter_config.json load the base model and PeftModel.from_pretrained; for global_stepN run"
-            " zero_to_fp32.py; for FSDP shards run accelerate merge-weights",
-            "if it is empty, the save did not end or the path is wrong; take the checkpoint before",
+            "look into it (ls): for adapter_config.json load the base model and PeftModel.from_pretrained (LLaVA: --model-base); for global_stepN"
+            " run zero_to_fp32.py; for FSDP shards run accelerate merge-weights",
+            "consolidated.00.pth is Meta's format: convert it (convert_llama_weights_to_hf.py) or download the repository for transformers;"
+            " several model-0000N files need model.safetensors.index.json; if it is empty, the save did not end or the path is wrong",
         ),
         examples=(
             Example(
-                "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, model.ckpt.index or flax_model.msgpack found in"
-                " directory output/checkpoint-500.",
-                says=("output/checkpoint-500", "adapter_config.json"),
+                "Traceback (most recent call last):\n"
+                '  File "test.py", line 347, in <module>\n'
+                "    main()\n"
+                '  File "./llm-cxr/training/generate.py", line 57, in load_model_tokenizer_for_generate_separate\n'
+                "    model = AutoModelForCausalLM.from_pretrained(\n"
+                '  File "../transformers/modeling_utils.py", line 2405, in from_pretrained\n'
+                "    raise EnvironmentError(\n"
+                "OSError: Error no file named pytorch_model.bin, tf_model.h5, model.ckpt.index or flax_model.msgpack found in directory \n"
+                " ./checkpoints/llmcxr_origin_report__2023-06-19_00-13-51.",
+                source="hyn2028/llm-cxr#5",
+                says=(
+                    "zero_to_fp32.py",
+                    "llmcxr_origin",
+                ),
+            ),
+            Example(
+                "OSError: Error no file named pytorch_model.bin, tf_model.h5, model.ckpt.index or flax_model.msgpack found in directory /home/LLaVA/llava-v1.5-13b-lora.",
+                source="haotian-liu/LLaVA#900",
+                says=("--model-base",),
+            ),
+            Example(
+                "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, model.ckpt.index or flax_model.msgpack found in directory /root/.llama/checkpoints/Llama3.2-1B-Instruct.",
+                source="meta-llama/llama-models#159",
+                says=("convert_llama_weights_to_hf",),
             ),
         ),
         knowledge="transformers: PreTrainedModel.from_pretrained",
@@ -1039,18 +1328,30 @@ ENTRIES: tuple[Failure, ...] = (
                 r"No valid checkpoint found in output directory \((?P<path>[^)]{1,200})\)",
             ),
             sign("valid checkpoint at", r"Can't find a valid checkpoint at (?P<path>\S{1,200})"),
-            sign("to find latest file at", r"[Uu]nable to find latest file at (?P<path>\S{1,200}?),? "),
+            sign("to find latest file at", r"[Uu]nable to find latest file at (?P<path>\S{1,200}?)(?:/latest)?,? "),
         ),
         headline=lambda case: (
-            f"There is nothing to resume in {path if len(path := case.given['path']) <= 55 else '…' + path[-53:]}"
+            f"No training state to resume in {path if len(path := case.given['path']) <= 55 else '…' + path[-53:]}"
         ),
-        why="no checkpoint was completed there yet, or the path is another one than the first run wrote to",
+        why="no checkpoint was completed there yet, it has only weights (save_only_model), or the path is another one",
         next=(
-            "list the folder: resume from an existing checkpoint-N (or tag), or start without resume_from_checkpoint",
-            "on several nodes, make sure that all see the same file system",
+            "list the folder: a run of DeepSpeed resumes from global_stepN with the file `latest`, the Trainer from optimizer.pt beside"
+            " trainer_state.json; take a checkpoint-N that has them",
+            "if it has only weights, load them as the model (model_name_or_path) and start without resume_from_checkpoint; save the next with"
+            " save_only_model=False",
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "ValueError: Can't find a valid checkpoint at /user/models/checkpoints/qwen2_vl-7b/sft_v3_exp9/checkpoint-4016",
+                source="hiyouga/LlamaFactory#7614",
+                says=("save_only_model",),
+            ),
+            Example(
+                "[2025-08-19 23:19:36,234] [WARNING] [engine.py:2979:load_checkpoint] Unable to find latest file at /workspace/diffusion-pipe/output/20250819_21-21-13/latest, if trying to load latest checkpoint please ensure this file exists or pass an explicit checkpoint tag when loading a checkpoint.",
+                source="tdrussell/diffusion-pipe#387",
+                says=("20250819_21-21-13",),
+            ),
             Example(
                 "ValueError: No valid checkpoint found in output directory (out/llama)",
                 says=("out/llama", "checkpoint-N"),

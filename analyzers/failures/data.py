@@ -155,6 +155,19 @@ LOADING = (
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n"
+                "Original Traceback (most recent call last):\n"
+                '  File "/usr/local/lib/python3.8/dist-packages/torch/utils/data/_utils/worker.py", line 302, in _worker_loop\n'
+                "    data = fetcher.fetch(index)\n"
+                '  File "/usr/local/lib/python3.8/dist-packages/torch/utils/data/_utils/collate.py", line 265, in default_collate\n'
+                "    return collate(batch, collate_fn_map=default_collate_fn_map)\n"
+                '  File "/usr/local/lib/python3.8/dist-packages/torch/utils/data/_utils/collate.py", line 139, in collate\n'
+                "    raise RuntimeError('each element in list of batch should be of equal size')\n"
+                "RuntimeError: each element in list of batch should be of equal size",
+                source="davidhalladay/Frido#9",
+                says=("collate",),
+            ),
             Example("RuntimeError: each element in list of batch should be of equal size", says=("collate",)),
             Example("ValueError: expected sequence of length 165 at dim 1 (got 128)", says=("165 and 128", "padding")),
         ),
@@ -171,13 +184,14 @@ LOADING = (
             ),
             sign(
                 "cannot identify image file",
-                r"Error: [^\n]{0,80}?cannot identify image file (?P<file><[^>]{1,120}>|'[^']{1,200}'|\S{1,200})",
+                r"Error: [^\n]{0,80}?cannot identify image file (?:<_io\.BufferedReader name=)?'?(?P<file>[^'>\n]{1,200})",
             ),
             sign("broken data stream when reading", r"Error: [^\n]{0,80}?broken data stream when reading image file"),
             sign("DecompressionBombError"),
         ),
         headline=lambda case: (
-            f"A file of the data set is no image: {case.given['file'][-50:]}"
+            "A file of the data set is no image"
+            + ("" if "<" in case.given["file"] else f": {case.given['file'].rpartition('/')[2][-50:]}")
             if case.given.get("file")
             else "An image of the data set is too large for PIL's safety limit"
             if "Bomb" in text_of(case.lead)
@@ -201,11 +215,32 @@ LOADING = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                "Original Traceback (most recent call last):\n"
+                '  File "/root/anaconda3/envs/test/lib/python3.7/site-packages/torch/utils/data/_utils/worker.py", line 202, in _worker_loop\n'
+                "    data = fetcher.fetch(index)\n"
+                '  File "/root/anaconda3/envs/test/lib/python3.7/site-packages/torch/utils/data/_utils/fetch.py", line 44, in <listcomp>\n'
+                "    data = [self.dataset[idx] for idx in possibly_batched_index]\n"
+                '  File "tools/../vedastr/datasets/lmdb_dataset.py", line 81, in __getitem__\n'
+                "    img, label = self.read_data(index)\n"
+                '  File "tools/../vedastr/datasets/lmdb_dataset.py", line 73, in read_data\n'
+                "    img = Image.open(buf).convert('RGB')  # for color image\n"
+                '  File "/root/anaconda3/envs/test/lib/python3.7/site-packages/PIL/ImageFile.py", line 249, in load\n'
+                '    "(%d bytes not processed)" % len(b)\n'
+                "OSError: image file is truncated (43 bytes not processed)",
+                source="Media-Smart/vedastr#72",
+                says=("LOAD_TRUNCATED_IMAGES",),
+            ),
+            Example(
+                "OSError: cannot identify image file <_io.BufferedReader name=imagenet/raw-data/train/n01667778/n01667778_6494.JPEG'",
+                source="facebookresearch/deit#76",
+                says=("n01667778_6494.JPEG",),
+            ),
+            Example(
                 "OSError: image file is truncated (1 bytes not processed)", says=("damaged", "LOAD_TRUNCATED_IMAGES")
             ),
             Example(
                 "PIL.UnidentifiedImageError: cannot identify image file 'data/train/00012.jpg'",
-                says=("data/train/00012.jpg",),
+                says=("00012.jpg",),
             ),
         ),
         near_misses=(
@@ -266,6 +301,27 @@ LOADING = (
         event=EventKind.DATALOADER_WORKER,
         examples=(
             Example(
+                "ERROR: Unexpected segmentation fault encountered in worker.\n"
+                "\n"
+                "Traceback (most recent call last):\n"
+                '  File "/usr/local/lib/python3.6/dist-packages/torch/utils/data/dataloader.py", line 986, in _try_get_data\n'
+                "    data = self._data_queue.get(timeout=timeout)\n"
+                '  File "/usr/local/lib/python3.6/dist-packages/torch/utils/data/_utils/signal_handling.py", line 66, in handler\n'
+                "    _error_if_any_worker_fails()\n"
+                "RuntimeError: DataLoader worker (pid 624) is killed by signal: Segmentation fault. \n"
+                "\n"
+                "The above exception was the direct cause of the following exception:\n"
+                "\n"
+                "Traceback (most recent call last):\n"
+                '  File "/workspace/pycls/train1.0.1/train_net.py", line 24, in <module>\n'
+                "    dist.multi_proc_run(num_proc=cfg.NUM_GPUS, fun=trainer.train_model)",
+                source="facebookresearch/pycls#146",
+                says=(
+                    "segmentation fault",
+                    "faulthandler",
+                ),
+            ),
+            Example(
                 "RuntimeError: DataLoader worker (pid 3320) is killed by signal: Segmentation fault.",
                 says=("faulthandler",),
             ),
@@ -318,6 +374,20 @@ LOADING = (
         event=EventKind.DATALOADER_WORKER,
         examples=(
             Example(
+                "Epoch 0: 6843.771 seconds\n"
+                "Epoch start time: 1577064742.170, epoch end time: 1577071585.941\n"
+                "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
+                "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
+                "Traceback (most recent call last):\n"
+                '  File "/opt/conda/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 480, in _try_get_batch\n'
+                "    data = self.data_queue.get(timeout=timeout)\n"
+                '  File "/opt/conda/lib/python3.6/site-packages/torch/utils/data/_utils/signal_handling.py", line 63, in handler\n'
+                "    _error_if_any_worker_fails()\n"
+                "RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error.",
+                source="msr-fiddle/pipedream#28",
+                says=("shm-size",),
+            ),
+            Example(
                 "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
                 says=("--shm-size",),
             ),
@@ -345,6 +415,7 @@ LOADING = (
             ),
             sign("Pin memory thread exited unexpectedly"),
         ),
+        when=lambda case: not case.printed(r"encountered in worker|is killed by signal"),
         headline=lambda case: (
             "A DataLoader worker ended without an exception"
             + (f" (pid {case.given['pid']})" if len(case.given.get("pid", "")) in range(1, 12) else "")
@@ -360,6 +431,18 @@ LOADING = (
         ),
         event=EventKind.DATALOADER_WORKER,
         examples=(
+            Example(
+                '  File "D:\\ruanjian\\ana\\lib\\site-packages\\torch\\utils\\data\\dataloader.py", line 1024, in _try_get_data\n'
+                "    raise RuntimeError('DataLoader worker (pid(s) {}) exited unexpectedly'.format(pids_str)) from e\n"
+                "\n"
+                "RuntimeError: DataLoader worker (pid(s) 12048, 7612) exited unexpectedly",
+                source="buppt/ChineseNRE#41",
+                says=(
+                    "12048",
+                    "num_workers=0",
+                    "dmesg",
+                ),
+            ),
             Example(
                 "RuntimeError: DataLoader worker (pid(s) 411948) exited unexpectedly",
                 says=("411948", "num_workers=0", "dmesg"),
