@@ -224,6 +224,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the program itself printed a CUDA error in its own words, so that no exception ended it there."""
     logged: bool = False
     """Whether a logger printed the error, which means that the code caught it and went on."""
+    ends_log: bool = False
+    """Whether nothing comes after an error that a logger printed, so that nothing shows that the program went on."""
     uncaught: bool = False
     """Whether PyTorch's hook for uncaught exceptions printed the event: that hook puts `[rank1]:` before each line."""
     thread: str | None = None

@@ -35,6 +35,11 @@ class Row:
     values: dict[str, float]
     text: str
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether none of its numbers is NaN or infinite."""
+        return all(map(math.isfinite, self.values.values()))
+
 
 def values_in(text: str) -> dict[str, float]:
     """Return {what a number is: the number} of a line; empty if it is no row."""

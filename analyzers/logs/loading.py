@@ -1,5 +1,6 @@
 """Load the logs of one run as `Logs`: the events of all files with the ranks that printed them."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -178,7 +179,17 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: _Read, first: 
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
     for artefact, rank, rows in zip(artefacts, ranks, columns.meta["rows"], strict=True):
         loaded.rows_source = loaded.rows_source or (str(artefact.path) if rows else "")
-        loaded.rows += [Row(**{**row, "rank": rank if row["rank"] is None else row["rank"]}) for row in rows]
+        loaded.rows += [
+            Row(
+                row["line"],
+                rank if row["rank"] is None else row["rank"],
+                row["step"],
+                # JSON has no number for what is not finite.
+                {name: math.nan if value is None else value for name, value in row["values"].items()},
+                row["text"],
+            )
+            for row in rows
+        ]
     loaded.nccl += _nccl_processes(columns, artefacts, ranks)
     events = _events_of(columns, artefacts, ranks)
     loaded.events += events

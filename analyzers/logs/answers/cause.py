@@ -215,8 +215,9 @@ def find_answer(logs: Logs) -> Answer:
 def _case_of_rows(logs: Logs) -> Case | None:
     """Return the case that the printed rows of numbers show although no error was printed; None if they show none."""
     clue = next((event for event in reversed(logs.events) if event.kind is EventKind.CLUE), None)
-    if logs.rows:
-        last = logs.rows[-1]
+    rows = [row for row in logs.rows if row.is_finite]
+    if rows:
+        last = rows[-1]
         event = LogEvent(
             kind=EventKind.KNOWN,
             message=last.text,
@@ -238,11 +239,11 @@ def _case_of_rows(logs: Logs) -> Case | None:
         events=logs.events,
         logs=logs.ranks,
         world_size=logs.world_size,
-        rows=logs.rows,
+        rows=rows,
     )
     kind = judged(case)
     if kind is LogClass.LOSS_SPIKE:
-        top = max(logs.rows, key=lambda row: row.values.get("grad_norm", row.values.get("loss", 0.0)))
+        top = max(rows, key=lambda row: row.values.get("grad_norm", row.values.get("loss", 0.0)))
         peak = replace_event(event, message=top.text, rank=top.rank, line=top.line, step=top.step)
         case = replace(case, failure=replace(hypothesis, events=[peak]))
     return replace(case, kind=kind) if kind else None

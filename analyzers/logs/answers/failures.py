@@ -83,20 +83,25 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     An error that seems handled is kept if nothing else explains how its rank ended.
     """
     done = {rank for rank, log in logs.ranks.items() if _SAYS_DONE.match(log.last_line)}
-    handled = [o for o in found if is_handled(o, found) or _is_before_end(o.event, done)]
+    handled = [o for o in found if is_handled(o, found, logs) or _is_before_end(o.event, done)]
     others = [o for o in found if o not in handled]
     explaining = [o for o in handled if _explains_end(o, handled, others, logs) and not _is_replaced(o, found)]
     return [o for o in found if o in others or o in explaining]
 
 
-def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
+def _is_logged(event: LogEvent, logs: Logs) -> bool:
+    """Return whether a logger printed an error, and the only log of the job does not end with it."""
+    return event.facts.logged and not (event.facts.ends_log and len(logs.files) == 1)
+
+
+def is_handled(occurrence: Occurrence, found: Sequence[Occurrence], logs: Logs) -> bool:
     """Return whether the program continued after an error, or the log shows otherwise that the error was caught.
 
     `occurrence` is the event of the error; `found` are all failure events of the job.
     """
     event = occurrence.event
     # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
-    if event.facts.survived or event.facts.logged or (event.facts.thread and event.kind not in GAVE_UP):
+    if event.facts.survived or _is_logged(event, logs) or (event.facts.thread and event.kind not in GAVE_UP):
         return True
     if _is_replaced(occurrence, found):
         return True
@@ -166,7 +171,7 @@ def handled_errors(logs: Logs) -> list[LogEvent]:
         e
         for e in logs.events
         if e.kind is EventKind.SKIPPED_WORK
-        or (e.kind not in (EventKind.NAN, *GAVE_UP) and (e.facts.survived or e.facts.logged or e.facts.thread))
+        or (e.kind not in (EventKind.NAN, *GAVE_UP) and (e.facts.survived or _is_logged(e, logs) or e.facts.thread))
     ]
 
 

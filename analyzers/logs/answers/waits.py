@@ -194,10 +194,12 @@ def other_operation(failure: Hypothesis, waiting: list[int]) -> Blame | None:
     of the result are empty if no operation has a majority. `waiting` are the ranks that timed out.
     """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
+    highest = max(timeouts, default=0)
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
     for rank, event in timeouts.items():
         # In other collectives the ranks may pass different sizes.
-        issued = (event.facts.operation, event.facts.input_elements if event.facts.operation in _EQUAL_SIZES else None)
+        is_equal = event.facts.operation in _EQUAL_SIZES or _members(event) > highest
+        issued = (event.facts.operation, event.facts.input_elements if is_equal else None)
         by_seq.setdefault((event.group, event.seq), {})[rank] = issued
     for issued_by in by_seq.values():
         counts = Counter(issued_by.values()).most_common(2)
@@ -213,6 +215,12 @@ def other_operation(failure: Hypothesis, waiting: list[int]) -> Blame | None:
     if any(len(set(seqs.values())) > 1 for seqs in first.values()):
         return Blame([], Basis.OTHER_OPERATION, waiting, Reason.OPERATIONS)
     return None
+
+
+def _members(event: LogEvent) -> int:
+    """Return how many ranks a gather has, by what each passes and receives; 0 if it is no gather."""
+    passed, received = event.facts.input_elements, event.facts.output_elements
+    return received // passed if passed and received and received > passed and received % passed == 0 else 0
 
 
 def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:

@@ -6,7 +6,7 @@ from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case
 from analyzers.case.wording import first_with, place, quoted, who
 from analyzers.logs.answers.failures import handled_errors
-from analyzers.logs.loading import Logs, unread_count
+from analyzers.logs.loading import Logs
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
 from analyzers.words import quantity, rank_names, size
@@ -39,11 +39,8 @@ _WITHOUT_DUMPS = (
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that leave doubts which dumps of Flight Recorder would remove."""
-_ALONE = "no other known failure is in the logs"
-_NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
 ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
 """The classes of verdicts on jobs that ended without being caused by a rank."""
-SHOWN = "no other line of the logs is known to explain it"
 _FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
 )
@@ -69,7 +66,7 @@ def explain(mechanism: str, case: Case, answer: Answer, logs: Logs) -> str:
     """
     parts = [
         mechanism,
-        _basis_of(case, answer, logs),
+        _basis_of(case, logs),
         numbers_of(case),
         chain_of(case),
         _survived_before(case, logs),
@@ -80,36 +77,17 @@ def explain(mechanism: str, case: Case, answer: Answer, logs: Logs) -> str:
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
 
 
-def _basis_of(case: Case, answer: Answer, logs: Logs) -> str:
+def _basis_of(case: Case, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if case.kind is LogClass.UNKNOWN:
         return _unknown_basis(case)
     if not case.blame:
-        return (
-            _SAME_ON_ALL if _is_everywhere(case, logs) else _driver_report(case, logs) or _first_of(case, answer, logs)
-        )
+        return _SAME_ON_ALL if _is_everywhere(case, logs) else _driver_report(case, logs)
     text = _basis_text(case, case.blame)
     last = next((logs.ranks[r] for r in case.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and case.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
         return f"{text}; {last_line(last)}"
     return text
-
-
-def _first_of(case: Case, answer: Answer, logs: Logs) -> str:
-    """Return a clause on why a failure without ranks to blame is the cause; empty if other clauses explain it."""
-    if case.kind in ENDED_OUTSIDE:
-        return _NO_ERROR_BEFORE
-    if not answer.others:
-        return "" if chain_of(case) else _alone(logs)
-    return "" if chain_of(case) or _consequences_of(answer) else SHOWN
-
-
-def _alone(logs: Logs) -> str:
-    """Return the clause that no other failure was found, with what was not understood."""
-    if not (count := unread_count(logs)):
-        return _ALONE
-    further = "line looks like an error" if count == 1 else "lines look like errors"
-    return f"no other failure is understood: {count} further {further}"
 
 
 def _basis_text(case: Case, blame: Blame) -> str:
@@ -148,7 +126,8 @@ def _is_everywhere(case: Case, logs: Logs) -> bool:
 def numbers_of(case: Case) -> str:
     """Return a phrase on how many steps were skipped because of fp16 overflows before the failure; empty if none."""
     skips = [e for e in case.failure.events if e.kind is EventKind.OVERFLOW_SKIP]
-    return f"{quantity(sum(e.count for e in skips), 'skipped step')} before" if skips else ""
+    count = quantity(sum(e.count for e in skips), "skipped step")
+    return f"{count}{'' if case.lead in skips else ' before'}" if skips else ""
 
 
 def _memory_of(case: Case) -> list[Evidence]:
@@ -204,7 +183,7 @@ def _survived_before(case: Case, logs: Logs) -> str:
 
 def _consequences_of(answer: Answer) -> str:
     """Return a clause that names the other ranks, which report only consequences of the cause; empty without any."""
-    ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
+    ranks = sorted({rank for failure in answer.explained for rank in failure.ranks})
     if not ranks or answer.case is None or set(ranks) <= set(answer.case.ranks):
         return ""
     others = [rank for rank in ranks if rank not in answer.case.ranks]

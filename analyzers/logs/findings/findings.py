@@ -1,7 +1,10 @@
 """Convert the answer about logs (the cause of the job's end, and the other failures) to findings and the verdict."""
 
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import PurePath
+
+import msgspec
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
@@ -15,7 +18,7 @@ from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
 from analyzers.logs.reading.roster import ROWS_AT_MOST
 from analyzers.report import Evidence, Finding, RuledOut, Severity, Status, Verdict
-from analyzers.words import full_sentence, percent, quantity, rank_names, source_line, times
+from analyzers.words import full_sentence, percent, quantity, rank_names, source_line
 
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 _HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
@@ -32,8 +35,8 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     If there is no cause, skipped steps and handled errors are reported instead.
     """
     found = [_cause_finding(answer.case, answer, logs)] if answer.case else []
-    found += [consequence(failure, answer.case) for failure in answer.explained[:_CONSEQUENCES_AT_MOST]]
-    found += [_also_found(failure) for failure in answer.independent[:_CONSEQUENCES_AT_MOST]]
+    found += _others(answer.explained, answer.case, follow=True)
+    found += _others(answer.independent, answer.case, follow=False)
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += [] if answer.case else _broken_numbers(logs)
     found += _unread_finding(logs)
@@ -68,41 +71,42 @@ def _is_mild(case: Case) -> bool:
     return case.kind in ENDED_OUTSIDE or (case.kind is LogClass.UNKNOWN and case.lead.kind is EventKind.EXCEPTION)
 
 
-def consequence(failure: Hypothesis, case: Case | None) -> Finding:
-    """Return a finding on a failure other than the cause, which says that it is a consequence of the cause."""
-    lead = failure.lead
+def _others(failures: Sequence[Hypothesis], case: Case | None, *, follow: bool) -> list[Finding]:
+    """Return, in a list, one finding on all failures other than the cause, and whether they follow from it."""
+    if not failures:
+        return []
+    shown = failures[:_CONSEQUENCES_AT_MOST]
     # torchrun's own exception when it gets a signal: no rank raised it.
-    reporter = _REPORTERS.get(failure.role.kind, "a process of the job")
-    count = sum(event.count for event in failure.events)
-    return Finding(
-        id="logs.consequence",
-        severity=Severity.INFO,
-        title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
-        why=f"This error follows from the first failure of the job, which explains it. It was printed {times(count)}.",
-        next=f"nothing to do here: fix the first failure{_first_failure(case)}",
-        ranks=failure.ranks,
-        step=lead.step,
-        evidence=[evidence_of(lead)],
-        confidence=0.6,
-    )
+    reports = [
+        f"{who(one.ranks, _REPORTERS.get(one.role.kind, 'a process of the job'))} reported: {quoted(one.lead)}"
+        for one in shown
+    ]
+    count = f"{quantity(len(failures), 'other error')} {'follows' if len(failures) == 1 else 'follow'} from it"
+    if follow:
+        why = "the first failure of the job explains this"
+        step = f"nothing to do here: fix the first failure{_first_failure(case)}"
+    else:
+        count = f"{quantity(len(failures), 'other error')} {'was' if len(failures) == 1 else 'were'} reported, too"
+        why = "whether this follows from the first failure is not known"
+        step = "look at this, too, if it comes back when the first failure is mended"
+    return [
+        Finding(
+            id="logs.consequence" if follow else "logs.also_found",
+            severity=Severity.INFO,
+            title=reports[0] if len(failures) == 1 else f"{count}; {reports[0]}",
+            why=why,
+            next=step,
+            ranks=sorted({rank for one in failures for rank in one.ranks}),
+            step=shown[0].lead.step,
+            evidence=[_of_its_ranks(one) for one in shown],
+            confidence=0.6 if follow else 0.5,
+        )
+    ]
 
 
-def _also_found(failure: Hypothesis) -> Finding:
-    """Return a finding on a failure other than the cause that nothing shows to be a consequence of it."""
-    lead = failure.lead
-    count = sum(event.count for event in failure.events)
-    return Finding(
-        id="logs.also_found",
-        severity=Severity.INFO,
-        title=f"{who(failure.ranks, _REPORTERS.get(failure.role.kind, 'a process of the job'))} also reported:"
-        f" {quoted(lead)}",
-        why=f"Whether this follows from the first failure is not known. It was printed {times(count)}.",
-        next="look at this, too, if it comes back when the first failure is mended",
-        ranks=failure.ranks,
-        step=lead.step,
-        evidence=[evidence_of(lead)],
-        confidence=0.5,
-    )
+def _of_its_ranks(failure: Hypothesis) -> Evidence:
+    fact = evidence_of(failure.lead)
+    return msgspec.structs.replace(fact, text=f"{rank_names(failure.ranks)}: {fact.text}") if failure.ranks else fact
 
 
 def _first_failure(case: Case | None) -> str:
@@ -177,12 +181,12 @@ def _handled_finding(logs: Logs) -> list[Finding]:
     if not events:
         return []
     ranks = sorted({event.rank for event in events if event.rank is not None})
-    times = sum(event.count for event in events)
+    count = sum(event.count for event in events)
     return [
         Finding(
             id="logs.handled_errors",
             severity=Severity.INFO,
-            title=f"{who(ranks, 'the job')} reported {quantity(times, 'error')} and went on: {quoted(events[0])}"
+            title=f"{who(ranks, 'the job')} reported {quantity(count, 'error')} and went on: {quoted(events[0])}"
             f"{place(events[0])}",
             why="The program printed each error itself, or its log goes on after it.",
             next="nothing to do if these errors are expected; otherwise look at the code that raised them",
@@ -277,7 +281,9 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
     steps = [row.step for row in logs.rows if row.step is not None]
     upto = f" up to step {max(steps)}" if steps else ""
     count = quantity(len(logs.rows), "row") if len(logs.rows) < ROWS_AT_MOST else "the first and the last rows"
-    finite = [name for name in ("loss", "grad_norm") if column(logs.rows, name)]
+    finite = [
+        name for name in ("loss", "grad_norm") if (numbers := column(logs.rows, name)) and all(map(isfinite, numbers))
+    ]
     tested = [f"{name.replace('_', ' ')} is finite and not stuck at 0 in {count}" for name in finite]
     share = data_share(logs.rows)
     tested += [f"{percent(share)} of the time is waiting for data"] if share is not None else []

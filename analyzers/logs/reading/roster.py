@@ -25,6 +25,7 @@ UNRANKED = -1
 _FINITE_LOSS = re.compile(
     r"(?:loss|grad_norm|grad norm|gnorm|perplexity)['\"]?\s{0,4}[:= ]\s{0,8}['\"]?(?:tensor\()?[-+]?\d", re.IGNORECASE
 )
+_NOT_FINITE = re.compile(r"(?i)\b(?:nan|inf)\b")
 LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 """Matches lines of tracebacks, tables, boxes and C++ loggers, which are not the last output of the job itself."""
 
@@ -95,14 +96,15 @@ class Roster:
         if key not in self.ranks and len(self.ranks) > RANKS_AT_MOST:
             return
         seen = self.ranks.setdefault(key, Seen())
+        # A row with NaN is read as an error, too.
+        if (not is_error or _NOT_FINITE.search(body)) and not LAYOUT.match(body) and (values := values_in(body)):
+            row = Row(number, rank, step_in(body), values, body[:_LONGEST_SAID])
+            (self.first_rows if len(self.first_rows) < ROWS_AT_MOST else self.last_rows).append(row)
         if not is_error and not LAYOUT.match(body):
             seen.line, seen.line_number = body[:_LONGEST_TEXT], number
             seen.said.append(body[:_LONGEST_SAID])
             if (step := step_in(body)) is not None:
                 seen.step, seen.step_number, seen.step_line = step, number, seen.line
-            if values := values_in(body):
-                row = Row(number, rank, step_in(body), values, body[:_LONGEST_SAID])
-                (self.first_rows if len(self.first_rows) < ROWS_AT_MOST else self.last_rows).append(row)
             if _FINITE_LOSS.search(body):
                 seen.finite_number = number
 

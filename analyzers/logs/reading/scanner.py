@@ -51,6 +51,10 @@ from analyzers.logs.reading.unread import UnreadLines
 _LINES_OF_MESSAGE, _LINES_OF_HINT = 24, 3
 """The numbers of lines after the one that names the exception that can belong to its message, and hold its hint."""
 _BLANK_AT_MOST, _LINES_OF_TRACEBACK, _LOOKED_AFTER_AT_MOST = 1, 80, 300
+_LINES_AFTER_THE_END = 1
+_LOGGED_AS_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
+_USER_CODE = "from user code:"
+"""The words of torch.compile before the frames of the code that it could not compile."""
 _ENDS_TRACEBACK = re.compile(r"\S")
 _NEW_RECORD = re.compile(
     r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\|"
@@ -449,6 +453,10 @@ class Scanner:
     """The prefixes of processes whose exception stands above its traceback."""
     wrapper: tuple[Raised, Position, Prefix] | None = None
     """The last exception of a launcher, which is an event only if the log has no other."""
+    told_above: dict[str, str] = field(default_factory=dict)
+    """{prefix of the lines of a process: the line below its exception that is the message of that}."""
+    logged_last: tuple[int, int] = (-1, 0)
+    """The index of the last exception that a logger printed as an error, and the number of the last line of it."""
     before: dict[str, str] = field(default_factory=dict)
     """{prefix of the lines of a process with an open traceback: the line before this traceback}."""
 
@@ -482,6 +490,10 @@ class Scanner:
             raised, at, prefix = self.wrapper
             self.add(Found(EventKind.EXCEPTION), raised.text, at, prefix, replace(raised, frames=[]))
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]
+        index, last = self.logged_last
+        if 0 <= index < len(self.events) and last + _LINES_AFTER_THE_END >= self.lines:
+            facts = msgspec.structs.replace(self.events[index].facts, ends_log=True)
+            self.events.change(index, facts=facts)
 
     def end_tracebacks(self, chunk: bytes) -> None:
         """Add an event for each traceback that the end of the log has cut off: its last line is missing."""
@@ -545,7 +557,12 @@ class Scanner:
             return
         if START.search(body):
             self.before[prefix.key] = split_prefix(line_before(at), self.labelled)[1]
+            if self.before[prefix.key].rstrip().endswith(":"):
+                self.unread.drop(at.number - 1)
         if _QUOTED.match(body) or self.stacks.takes(prefix.key, body) or self.follow_box(prefix.key, body):
+            return
+        if body.strip() == self.told_above.get(prefix.key):
+            del self.told_above[prefix.key]
             return
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
@@ -610,7 +627,14 @@ class Scanner:
         is_early = len(self.events) < _LOOKED_AFTER_AT_MOST
         further = message_after(at, prefix.key, labelled=self.labelled) if is_early else []
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
+        if raised.goes_on and (first_line := next((line.strip() for line in further if line.strip()), "")):
+            self.told_above[prefix.key] = first_line
+            raised = replace(raised, message=f"{raised.message} {first_line}".strip())
         raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
+        if _USER_CODE in raised.details:
+            raised = replace(
+                raised, frames=[*raised.frames, *frames_after(at, prefix.key, labelled=self.labelled)][-FRAMES_AT_MOST:]
+            )
         if not raised.frames and is_early:
             # Excerpts in reports often have the message first.
             raised = replace(raised, frames=frames_after(at, prefix.key, labelled=self.labelled))
@@ -625,6 +649,8 @@ class Scanner:
         index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
             return
+        if facts.logged and _LOGGED_AS_ERROR.search(before):
+            self.logged_last = (index, at.number + sum(line[:1] in (" ", "\t") for line in further))
         announced = self.caught.pop(prefix.key, None)
         # The code that handles an error may wait for ranks that wait for this one: then the error is the cause.
         if announced is None and raised.chain and not is_wait(found.kind, found.facts):

@@ -25,9 +25,11 @@ _CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: 
 _MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
 EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
 _NAMED_EXCEPTION = re.compile(
-    r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
+    r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|:?\s*)$"
 )
 """Matches a line that names an exception, even without a traceback."""
+_MESSAGE_BELOW = re.compile(r":$|^Exception has occurred: \w+$")
+"""Matches a line that names an exception whose message begins in the next line, also in the words of a debugger."""
 _QUOTES_A_FRAME = re.compile(r"\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
 """Matches the line that names an exception, whose message may quote a frame."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
@@ -64,6 +66,8 @@ class Raised:
     """The advice at the end of the exception's text, if it is known before the lines after it are read."""
     details: str = ""
     """The further lines of the exception's text."""
+    goes_on: bool = False
+    """Whether the message stands in the lines below: the line of the exception ends with a colon."""
 
     @property
     def text(self) -> str:
@@ -201,7 +205,9 @@ class Tracebacks:
             trace = replace(trace, frames=relayed_by.frames, code=relayed_by.code)
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
-        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code, trace.of_rank)
+        message, line = (match[2] or "").strip(), match.string.rstrip()
+        goes_on = line.endswith("raised:") or (not message and bool(_MESSAGE_BELOW.search(line)))
+        raised = Raised(match[1], message, trace.frames, chain, trace.code, trace.of_rank, goes_on=goes_on)
         self.last[key] = raised
         return raised
 
@@ -328,6 +334,7 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     thread = _THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
     of_child = not has_rank and bool(raised.frames) and raised.frames[0][::2] == ("<string>", "<module>")
+    of_child = of_child and not any(name == "spawn_main" for _, _, name in raised.frames)
     is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(_LOGGED.search(before)))
     return msgspec.structs.replace(
         facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None

@@ -44,6 +44,12 @@ class UnreadLines:
                 self._shapes.add(shape)
             self.add(number, text)
 
+    def drop(self, number: int) -> None:
+        """Forget a line: it announces what is read below it."""
+        if self.kept and self.kept[-1][0] == number:
+            self.kept.pop()
+            self.count -= 1
+
     def add(self, number: int, text: str) -> None:
         """Count a line, and keep it unless too many are kept already."""
         self.count += 1

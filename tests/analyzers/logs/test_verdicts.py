@@ -167,10 +167,19 @@ def test_a_traceback_beside_healthy_steps_is_no_healthy_run(tmp_path):
 def test_an_exception_that_a_logger_printed_is_no_failure_without_another_sign(tmp_path):
     log = tmp_path / "stderr.log"
     text = 'ERROR:root:again\nTraceback (most recent call last):\n  File "/home/me/a.py", line 3, in f\nOSError: x\n'
-    log.write_text(text)
+    log.write_text(text + "opened the file\nread the file\n")
     assert logs.analyze(log).verdict.kind == "unknown"
     log.write_text(text + "E1122 12:10:12.569000 6723 api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 67) of x\n")
     assert logs.analyze(log).verdict.kind == "crashed"
+
+
+def test_an_exception_that_a_logger_printed_at_the_end_of_the_only_log_is_the_failure(tmp_path):
+    text = 'ERROR:root:failed:\nTraceback (most recent call last):\n  File "/home/me/a.py", line 3, in f\nOSError: x\n'
+    (tmp_path / "stderr.log").write_text(text)
+    report = logs.analyze(tmp_path / "stderr.log")
+    assert (report.verdict.kind, [f.id for f in report.findings]) == ("crashed", ["logs.crashed"])
+    (tmp_path / "stdout.log").write_text("step 1 loss 2.0\nstep 2 loss 1.0\n")
+    assert logs.analyze(tmp_path).verdict.kind == "unknown"
 
 
 GAVE_UP = """\
@@ -255,7 +264,6 @@ def test_a_job_ended_from_outside_shows_its_last_step(log_of):
     [_, fact] = finding.evidence
     assert fact.text == "last step before the end: step 59"
     assert fact.source.endswith("terminated.log:184")
-    assert "Before it, the logs show no error of a rank that would explain the end." in finding.why
 
 
 def test_a_job_ended_from_outside_shows_the_rank_that_got_least_far(log_of):
@@ -299,16 +307,15 @@ def test_the_excerpt_of_an_error_file_ends_with_what_was_raised():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("port_in_use", "Rank 0 opens this port for the store through which all ranks find each other. No other"),
+        ("port_in_use", "Rank 0 opens this port for the store through which all ranks find each other."),
         ("import_error", "A name that is part of the project is only found if its folder is the script's own or in"),
         ("host_memory", "PyTorch asked the system for this much host memory, and got none. The errors of ranks 0, 2"),
     ],
 )
 def test_the_reason_says_what_the_failure_means(name: str, why: str):
-    """It is that of this failure, and no sentence for all: whether there are others is said only if there are none."""
     report = logs.analyze(discover(Path(__file__).with_name("recorded") / f"{name}.log"))
     assert report.findings[0].why.startswith(why)
-    assert ("o other known failure" in report.findings[0].why) == (name != "host_memory")
+    assert "no other" not in report.findings[0].why.lower()
 
 
 @pytest.mark.parametrize(
