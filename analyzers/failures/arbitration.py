@@ -71,6 +71,9 @@ def _explains(a: Hypothesis, b: Hypothesis, entries: Sequence[Failure], others: 
         return False
     if b.role.tier in _CONSEQUENCES:
         return a.role.tier < b.role.tier
+    if a.role.tier is b.role.tier is Tier.STOPPED:
+        # Lines of one and the same shutdown: who reports it first also reports it last.
+        return a.order < b.order
     return a.role.tier is Tier.HARDWARE and b.role.tier in _FAILURES
 
 

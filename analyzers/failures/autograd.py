@@ -206,7 +206,14 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "write the operation out of place (a = a + b in place of a += b), or change a .clone(); look for a tensor of"
             " that shape",
-            "torch.autograd.set_detect_anomaly(True) for one run prints the forward line whose result was changed",
+            Advice(
+                "the backtrace above the error (anomaly detection was on) shows the forward line whose result was changed",
+                when=lambda case: case.printed("the backtrace further above"),
+            ),
+            Advice(
+                "torch.autograd.set_detect_anomaly(True) for one run prints the forward line whose result was changed",
+                when=lambda case: not case.printed("the backtrace further above"),
+            ),
             Advice(
                 "if two losses share a network, do all backward calls before the first optimizer.step(); in DDP a second"
                 " forward before backward also changes buffers: broadcast_buffers=False",

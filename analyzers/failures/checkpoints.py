@@ -485,6 +485,41 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="pytorch/pytorch#170244",
     ),
     Failure(
+        id="checkpoints.cannot_open_for_writing",
+        kind=LogClass.DISK_FULL,
+        what="A file of a checkpoint could not be opened for writing.",
+        signs=(
+            sign("cannot be opened", r"\ARuntimeError: File (?P<file>\S{1,300}) cannot be opened"),
+            sign("Parent directory", r"\ARuntimeError: Parent directory (?P<file>\S{1,300}) does not exist"),
+        ),
+        when=lambda case: case.called(r"torch/serialization\.py") or case.printed(r"torch\.save|Parent directory"),
+        headline=lambda case: (
+            f"The folder for a checkpoint does not exist: {case.given['file']}"
+            if "Parent directory" in case.lead.message
+            else "A checkpoint could not be opened for writing, and the message does not say why"
+        ),
+        why="the folder does not exist or may not be written, or the disk is full or at its quota",
+        next=(
+            "see which it is: ls -ld of the folder, df -h and df -i of its disk, quota -s; `touch` a file there as the same user",
+            "make the folder before the training (os.makedirs(folder, exist_ok=True)), and check at the start that it is writable",
+        ),
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/source/ronin_resnet.py", line 227, in train\n'
+                "    torch.save({'model_state_dict': network.state_dict(),\n"
+                '  File "/site-packages/torch/serialization.py", line 287, in __init__\n'
+                "    super(_open_zipfile_writer_file, self).__init__(torch._C.PyTorchFileWriter(str(name)))\n"
+                "RuntimeError: File my_out/checkpoints/checkpoint_0.pt cannot be opened.",
+                says=("opened for writing", "df -h"),
+            ),
+            Example(
+                "RuntimeError: Parent directory ./checkpoints does not exist.", says=("does not exist", "makedirs")
+            ),
+        ),
+        knowledge="PyTorch: caffe2/serialize/inline_container.cc",
+    ),
+    Failure(
         id="checkpoints.safetensors_header",
         kind=LogClass.CRASHED,
         what="A file with the ending safetensors is none, or is cut off.",
@@ -496,14 +531,15 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            "The .safetensors file is a small text (a git-lfs pointer or a web page), not the weights"
+            "The .safetensors file begins with no valid header: most often it is a git-lfs pointer or a web page"
             if "TooLarge" in case.given["what"] or "too large" in case.given["what"]
             else "The .safetensors file is cut off: its header promises more bytes than it has"
             if "ncomplete" in case.given["what"]
             else f"The .safetensors file is damaged or none ({case.given['what'][:24]})"
         ),
         why=lambda case: (
-            "its first bytes are read as a length, and those of a text make a huge one"
+            "its first bytes are read as the length of the header, and those of a text make a huge one; a file with very many"
+            " tensors can exceed the library's limit, too"
             if "arge" in case.given["what"]
             else "a download, copy or save stopped early"
         ),
@@ -1124,6 +1160,39 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         near_misses=("KeyError: 'labels'",),
         knowledge="PyTorch: saving and loading models",
+    ),
+    Failure(
+        id="checkpoints.missing_entry",
+        kind=LogClass.CRASHED,
+        what="A checkpoint lacks an entry that the code which loads it asks for.",
+        signs=(sign("KeyError", r"\AKeyError: '(?P<key>[\w.-]{1,60})'"),),
+        when=lambda case: case.printed(
+            rf"(?i)(?:check_?point|ckpt|state_?dict|\bstate|resume|loaded|saved|pretrained)\w{{0,30}}\[(?:f?['\"])"
+            rf"{re.escape(case.lead.headline.partition(chr(39))[2].rstrip(chr(39)))}['\"]\]"
+        ),
+        headline="The checkpoint has no entry '{key}'",
+        why="the file was written without it, such as weights that were published without the state of the optimizer, or by other"
+        " code or another version; the file need not be damaged",
+        next=(
+            "look what it holds: print(torch.load(PATH, map_location='cpu').keys()). If it is a file of weights only, load only"
+            " these and start the rest anew: if '{key}' in checkpoint: ...; or leave out the resume flag",
+            "or resume from a checkpoint that this training itself has saved",
+        ),
+        check="the keys of the file beside the line of the traceback",
+        examples=(
+            Example(
+                "Resuming training from out\nTraceback (most recent call last):\n"
+                '  File "train.py", line 183, in <module>\n    optimizer.load_state_dict(checkpoint["optimizer"])\n'
+                "KeyError: 'optimizer'",
+                source="karpathy/llama2.c#148",
+                says=("'optimizer'", "keys()"),
+            ),
+        ),
+        near_misses=(
+            'Traceback (most recent call last):\n  File "train.py", line 17, in <module>\n    labels = batch["labels"]\n'
+            "KeyError: 'labels'",
+        ),
+        knowledge="karpathy/llama2.c#148",
     ),
     Failure(
         id="checkpoints.state_instead_of_model",

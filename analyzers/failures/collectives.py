@@ -1,11 +1,22 @@
 """Failures of collectives: ranks that do not join, differ, or leave too early."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Case, Tier
-from analyzers.case.wording import MESSAGES, NEW_GROUP, at_line, at_step, first_with, operation_name, place, quoted, who
+from analyzers.case.wording import (
+    MESSAGES,
+    NEW_GROUP,
+    at_line,
+    at_step,
+    first_with,
+    operation_name,
+    place,
+    quoted,
+    shortened,
+    who,
+)
 from analyzers.failures.entry import Example, Failure, sign
 from analyzers.words import (
     agree,
@@ -80,12 +91,59 @@ def _sizes_of(case: Case) -> str:
 
 def _different_timeouts(case: Case) -> str:
     """Return the title for ranks that wait in different operations, naming each operation with its ranks."""
-    by_operation: dict[str, list[int]] = {}
+    first: dict[int, LogEvent] = {}
     for event in case.failure.events:
         if event.rank is not None and event.facts.operation:
-            by_operation.setdefault(operation_name(event), []).append(event.rank)
+            known = first.setdefault(event.rank, event)
+            # A rank has several operations under way, and waits in the earliest one.
+            first[event.rank] = event if (event.seq or 0) < (known.seq or 0) else known
+    by_operation: dict[str, list[int]] = {}
+    for rank, event in first.items():
+        by_operation.setdefault(operation_name(event), []).append(rank)
+    if _differ_in_size(list(first.values())):
+        sizes = {rank: event.facts.input_elements for rank, event in first.items()}
+        sides = ", ".join(f"rank {rank} {elements} elements" for rank, elements in sizes.items())
+        return f"ranks passed different sizes to {operation_name(next(iter(first.values())))}: {sides}"
     sides = ", ".join(f"{rank_names(ranks)} in {name}" for name, ranks in by_operation.items())
-    return f"ranks wait for each other in different operations: {sides}"
+    return f"ranks timed out in different operations: {sides}"
+
+
+def _differ_in_size(events: Sequence[LogEvent]) -> bool:
+    """Return whether ranks are in one operation of one number, with different numbers of elements."""
+    sizes = {event.facts.input_elements for event in events}
+    return len({operation_name(event) for event in events}) == 1 and len(sizes) > 1 and None not in sizes
+
+
+_WORDS = re.compile(r"[A-Za-z]{3}")
+_NOT_SAID = re.compile(r"^\s*$|^\[[IWEF]|\[rank\d+\]:\s?\[[IWEF]|^\s{2,}File |Traceback|Error|frame #")
+_GLUED = re.compile(r"(?:\[rank\d+\]:)?\[[EF] ?\w|\[rank\d+\]:\[")
+_SAVES = re.compile(r"(?i)\b(?:sav(?:e|ing)|writing|dumping)\b.{0,60}(?:checkpoint|ckpt|model|state|weights)")
+_EVALUATES = re.compile(r"(?i)\b(?:evaluat|validat|testing\b|generating samples)")
+
+
+def last_said(case: Case) -> str:
+    """Return the last line before a wait that is no report of an error, as it stands in the log; empty without one."""
+    event = min(case.failure.events, key=lambda event: (event.path, event.line), default=None)
+    if event is None:
+        return ""
+    before, found, _ = event.excerpt.partition(event.message[:60])
+    if not found:
+        return ""
+    # A progress bar has no line end: the report of the error stands behind it.
+    glued = _GLUED.search(event.message)
+    lines = [*before.splitlines(), event.message[: glued.start()] if glued else ""]
+    return next((line.strip() for line in reversed(lines) if _WORDS.search(line) and not _NOT_SAID.search(line)), "")
+
+
+def _said(case: Case) -> str:
+    """Return the last line before a wait as a quotation, shortened."""
+    return f"`{shortened(' '.join(last_said(case).split()))}`"
+
+
+def _is_wait_after(case: Case, what: re.Pattern[str]) -> bool:
+    """Return whether ranks gave up waiting, and the last line before it reports what the job was doing."""
+    is_open = case.blame is None or case.blame.basis not in (Basis.OTHER_OPERATION, Basis.OTHER_LINE, Basis.CAUGHT)
+    return case.kind is LogClass.COLLECTIVE_TIMEOUT and is_open and bool(what.search(last_said(case)))
 
 
 def _different_lines(case: Case) -> str:
@@ -282,6 +340,18 @@ def _for_mismatch(case: Case) -> str:
         return (
             f"compare {lines}: look for a branch that only some ranks take, or a loop that ends earlier on one of them"
         )
+    waits = [event for event in case.failure.events if event.rank is not None and event.facts.operation]
+    if case.blame and case.blame.basis is Basis.OTHER_OPERATION and _differ_in_size(waits):
+        return (
+            "pad what is gathered to one size on all ranks (or exchange the sizes first). Ranks that share one model (tensor,"
+            " sequence or expert parallel) must get the same sample: check the sampler's rank and number of replicas"
+        )
+    if case.blame and case.blame.basis is Basis.OTHER_OPERATION and not case.ranks:
+        return (
+            "see whether these operations are of one process group (newer versions print `PG GUID`, and dumps of Flight Recorder"
+            f" name it: {_DUMPS}). If they are, the rank with the lower number is behind: read its log from the first line that"
+            " differs. Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares the calls of the ranks"
+        )
     return (
         "run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank and both shapes before the collective"
         " starts"
@@ -326,9 +396,16 @@ ENTRIES = (
             and case.lead.step is None
             and (case.lead.seq or 0) <= _FIRST_OPERATIONS
             and _is_wait(case)
-            and any(event.kind is EventKind.CLUE and re.search(_PREPARES, event.message) for event in case.events)
+            and (
+                any(event.kind is EventKind.CLUE and re.search(_PREPARES, event.message) for event in case.events)
+                or re.search(rf"(?:{_PREPARES}).{{0,80}}\d%", last_said(case)) is not None
+            )
         ),
-        headline="A rank was still preparing data when the timeout of the others ended the job",
+        headline=lambda case: (
+            f"{who(case.ranks)} {agree(case.ranks, 'was', 'were')} still preparing data when the timeout ended the job"
+            if case.ranks
+            else "A rank was still preparing data when the timeout of the others ended the job"
+        ),
         sentence=lambda case: (
             f"a rank was still preparing data when the others gave up waiting: {collective_timeout(case)}"
             if case.kind is LogClass.COLLECTIVE_TIMEOUT
@@ -371,6 +448,35 @@ ENTRIES = (
         knowledge="torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes",
     ),
     Failure(
+        id="collectives.fingerprints_cut",
+        kind=LogClass.MISMATCH,
+        what="PyTorch's check found that ranks issued different collectives; the other rank's call is cut off in the text.",
+        signs=(
+            sign(
+                "Detected mismatch between collectives",
+                r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective:"
+                r" CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), )?OpType=(?P<operation>\w+)",
+            ),
+        ),
+        when=lambda case: case.reason is not Reason.FINGERPRINTS,
+        headline="Rank {rank} called {operation} where another rank called something else",
+        why="all ranks of a process group must call the same collective with the same shapes; the message names the other call"
+        " behind `but Rank`",
+        next=(
+            "compare what leads each rank to this line: a branch that only some ranks take, a loop that ends earlier, a batch of"
+            " another size",
+            "with Lightning: log the same names on every rank (self.log(..., sync_dist=True) is a collective), or sync_dist=False",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective:"
+                " CollectiveFingerPrint(SequenceNumber=21, OpType=BROADCAST, TensorShape=[1], TensorDtypes=Long",
+                says=("Rank 1", "BROADCAST"),
+            ),
+        ),
+        knowledge="torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp",
+    ),
+    Failure(
         id="collectives.different_calls",
         kind=LogClass.MISMATCH,
         what="The ranks of a process group issued different operations, shapes, sizes or groups.",
@@ -408,11 +514,44 @@ ENTRIES = (
         ),
     ),
     Failure(
+        id="collectives.while_saving",
+        kind=LogClass.COLLECTIVE_TIMEOUT,
+        what="Ranks waited in a collective until its timeout while a checkpoint was being saved.",
+        when=lambda case: _is_wait_after(case, _SAVES),
+        headline=lambda case: f"Ranks gave up waiting{_duration_of(case)} while a checkpoint was being saved",
+        sentence=lambda case: f"{collective_timeout(case)}; the last line before it is {_said(case)}",
+        why="the ranks that do not save wait in the next collective for the one that does, and give up if its write takes longer"
+        " than the timeout",
+        next=(
+            "look how long the save took before, and at the storage that it writes to (full, slow or hanging file system; `dmesg"
+            " -T`, a stack of that rank by py-spy)",
+            "give it more time (init_process_group(timeout=datetime.timedelta(hours=1)); transformers: ddp_timeout), or save faster:"
+            " sharded or asynchronous (torch.distributed.checkpoint.async_save), first to a local disk",
+            "if only rank 0 runs the saving code: a sharded model (FSDP, ZeRO-3) needs all ranks in it, not `if rank == 0:`",
+        ),
+        rules_out="a step was printed between the save and the timeout",
+    ),
+    Failure(
+        id="collectives.while_evaluating",
+        kind=LogClass.COLLECTIVE_TIMEOUT,
+        what="Ranks waited in a collective until its timeout while an evaluation was running.",
+        when=lambda case: _is_wait_after(case, _EVALUATES),
+        headline=lambda case: f"Ranks gave up waiting{_duration_of(case)} while an evaluation was running",
+        sentence=lambda case: f"{collective_timeout(case)}; the last line before it is {_said(case)}",
+        why="an evaluation that only one rank runs, or in which ranks have different numbers of batches, lets the others wait",
+        next=(
+            "run the evaluation on all ranks with the same number of batches, or on one rank with the unwrapped model (model.module)"
+            " and no collective in it, and give the others more time: init_process_group(timeout=...), ddp_timeout",
+            "see where each rank was: `workbench launch -- COMMAND`, or py-spy dump --pid PID on each rank while it waits",
+        ),
+        rules_out="a step of the training was printed between the evaluation and the timeout",
+    ),
+    Failure(
         id="collectives.timeout",
         kind=LogClass.COLLECTIVE_TIMEOUT,
         what="Ranks waited in a collective until its timeout, because another rank did not join it.",
         when=lambda case: case.kind is LogClass.COLLECTIVE_TIMEOUT,
-        headline=collective_timeout,
+        headline=lambda case: collective_timeout(case).partition("; the logs")[0],
         sentence=collective_timeout,
         why="",
         next=(_for_timeout,),

@@ -33,10 +33,21 @@ def _for_deepspeed_batch(case: Case) -> str:
             f" (--nproc_per_node or --num_gpus {ranks}), and do not import or initialise DeepSpeed (or an Accelerator)"
             " before the ranks are known"
         )
+    left_out = (
+        f"leave {' or '.join(names)} out of the configuration, so that DeepSpeed computes it"
+        if (names := _can_be_computed(total, micro, steps, world))
+        else f"choose a train_batch_size that is a multiple of {world} ranks"
+    )
     return (
         f"set train_batch_size to {micro * steps * world} (micro batch {micro} x accumulation {steps} x {world} ranks), or"
-        " leave one of the three out of the configuration: DeepSpeed computes it"
+        f" {left_out}"
     )
+
+
+def _can_be_computed(total: int, micro: int, steps: int, world: int) -> list[str]:
+    """Return which of DeepSpeed's settings can be left out: those that have a whole number for the other two."""
+    others = {"gradient_accumulation_steps": micro * world, "train_micro_batch_size_per_gpu": steps * world}
+    return [name for name, product in others.items() if product and total % product == 0]
 
 
 def _parallel_degrees(case: Case) -> str:

@@ -644,10 +644,16 @@ DEVICES = (
             f"A GPU{f' of {who(case.ranks)}' if case.ranks else ''} had an uncorrectable"
             f" {'NVLink' if 'NVLink' in text_of(case.lead) else 'memory (ECC)'} error: its hardware failed"
         ),
-        why="the data in that memory are lost; no program causes it, and the line of the traceback is only where it was noticed",
+        why=lambda case: (
+            f"{'' if 'NVLink' in text_of(case.lead) else 'the data in that memory are lost; '}no program causes it, and the line of"
+            " the traceback is only where it was noticed"
+        ),
         next=(
-            "drain the node of this rank, and reset the GPU or reboot; nvidia-smi -q -d ECC,ROW_REMAPPER shows which GPU counts"
-            " errors",
+            lambda case: (
+                "drain the node of this rank, and reset the GPU or reboot;"
+                f" {'nvidia-smi nvlink -e' if 'NVLink' in text_of(case.lead) else 'nvidia-smi -q -d ECC,ROW_REMAPPER'} shows which"
+                " GPU counts errors"
+            ),
             "resume from the last checkpoint on other nodes (Slurm: --exclude=NODE); have the GPU replaced if errors come back",
         ),
         check="`dmesg -T | grep Xid`: 48, 63, 94, 95 or 140 with the address of the GPU",
@@ -663,7 +669,8 @@ DEVICES = (
             ),
             Example(
                 "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
-                says=("NVLink",),
+                source="MIC-DKFZ/nnUNet#1519",
+                says=("NVLink", "nvlink -e"),
             ),
         ),
         knowledge="CUDA: cudaErrorECCUncorrectable (214), cudaErrorNvlinkUncorrectable",

@@ -109,6 +109,11 @@ class Request(NamedTuple):
         return -(-self.asked // (2 * _MIB)) * 2 * _MIB
 
     @property
+    def is_nearly_full(self) -> bool:
+        """Whether what is free is so little that the driver's own rounding may use it up."""
+        return self.free is not None and self.free <= max((self.needed or 0), (self.total or 0) // 50)
+
+    @property
     def own(self) -> int | None:
         """What this process holds: as the message says, unless that contradicts what PyTorch holds."""
         if self.process is not None and self.process >= (self.reserved or 0):
@@ -182,7 +187,11 @@ def _why_larger(case: Case) -> str:
 def _has_foreign_memory(case: Case) -> bool:
     """Return whether other processes hold so much of the device that the request had fitted without them."""
     asked = request_of(case)
-    if not _is_of_tensors(case) or not asked.foreign or (asked.free or 0) > (asked.needed or 0):
+    if (
+        not _is_of_tensors(case)
+        or not asked.foreign
+        or not (asked.free is None or asked.is_nearly_full or asked.lacking)
+    ):
         return False
     is_much = asked.listed > 0 or asked.foreign >= _FOREIGN_SHARE * (asked.total or 0)
     return is_much and asked.foreign >= asked.lacking
@@ -245,7 +254,9 @@ def _is_for_loss(case: Case) -> bool:
     is_large = (facts.requested_bytes or 0) >= _LARGE_SHARE * (facts.total_bytes or 0)
     if not _is_of_tensors(case):
         return False
-    if any(_LOSS.search(function) for function, _ in calls):
+    if any(_LOSS.search(function) for function, _ in calls) or (
+        not calls and case.printed(r"log_softmax|cross_entropy|logprobs_from_logits")
+    ):
         return is_large or facts.requested_bytes is None
     return bool(calls and facts.total_bytes) and is_large and bool(_LOGITS.search(calls[-1][1]))
 
@@ -275,6 +286,19 @@ def _gathers_state(case: Case) -> bool:
 
 def _evaluates(case: Case) -> bool:
     return _is_of_tensors(case) and _is_in(case, _EVALUATION)
+
+
+def _keeps_predictions(case: Case) -> bool:
+    """Return whether an evaluation failed where it joins the predictions of its batches."""
+    return case.called(r"nested_concat|torch_pad_and_concatenate|gather_for_metrics|_pad_across") or case.printed(
+        "preds_host|all_preds"
+    )
+
+
+def _is_one_large_tensor(case: Case) -> bool:
+    """Return whether a single request was large for its device."""
+    asked = request_of(case)
+    return (asked.asked or 0) >= max(1 << 30, _LARGE_SHARE * (asked.total or 0))
 
 
 def _numbers(case: Case) -> str:
@@ -371,6 +395,20 @@ def _asked(case: Case) -> str:
     return f": {size(asked.asked)} asked for{free}" if asked.asked else ""
 
 
+def _is_absurd(case: Case) -> bool:
+    """Return whether no device has as much memory as was asked for: a size that was computed wrongly."""
+    asked = request_of(case)
+    return _is_of_tensors(case) and (asked.asked or 0) >= max(_ABSURD_SHARE * (asked.total or 0), _ABSURD_ON_DEVICE)
+
+
+def _is_in_extension(case: Case) -> bool:
+    """Return whether the innermost frame is a package that is neither PyTorch nor the user's own code."""
+    return bool(case.lead.calls) and bool(
+        re.search(r"site-packages/(?!torch/)|dist-packages/(?!torch/)", case.lead.calls[-1])
+    )
+
+
+_ABSURD_SHARE, _ABSURD_ON_DEVICE = 20, 2 << 40
 _ABSURD_BYTES = 64 << 30
 """A request for this much host memory or more has probably a wrong size; it is hardly the last of many requests."""
 
@@ -425,6 +463,23 @@ ENTRIES = (
         lambda case: case.kind is LogClass.OOM and case.reason is Reason.LIBRARY_MEMORY,
     ),
     _entry(
+        "absurd_request",
+        "A size was asked for that no device has, because it was computed wrongly.",
+        lambda case: f"{size(request_of(case).asked)} was asked for, more than any GPU has: the size is wrong",
+        "such a number comes from an overflow, an uninitialised value, or compiled code that does not fit; the memory of the"
+        " GPU is not the cause",
+        (
+            Advice(
+                "if the failing line calls a compiled extension: build it again for the installed PyTorch and CUDA"
+                " (`nvcc --version` beside torch.version.cuda, TORCH_CUDA_ARCH_LIST of the GPU; delete its build folder first)",
+                lambda case: _is_in_extension(case) or not case.lead.calls,
+            ),
+            "print the shapes and the numbers from which this line computes the size of its tensor",
+        ),
+        _is_absurd,
+        sentence=None,
+    ),
+    _entry(
         "request_larger_than_device",
         "One tensor was asked for that a GPU cannot hold, or only an empty one.",
         lambda case: (
@@ -437,6 +492,7 @@ ENTRIES = (
             " does not help: print the shapes just before this line",
         ),
         _is_larger_than_the_device,
+        sentence=None,
         rules_out="the process or others already hold most of the GPU",
     ),
     _entry(
@@ -637,17 +693,19 @@ ENTRIES = (
         "evaluation",
         "An evaluation ran out of memory, not a training step.",
         "The evaluation ran out of memory, not a training step",
-        _with_numbers(
-            "without no_grad an evaluation keeps the activations of all its batches' layers, and its batches"
-            " may be larger than those of the training"
-        ),
+        lambda case: _with_numbers(
+            "the predictions of all batches are kept on the device until the evaluation ends"
+            if _keeps_predictions(case)
+            else "an evaluation may keep the predictions of all batches, run without no_grad, or have larger batches"
+        )(case),
         (
             Advice(
                 "the predictions of all batches are kept on the device: set eval_accumulation_steps, or reduce them at once"
                 " (preprocess_logits_for_metrics, for example to the argmax)",
-                lambda case: case.called(r"nested_concat|gather_for_metrics|_pad_across") or case.printed("preds_host"),
+                _keeps_predictions,
             ),
-            "check that the evaluation runs under torch.no_grad() or torch.inference_mode(), and make its batch smaller",
+            "make its batch smaller (per_device_eval_batch_size), and check that it runs under torch.no_grad() or"
+            " torch.inference_mode()",
         ),
         _evaluates,
     ),
@@ -672,7 +730,7 @@ ENTRIES = (
         "one_rank",
         "One of several ranks ran out of memory.",
         lambda case: f"{who(case.ranks)} ran out of device memory{_asked(case)}",
-        _with_numbers("the other ranks have the same part of the model and did not fail, as far as the logs show"),
+        _with_numbers("the logs show no such failure of the other ranks"),
         (
             lambda case: (
                 f"first compare rank {case.ranks[0]} with the other ranks: the samples and lengths of its batch, and what"
@@ -687,7 +745,15 @@ ENTRIES = (
         "A request for memory of a GPU failed.",
         lambda case: f"{who(case.ranks)} ran out of device memory{_asked(case)}",
         _numbers,
-        (lambda case: f"{_USE_LESS}{_lacks(case)}",),
+        (
+            Advice(
+                "one tensor of this size is most often that of the logits (tokens x vocabulary x 4 bytes: compute the loss in"
+                " pieces of the sequence) or of attention scores (length squared: use flash or SDPA attention); shorter"
+                " sequences or a smaller micro batch make both smaller",
+                _is_one_large_tensor,
+            ),
+            lambda case: f"{_USE_LESS}{_lacks(case)}",
+        ),
         lambda case: case.kind is LogClass.OOM,
     ),
     Failure(

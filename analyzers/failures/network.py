@@ -226,7 +226,13 @@ ENTRIES: tuple[Failure, ...] = (
         id="network.nccl_shared_memory",
         kind=LogClass.CRASHED,
         what="NCCL could not make its buffers in /dev/shm, because it is full or too small.",
-        signs=(sign("shm/nccl", r"dev/shm/nccl-[\s\S]{0,120}?No space left on device"),),
+        signs=(
+            sign("shm/nccl", r"dev/shm/nccl-[\s\S]{0,120}?No space left on device"),
+            sign(
+                "shared memory segment", r"[Ee]rror while (?:creating|attaching to) shared memory segment \S{0,20}nccl-"
+            ),
+            sign("posix_fallocate", r"shm\S{0,20} NCCL WARN Call to posix_fallocate failed"),
+        ),
         headline="NCCL's buffers do not fit into /dev/shm, which is full or too small (containers: 64 MiB)",
         why="ranks of one node exchange data through shared memory; lost connections of other ranks follow from it",
         next=(
@@ -248,6 +254,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         near_misses=(
+            "OSError: [Errno 28] No space left on device: '/checkpoints/step_100.pt'",
             "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
         ),
         knowledge="NCCL's troubleshooting page: shared memory",

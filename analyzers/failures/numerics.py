@@ -72,6 +72,16 @@ def _for_course(case: Case) -> str:
         return ""
     if _is_early(case):
         return _AT_START
+    if rise := _rise_before(case):
+        return (
+            f"the loss rose before, from {rise[0]:.4g} to {rise[1]:.4g}: lower the learning rate, warm up longer, clip gradients"
+            " (clip_grad_norm_), and resume from before the rise"
+        )
+    if _finite_before(case):
+        return (
+            "the rows before are finite and calm: look at the batch of that step (lengths, rows without labels, inf in the data), skip"
+            " steps whose gradient norm is not finite, and resume from a checkpoint before it. fp16 overflows at 65504, bf16 does not"
+        )
     return (
         f"if it is so from the first rows on: {_AT_START.partition(': ')[2]}. If the loss rose before: a lower learning rate, a longer"
         " warm-up, gradient clipping. If one batch causes it, check that batch or leave it out"
@@ -87,8 +97,8 @@ _CHECK_FINITE = (
 )
 _AT_START = (
     "NaN from the first steps on comes from a kernel, the precision, a mask or the data, hardly from the learning rate: try bf16 or fp32"
-    " instead of fp16, another attention implementation (attn_implementation='eager'), and look at the first batch (rows without any label"
-    " or token)"
+    " instead of fp16, another attention implementation (attn_implementation='eager'), with DeepSpeed ZeRO-2 overlap_comm=false, and look"
+    " at the first batch (rows without any label or token)"
 )
 _BACKWARD = {
     "Sqrt": "the square root has an infinite slope at 0: add eps inside, torch.sqrt(x + 1e-8)",
@@ -125,8 +135,27 @@ def _evidence(case: Case) -> str:
 
 
 def _is_early(case: Case) -> bool:
-    """Return whether the number was not finite within the first steps."""
-    return case.lead.step is not None and case.lead.step <= 20
+    """Return whether the number was not finite within the first steps, or in the first row of all."""
+    rows = [row for row in case.rows if row.line <= case.lead.line and "loss" in row.values]
+    is_first = len(rows) == 1 and rows[0].line == case.lead.line and (case.lead.step or 0) <= _EARLY_STEPS
+    return is_first or (case.lead.step is not None and case.lead.step <= _EARLY_STEPS)
+
+
+def _finite_before(case: Case) -> list[float]:
+    """Return the losses of the rows before the first number that is not finite, the last one being that of its own row."""
+    rows = [row.values["loss"] for row in case.rows if row.line <= case.lead.line and "loss" in row.values]
+    return [loss for loss in rows if isfinite(loss)]
+
+
+def _rise_before(case: Case) -> tuple[float, float] | None:
+    """Return the lowest loss before the number that is not finite, and the last finite one if it is far above; else None."""
+    losses = _finite_before(case)
+    if len(losses) < 2 or losses[-1] < _RISE * min(losses[:-1]) or min(losses) <= 0:
+        return None
+    return min(losses[:-1]), losses[-1]
+
+
+_EARLY_STEPS, _RISE = 20, 2.0
 
 
 _NO_CUDNN = (
@@ -433,6 +462,42 @@ TEXTS = (
 
 ENTRIES = (
     *TEXTS,
+    Failure(
+        id="numerics.falling_scale",
+        kind=LogClass.NONFINITE_LOSS,
+        what="The loss scale of fp16 training falls far below its usual level, because gradients overflow step after step.",
+        signs=(
+            sign(
+                "Attempted loss scale",
+                r"Attempted loss scale: (?P<scale>\d{1,2})(?:\.0)?, reducing to (?P<to>\d{1,2}(?:\.\d+)?)",
+            ),
+        ),
+        headline="Gradients overflow step after step: the loss scale has fallen to {to} or below",
+        sentence=lambda case: (
+            f"gradients overflow step after step{at_step(case.lead)}: fp16's loss scale falls from {case.given['scale']} to"
+            f" {case.given['to']}"
+        ),
+        why="at such a scale a gradient that overflows is huge, infinite or NaN by itself; each of these steps is skipped, and a loss"
+        " printed meanwhile, which may be an average, does not show it",
+        next=(
+            "go back to a checkpoint before the first of these steps, and look at the batches there; lower the learning rate or clip"
+            " gradients if the loss had risen",
+            "or train in bfloat16, which needs no loss scale",
+            "if the weights are not finite by now (torch.isfinite on all parameters), nothing but an older checkpoint helps",
+        ),
+        rules_out="the scale rises again, and steps are no longer skipped",
+        tier=Tier.BROKEN_NUMBERS,
+        examples=(
+            Example(
+                "{'loss': 2.0491, 'learning_rate': 0.000196, 'epoch': 0.28}\n"
+                "[2023-06-07 22:20:23,340] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
+                " Attempted loss scale: 16, reducing to 8",
+                source="ymcui/Chinese-LLaMA-Alpaca#534",
+                says=("overflow", "bfloat16"),
+            ),
+        ),
+        knowledge="the dynamic loss scaler of DeepSpeed and apex",
+    ),
     Failure(
         id="numerics.nonfinite",
         kind=LogClass.NONFINITE_LOSS,

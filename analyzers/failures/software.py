@@ -596,6 +596,12 @@ ENTRIES: tuple[Failure, ...] = (
             sign("compiled using NumPy", r"A module that was compiled using NumPy 1\.x cannot be run in"),
             sign("numpy.core.multiarray failed to import"),
             sign("Numpy is not available", r"RuntimeError: Numpy is not available"),
+            sign("Could not infer dtype of numpy", r"Could not infer dtype of numpy\.(?:float|int|bool)\w{0,4}$"),
+        ),
+        clues=(sign("compiled using NumPy", r"A module that was compiled using NumPy 1\.x cannot be run in"),),
+        when=lambda case: (
+            not case.lead.headline.endswith(("numpy.float32", "numpy.float64", "numpy.int64"))
+            or case.printed("compiled using NumPy")
         ),
         headline="A compiled package and the installed NumPy do not fit: one is built for NumPy 1, one for 2",
         why="NumPy 2.0 changed its binary interface, so packages that were built for NumPy 1 cannot be loaded with it,"
@@ -1847,6 +1853,32 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="torch.compile's troubleshooting guide; microsoft/dion#23",
     ),
     Failure(
+        id="software.recompiles",
+        kind=LogClass.HEALTHY,
+        what="torch.compile stopped compiling a function again for new sizes; the function runs uncompiled from then on.",
+        signs=(sign("torch._dynamo hit config.", r"torch\._dynamo hit config\.(?P<name>\w+) \((?P<limit>\d+)\)"),),
+        headline="Slow, not failed: torch.compile gave up on a function that it compiled again and again",
+        why="its guards did not hold for new sizes or values, each of which needs a compilation of its own; the line `last"
+        " reason` under the warning names what changed",
+        next=(
+            "compile for all sizes: torch.compile(dynamic=True), torch._dynamo.mark_dynamic(tensor, dimension), or pad to a few"
+            " fixed sizes",
+            "TORCH_LOGS=recompiles names each guard that failed; pass changing Python numbers as tensors",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[rank3]:W1101 02:43:40.706000 140 torch/_dynamo/convert_frame.py:896] [1/64] torch._dynamo hit"
+                " config.cache_size_limit (64)\n"
+                "[rank3]:W1101 02:43:40.706000 140 torch/_dynamo/convert_frame.py:896] [1/64]    function: 'forward'"
+                " (/workspace/model.py:131)",
+                source="pytorch/pytorch#139474",
+                says=("dynamic",),
+            ),
+        ),
+        knowledge="torch.compile's troubleshooting guide: recompilation",
+    ),
+    Failure(
         id="software.cuda_graph_overwritten",
         kind=LogClass.CRASHED,
         what="An output of a CUDA graph of torch.compile is used after the graph ran again.",
@@ -1961,6 +1993,34 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="torch.compile's troubleshooting guide",
+    ),
+    Failure(
+        id="software.dynamo",
+        kind=LogClass.CRASHED,
+        what="torch.compile failed while it traced the program, before anything was compiled.",
+        signs=(sign("torch._dynamo.exc.", r"torch\._dynamo\.exc\.(?P<name>\w+)"),),
+        headline="torch.compile could not trace a function of the model ({name})",
+        why="Dynamo runs the function with stand-ins for its tensors; what it meets there that it does not know is an error of"
+        " its own, not of the data",
+        next=(
+            "run once without it, to see whether the function itself is right: TORCHDYNAMO_DISABLE=1 (or"
+            " torch.compiler.disable on the function under `from user code:`)",
+            "where that function belongs to a library (unsloth, transformers, flash-attn): update it, and PyTorch; where it is"
+            " your own: change the line under `from user code:`, or leave it out of the compiled part",
+        ),
+        explains=("exceptions.*",),
+        check="TORCHDYNAMO_VERBOSE=1; torch._dynamo.explain(function)(arguments)",
+        rules_out="the same error with TORCHDYNAMO_DISABLE=1",
+        knowledge="torch.compile's troubleshooting guide",
+        examples=(
+            Example(
+                "torch._dynamo.exc.InternalTorchDynamoError: 'bool' object is not subscriptable\n\nfrom user code:\n"
+                '   File "/content/unsloth/kernels/flex_attention.py", line 73, in slow_attention_softcapping\n'
+                "    causal_mask = causal_mask[:, :, :q_len, :q_len]\n",
+                source="unslothai/unsloth#853",
+                says=("TORCHDYNAMO_DISABLE", "trace"),
+            ),
+        ),
     ),
     Failure(
         id="software.cudnn_version",
