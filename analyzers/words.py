@@ -24,6 +24,11 @@ _GROUPED_FROM = 10_000
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _PLAIN_WORD, _CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
+_COMMANDS = re.compile(
+    r"(?:pip|uv|conda|docker|ulimit|mpirun|srun|sbatch|scontrol|squeue|export|python|git|apt|dmesg|torchrun|kubectl|ray|df|ls"
+    r"|transformers|accelerate|deepspeed|torch|numpy|vllm|trl|peft|bitsandbytes|xformers)(?=[\s,:;])"
+)
+"""Matches the commands and packages whose names begin a sentence as they are."""
 _PROPER_NAMES = ("Python ", "Slurm ", "Flight Recorder")
 _TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
@@ -263,9 +268,9 @@ def times(count: int) -> str:
 
 def capitalised(text: str) -> str:
     """Return a sentence with a capital first letter: `Rank 3 is late`.
-    A name such as `torch.compile` is not changed.
+    A name such as `torch.compile`, or a command such as `pip install`, is not changed.
     """
-    return text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text
+    return text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) and not _COMMANDS.match(text) else text
 
 
 def uncapitalised(text: str) -> str:

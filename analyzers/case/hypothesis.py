@@ -177,6 +177,8 @@ class Case:
     world_size: int | None = None
     rows: Sequence[Row] = ()
     """The rows of numbers that the job printed, at most the first and the last ones."""
+    quote: str = ""
+    """The line of the failure's text that shows what it is; empty for the first line."""
     given: Mapping[str, str] = field(default_factory=dict)
     """{name: what the text of the failure gives for it}, by the named groups of the sign that matched."""
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Case, Role
+from analyzers.case.wording import shortened
 from analyzers.failures import (
     autograd,
     checkpoints,
@@ -79,10 +80,18 @@ def known(case: Case) -> tuple[Failure, Case]:
     for event in _lead_first(case):
         for entry in shown_by(text_of(event)):
             if entry.when is None or entry.when(case):
-                match = next(entry.matches(text_of(event)))
+                text = text_of(event)
+                match = next(entry.matches(text))
                 given = {name: value or "" for name, value in match.groupdict().items()}
-                return entry, replace(case, given=given)
+                return entry, replace(case, given=given, quote=_line_of(text, match))
     return next(entry for entry in CATALOGUE if not entry.signs and entry.when and entry.when(case)), case
+
+
+def _line_of(text: str, match: re.Match[str]) -> str:
+    """Return the line of a text that a match begins in, shortened; empty if it is the first line."""
+    shown = match.start() + len(match[0]) - len(match[0].lstrip())
+    begin = text.rfind("\n", 0, shown) + 1
+    return shortened(" ".join(text[begin:].partition("\n")[0].split())) if begin else ""
 
 
 def _lead_first(case: Case) -> Sequence[LogEvent]:

@@ -485,37 +485,18 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="pytorch/pytorch#170244",
     ),
     Failure(
-        id="checkpoints.cannot_open_for_writing",
-        kind=LogClass.DISK_FULL,
-        what="A file of a checkpoint could not be opened for writing.",
-        signs=(
-            sign("cannot be opened", r"\ARuntimeError: File (?P<file>\S{1,300}) cannot be opened"),
-            sign("Parent directory", r"\ARuntimeError: Parent directory (?P<file>\S{1,300}) does not exist"),
-        ),
-        when=lambda case: case.called(r"torch/serialization\.py") or case.printed(r"torch\.save|Parent directory"),
-        headline=lambda case: (
-            f"The folder for a checkpoint does not exist: {case.given['file']}"
-            if "Parent directory" in case.lead.message
-            else "A checkpoint could not be opened for writing, and the message does not say why"
-        ),
-        why="the folder does not exist or may not be written, or the disk is full or at its quota",
+        id="checkpoints.no_folder",
+        kind=LogClass.CRASHED,
+        what="The folder into which a checkpoint is written does not exist.",
+        signs=(sign("Parent directory", r"Parent directory (?P<folder>\S{1,300}) does not exist"),),
+        headline="The folder for a checkpoint does not exist: {folder}",
+        why="torch.save makes no folders",
         next=(
-            "see which it is: ls -ld of the folder, df -h and df -i of its disk, quota -s; `touch` a file there as the same user",
-            "make the folder before the training (os.makedirs(folder, exist_ok=True)), and check at the start that it is writable",
+            "make it before the training: os.makedirs(folder, exist_ok=True), on the node that writes; a relative path counts from"
+            " the folder in which the job was started",
         ),
         examples=(
-            Example(
-                "Traceback (most recent call last):\n"
-                '  File "/source/ronin_resnet.py", line 227, in train\n'
-                "    torch.save({'model_state_dict': network.state_dict(),\n"
-                '  File "/site-packages/torch/serialization.py", line 287, in __init__\n'
-                "    super(_open_zipfile_writer_file, self).__init__(torch._C.PyTorchFileWriter(str(name)))\n"
-                "RuntimeError: File my_out/checkpoints/checkpoint_0.pt cannot be opened.",
-                says=("opened for writing", "df -h"),
-            ),
-            Example(
-                "RuntimeError: Parent directory ./checkpoints does not exist.", says=("does not exist", "makedirs")
-            ),
+            Example("RuntimeError: Parent directory ./checkpoints does not exist.", says=("./checkpoints", "makedirs")),
         ),
         knowledge="PyTorch: caffe2/serialize/inline_container.cc",
     ),
@@ -1181,11 +1162,10 @@ ENTRIES: tuple[Failure, ...] = (
         check="the keys of the file beside the line of the traceback",
         examples=(
             Example(
-                "Resuming training from out\nTraceback (most recent call last):\n"
-                '  File "train.py", line 183, in <module>\n    optimizer.load_state_dict(checkpoint["optimizer"])\n'
-                "KeyError: 'optimizer'",
-                source="karpathy/llama2.c#148",
-                says=("'optimizer'", "keys()"),
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 183, in <module>\n    best = checkpoint["best_val_loss"]\n'
+                "KeyError: 'best_val_loss'",
+                says=("'best_val_loss'", "keys()"),
             ),
         ),
         near_misses=(

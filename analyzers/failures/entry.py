@@ -7,7 +7,7 @@ from functools import cached_property
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Case, Hypothesis, Tier
-from analyzers.case.wording import at_step, place, quoted, who
+from analyzers.case.wording import at_line, at_step, place, quoted, who
 from analyzers.report import shortened_headline
 
 Text = str | Callable[[Case], str]
@@ -162,7 +162,7 @@ def write(text: Text, case: Case) -> str:
         "who": who(case.ranks),
         "place": place(lead),
         "step": at_step(lead),
-        "quote": quoted(lead),
+        "quote": case.quote or quoted(lead),
     }
     # What a text gives may have line ends.
     return " ".join(text.format_map({**case.given, **names}).split()) if "{" in text else text
@@ -184,7 +184,8 @@ def sentence(entry: Failure, case: Case) -> str:
     if entry.sentence is not None:
         return write(entry.sentence, case)
     head, lead = write(entry.headline, case), case.lead
-    where = "" if place(lead) and place(lead) in head else place(lead)
+    # Behind a headline, "in" would read as a claim about the thing before it.
+    where = "" if place(lead) and place(lead) in head else at_line(lead)
     when = "" if at_step(lead) and at_step(lead) in head else at_step(lead)
-    quote = quoted(lead)
+    quote = case.quote or quoted(lead)
     return f"{head}{where}{when}" + (f": {quote}" if quote and quote not in head else "")

@@ -123,7 +123,10 @@ def lines_after(at: Position, count: int) -> Iterator[str]:
 
 _GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
-_PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
+_PREFIX = re.compile(
+    r"(?:\[\d{1,4}\]\s(?=\[rank\d))?(?:\[[A-Za-z_.-]{1,32}\d{1,6}(?:\|\d{1,6})?\]:\s?)+"
+    r"|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s"
+)
 """Matches the prefix that launchers and PyTorch put before each line of a process, even in a traceback."""
 _OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
 """Matches a rank in a line that the job's own code prints: `[rank 3] step 1`, `rank=3`."""

@@ -230,4 +230,4 @@ def test_an_error_relayed_to_all_ranks_is_that_of_the_ranks_on_which_it_happened
     log.write_text("".join(RELAYED.format(rank=rank) for rank in range(4)))
     verdict = logs.analyze(discover(log)).verdict
     assert (verdict.kind, verdict.ranks) == ("crashed", [1, 2])
-    assert "_thread.lock in main (me/train.py:29): TypeError: cannot pickle '_thread.lock' object" in verdict.sentence
+    assert "_thread.lock (me/train.py:29, in main): TypeError: cannot pickle '_thread.lock' object" in verdict.sentence
