@@ -77,10 +77,12 @@ def role_of(event: LogEvent) -> Role | None:
 
 def known(case: Case) -> tuple[Failure, Case]:
     """Return the entry that a case shows, and the case with what its text gives for the names in the entry's texts."""
-    for event in _lead_first(case):
-        for entry in shown_by(text_of(event)):
+    events = _lead_first(case)
+    # An exception without an entry of its own may come from one with an entry.
+    texts = [*map(text_of, events), *(link for event in events for link in reversed(event.chain))]
+    for text in texts:
+        for entry in shown_by(text):
             if entry.when is None or entry.when(case):
-                text = text_of(event)
                 match = next(entry.matches(text))
                 given = {name: value or "" for name, value in match.groupdict().items()}
                 return entry, replace(case, given=given, quote=_line_of(text, match))

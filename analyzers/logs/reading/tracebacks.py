@@ -30,6 +30,8 @@ _NAMED_EXCEPTION = re.compile(
 """Matches a line that names an exception, even without a traceback."""
 _MESSAGE_BELOW = re.compile(r":$|^Exception has occurred: \w+$")
 """Matches a line that names an exception whose message begins in the next line, also in the words of a debugger."""
+_STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? ")
+"""Matches the time that a container's log puts before each line."""
 _QUOTES_A_FRAME = re.compile(r"\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
 """Matches the line that names an exception, whose message may quote a frame."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
@@ -143,6 +145,7 @@ class Tracebacks:
         `key` is the prefix of the lines of the process, `body` the line without this prefix. The result is None for all
         other lines.
         """
+        body = _STAMP.sub("", body, count=1)
         if match := START.search(body):
             before = body[: match.start()]
             of_rank = int(match[1]) if match[1] else None
