@@ -26,7 +26,8 @@ class EventKind(StrEnum):
     `startup` is a failure before the training began. `stop_requested` is an end that the scheduler, the launcher or a
     user asked for. `signal` and `exit` are ends of processes. `torchrun_failure` and `torchrun_root_cause` are rows of
     the table that torchrun prints. `dump_written` is a Flight Recorder dump, and `stacks` are stacks of a running
-    process that Python's fault handler printed. `completed` is the end of a training.
+    process that Python's fault handler printed. `completed` is the end of a training, `started` the start of a
+    further attempt.
     """
 
     EXCEPTION = "exception"
@@ -64,6 +65,8 @@ class EventKind(StrEnum):
     STACKS = "stacks"
     """Python's fault handler printed the stacks of a running process, because of a timer or a signal."""
     COMPLETED = "completed"
+    STARTED = "started"
+    """The job starts again in the same log after an attempt that failed."""
     KNOWN = "known"
     """A line outside a traceback that an entry of the catalogue knows."""
     CLUE = "clue"

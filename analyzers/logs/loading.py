@@ -61,6 +61,8 @@ class Logs:
     """Whether the ranks use AMD's library, of which usually only the first one prints its name."""
     attempts: set[int] = field(default_factory=lambda: {0})
     """The attempts of torchrun that printed something; an attempt is one start of all workers, counted from 0."""
+    is_of_attempts: bool = False
+    """Whether a single log has several attempts one after the other, so that the last one is how the job ended."""
 
 
 def load(logs: run.Run, options: store.Options) -> Logs:
@@ -173,7 +175,9 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: _Read, first: 
         about |= {"unread_count": file["unread_count"], "skipped_bytes": file["skipped"]}
         loaded.files.append(LogFile(path=str(artefact.path), bytes=artefact.bytes, **about))
         loaded.inputs.append(artefact.as_input())
-        loaded.attempts |= {_attempt_of(artefact.path)} if artefact.bytes else set()
+        first_attempt = _attempt_of(artefact.path)
+        loaded.attempts |= set(range(first_attempt, first_attempt + file["attempt"] + 1)) if artefact.bytes else set()
+        loaded.is_of_attempts = loaded.is_of_attempts or file["attempt"] > 0
         loaded.left_out += file["left_out"]
         loaded.has_rccl = loaded.has_rccl or file["rccl"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
@@ -238,10 +242,10 @@ def _events_of(columns: _Read, artefacts: Sequence[run.Artefact], ranks: Sequenc
     `artefacts` are these files. `ranks` has the rank of each file, or None if its path shows none.
     """
     meta = columns.meta
-    names = ("file", "kind", "rank", "time_ns", "line", "step", "seq", "count")
+    names = ("file", "kind", "rank", "time_ns", "line", "step", "seq", "count", "attempt")
     rows = zip(*(columns[f"event.{name}"].tolist() for name in names), strict=True)
     events = []
-    for number, (file, kind, rank, time_ns, line, step, seq, count) in enumerate(rows):
+    for number, (file, kind, rank, time_ns, line, step, seq, count, attempt) in enumerate(rows):
         own = rank if rank != ABSENT else ranks[file]
         events.append(
             LogEvent(
@@ -257,7 +261,7 @@ def _events_of(columns: _Read, artefacts: Sequence[run.Artefact], ranks: Sequenc
                 source=meta["source"][number],
                 function=meta["function"][number],
                 count=count,
-                attempt=_attempt_of(artefacts[file].path),
+                attempt=_attempt_of(artefacts[file].path) + attempt,
                 chain=meta["chains"][number],
                 facts=msgspec.convert(meta["facts"][number], Facts),
                 excerpt=meta["excerpt"][number],

@@ -40,11 +40,13 @@ class Occurrence:
     role: Role
     clock: int
     file: int
+    turn: int
+    """The place of its attempt: of attempts in one log the last one counts first, of torchrun's folders the first."""
 
     @property
     def order(self) -> tuple[int, int, int, int, int]:
         """The sort key that puts the more probable cause of two failures first."""
-        return (self.event.attempt, self.role.tier, self.clock, self.file, self.event.line)
+        return (self.turn, self.role.tier, self.clock, self.file, self.event.line)
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
@@ -167,12 +169,41 @@ def _explains_end(
 
 def handled_errors(logs: Logs) -> list[LogEvent]:
     """Return the events of errors that ranks reported and survived, in the order of the logs."""
-    return [
-        e
-        for e in logs.events
-        if e.kind is EventKind.SKIPPED_WORK
-        or (e.kind not in (EventKind.NAN, *GAVE_UP) and (e.facts.survived or _is_logged(e, logs) or e.facts.thread))
-    ]
+    last = max(logs.attempts, default=0) if logs.is_of_attempts else 0
+    # What an earlier attempt reported may have ended it.
+    return [e for e in logs.events if e.attempt >= last and (e.kind is EventKind.SKIPPED_WORK or _was_handled(e, logs))]
+
+
+def _was_handled(event: LogEvent, logs: Logs) -> bool:
+    is_wait = event.kind in (EventKind.NAN, *GAVE_UP)
+    return not is_wait and bool(event.facts.survived or _is_logged(event, logs) or event.facts.thread)
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """An attempt in a log of several: the event that shows best why it failed, and the steps of its start and end."""
+
+    lead: LogEvent
+    start: int | None
+    end: int | None
+
+    @property
+    def length(self) -> int | None:
+        """The number of steps that it made; None if it is unknown."""
+        return None if self.start is None or self.end is None else self.end - self.start + 1
+
+
+def failed_attempts(logs: Logs) -> list[FailedAttempt]:
+    """Return the attempts before the last one in a log of several, the earliest first; empty for other logs."""
+    found = []
+    for attempt in sorted(logs.attempts)[:-1] if logs.is_of_attempts else ():
+        events = [event for event in logs.events if event.attempt == attempt]
+        roles = [(role.tier, n) for n, event in enumerate(events) if (role := role_of(event))]
+        if roles:
+            start = next((event.step for event in events if event.kind is EventKind.STARTED), None)
+            ends = [event.step for event in events if event.step is not None and event.kind is not EventKind.STARTED]
+            found.append(FailedAttempt(events[min(roles)[1]], start, max(ends, default=None)))
+    return found
 
 
 def count_closed(logs: Logs) -> int:
@@ -201,8 +232,9 @@ _ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABO
 
 def find_failures(logs: Logs) -> list[Hypothesis]:
     """Return the failures of a job, the most probable cause first."""
+    last = max(logs.attempts, default=0)
     found = [
-        Occurrence(event, role, clock, file)
+        Occurrence(event, role, clock, file, last - event.attempt if logs.is_of_attempts else event.attempt)
         for event, clock, file in zip(logs.events, logs.clocks, logs.files_of, strict=True)
         if (role := role_of(event))
     ]

@@ -9,10 +9,10 @@ import msgspec
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
 from analyzers.case.rows import column, data_share
-from analyzers.case.wording import place, quoted, shortened, who
+from analyzers.case.wording import at_line, place, quoted, shortened, who
 from analyzers.failures.catalogue import known, shown_by
 from analyzers.failures.entry import Failure, headline, next_steps, sentence, write
-from analyzers.logs.answers.failures import count_closed, handled_errors, has_completed
+from analyzers.logs.answers.failures import count_closed, failed_attempts, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
 from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
@@ -39,6 +39,7 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     found += _others(answer.independent, answer.case, follow=False)
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += [] if answer.case else _broken_numbers(logs)
+    found += _attempts_finding(logs)
     found += _unread_finding(logs)
     return found + [unreadable(file) for file in logs.files if file.problem]
 
@@ -146,6 +147,36 @@ def _broken_numbers(logs: Logs) -> list[Finding]:
             ranks=sorted({event.rank for event in broken if event.rank is not None}),
             step=broken[0].step,
             evidence=[evidence_of(event) for event in broken[:_CONSEQUENCES_AT_MOST]],
+            confidence=_HEALTHY_CONFIDENCE,
+        )
+    ]
+
+
+def _attempts_finding(logs: Logs) -> list[Finding]:
+    """Return, in a list, the finding on attempts of the job in the same log that failed before the last one."""
+    attempts = failed_attempts(logs)
+    if not attempts:
+        return []
+    ends = ", ".join(str(one.end) for one in attempts[-_CONSEQUENCES_AT_MOST:] if one.end is not None)
+    lengths = {one.length for one in attempts}
+    is_regular = len(attempts) > 1 and len(lengths) == 1 and None not in lengths
+    each = f", each {quantity(attempts[0].length or 0, 'step')} after its start" if is_regular else ""
+    lead = attempts[-1].lead
+    whose = who([lead.rank] if lead.rank is not None else [], "a process of the job")
+    return [
+        Finding(
+            id="logs.failed_attempts",
+            severity=Severity.WARNING,
+            title=f"{quantity(len(attempts), 'attempt')} in this log failed before the last one, most recently {whose}:"
+            f" {quoted(lead)}{at_line(lead)}",
+            why=f"they ended after step {ends}{each}" if ends else "the job was started again after each",
+            next="an attempt that always dies after the same number of its own steps points to the data of that"
+            " position, or to what is done every so many steps (evaluation, checkpoint): start just before it"
+            if is_regular
+            else "mend the failure of these attempts, too: it costs the steps since their last checkpoint",
+            ranks=sorted({one.lead.rank for one in attempts if one.lead.rank is not None}),
+            step=attempts[-1].end,
+            evidence=[evidence_of(one.lead) for one in attempts[-_CONSEQUENCES_AT_MOST:]],
             confidence=_HEALTHY_CONFIDENCE,
         )
     ]
@@ -319,10 +350,14 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             finding="logs.nonfinite_loss",
         )
     if has_completed(logs):
+        before = len(failed_attempts(logs))
+        odd = unread_count(logs)
+        rest = f", at attempt {before + 1}: {before} failed before" if before else "; the logs show no failure"
+        rest = f"; what {quantity(odd, 'line')} of the log reports is not understood" if odd and not before else rest
         return Verdict(
             status=Status.OK,
             kind=LogClass.HEALTHY,
-            sentence=f"the training completed{after}; the logs show no failure",
+            sentence=f"the training completed{after}{rest}",
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
         )

@@ -82,7 +82,7 @@ def last_line(text: str) -> Position:
 _HOUSE = Path(__file__).parents[2]
 VERSION = code_version(_HOUSE / "logs") ^ code_version(_HOUSE / "case") ^ code_version(_HOUSE / "failures")
 KINDS = list(EventKind)
-_NUMBERS = ("rank", "time_ns", "line", "step", "seq", "count")
+_NUMBERS = ("rank", "time_ns", "line", "step", "seq", "count", "attempt")
 TEXTS = ("message", "group", "source", "function", "excerpt", "details")
 ABSENT = -1
 
@@ -103,6 +103,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
         about = {"lines": scanner.lines, "binary": scanner.binary, "problem": problem, "skipped": scanner.skipped}
         files.append({**about, "left_out": scanner.events.left_out, "world_size": scanner.roster.world_size})
         files[-1]["unread"], files[-1]["unread_count"] = scanner.unread.kept, scanner.unread.count
+        files[-1]["attempt"] = scanner.attempt
         files[-1]["rccl"] = scanner.nccl.is_other_library
     columns = _event_columns(scanners) | _roster_columns(scanners)
     events = [event for scanner in scanners for event in scanner.events]

@@ -55,6 +55,14 @@ _LINES_AFTER_THE_END = 1
 _LOGGED_AS_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _USER_CODE = "from user code:"
 """The words of torch.compile before the frames of the code that it could not compile."""
+_ENDS_ATTEMPT = (EventKind.EXIT, EventKind.SIGNAL, EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+_FATAL = (
+    *_ENDS_ATTEMPT, EventKind.EXCEPTION, EventKind.OUT_OF_MEMORY, EventKind.CUDA_ERROR, EventKind.WATCHDOG_TIMEOUT,
+    EventKind.HOST_OUT_OF_MEMORY, EventKind.DATALOADER_WORKER, EventKind.STOP_REQUESTED, EventKind.TIMEOUT,
+    EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR, EventKind.HARDWARE, EventKind.DISK_FULL,
+)  # fmt: skip
+"""The kinds of events after which a start of the job is a further attempt."""
+_ATTEMPTS_AT_MOST = 10_000
 _ENDS_TRACEBACK = re.compile(r"\S")
 _NEW_RECORD = re.compile(
     r"^\s*(?:\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[WIEF]\d{4} |\[[WIEF]\d{3}|\[\d+/\d+\]|\{'|\d{1,3}%\|"
@@ -114,7 +122,7 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
     is in this line, if it has one. Otherwise it is the last step printed shortly before by the rank, or by a line
     without a rank. `labelled` says whether srun put a label before each line.
     """
-    own = step_in(text) if found.kind is EventKind.NAN else None
+    own = step_in(text) if found.kind in (EventKind.NAN, EventKind.STARTED) else None
     return own if own is not None else step_before(at, rank, labelled)
 
 
@@ -139,14 +147,20 @@ def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
     text = at.chunk[max(0, at.start - _STEP_BYTES) : at.start]
     if not _NAMES_A_STEP.search(text):
         return None
-    for raw in reversed(re.split(rb"[\r\n]", text)):
+    others = None
+    # The first one may be a part of a line.
+    for raw in reversed(re.split(rb"[\r\n]", text)[at.start > _STEP_BYTES :]):
         if not _NAMES_A_STEP.search(raw):
             continue
         line = clean(raw[:_LINE_LENGTH])
         prefix, body = split_prefix(line, labelled)
-        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
+        if NOISE.search(line) or (step := step_in(body)) is None:
+            continue
+        if prefix.rank in (None, rank):
             return step
-    return None
+        others = step if others is None else others
+    # Many jobs print steps on one rank only.
+    return others
 
 
 # Store the events of one log in their order; a repetition of an event is counted, but not stored again.
@@ -444,6 +458,12 @@ class Scanner:
     width: int = 0
     """The width at which a console wrapped the lines; 0 if it did not."""
     clock: int = 0
+    attempt: int = 0
+    """The number of times that the job was started again in this log."""
+    has_start: bool = False
+    """Whether a line with the first step of this attempt was read."""
+    first_of_attempt: int = 0
+    """The index of the first event of this attempt."""
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
     table: TorchrunTable = field(default_factory=TorchrunTable)
     stacks: StackReader = field(init=False)
@@ -573,6 +593,9 @@ class Scanner:
             return
         is_of_stack = FRAME.search(body) or self.tracebacks.is_code(prefix.key, body)
         found = None if is_of_stack else recognise(text) or self.recognise_wrapped(text, at)
+        if found and found.kind is EventKind.STARTED:
+            self.begin_attempt(found, text, at, prefix)
+            return
         if found:
             self.filter.read_on()
             if is_handled(found.kind, text):
@@ -587,6 +610,26 @@ class Scanner:
             # In the block after an event stand further lines of its message.
             if not is_of_stack and not self.filter.left_to_parse and not NOISE.search(text):
                 self.unread.note(text, shape, at.number)
+
+    def begin_attempt(self, found: Found, text: str, at: Position, prefix: Prefix) -> None:
+        """Begin a further attempt if one has failed before, and the line at hand shows that the job starts again.
+
+        `found` has the number of the attempt or its first step, as far as the line (`text`, at `at`, after `prefix`)
+        gives them.
+        """
+        start = found.facts
+        failures = [event for event in self.events.kept[self.first_of_attempt :] if event.kind in _FATAL]
+        steps = [event.step for event in failures if event.step is not None]
+        has_ended = any(event.kind in _ENDS_ATTEMPT for event in failures)
+        is_again = start.joined is None or has_ended or any(start.joined <= step + 1 for step in steps)
+        if failures and is_again and self.attempt < _ATTEMPTS_AT_MOST:
+            self.attempt += 1
+            self.first_of_attempt = len(self.events)
+            self.latest.clear()
+            self.has_start = False
+        if start.joined is not None and not self.has_start:
+            self.has_start = True
+            self.add(found._replace(facts=Facts()), text, at, prefix)
 
     def recognise_wrapped(self, text: str, at: Position) -> Found | None:
         """Return the event of a line that a console has wrapped: read together with the lines in which it goes on."""
@@ -687,7 +730,8 @@ class Scanner:
         message = text.strip()[:_MESSAGE_LENGTH]
         source = f"{frame[0]}:{frame[1]}" if frame else ""
         facts = found.facts if found.facts.local_rank is not None else _with_local_rank(found.facts, prefix.local_rank)
-        identity = (found.kind, rank, prefix.key, found.seq, found.group, facts.reason, without_digits(message), source,
+        identity = (self.attempt, found.kind, rank, prefix.key, found.seq, found.group, facts.reason,
+                    without_digits(message), source,
                     facts.pid if found.kind is EventKind.EXIT else facts.exit_code)  # fmt: skip
         return self.events.add(
             identity,
@@ -701,6 +745,7 @@ class Scanner:
                 step=step_of(found, text, at, rank, self.labelled),
                 group=found.group,
                 seq=found.seq,
+                attempt=self.attempt,
                 source=source,
                 function=frame[2] if frame else "",
                 chain=[link.text[:_MESSAGE_LENGTH] for link in raised.chain] if raised else [],

@@ -135,7 +135,21 @@ def stacks(match: "re.Match[str]") -> Found:
     return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))
 
 
+def _started(match: "re.Match[str]") -> Found:
+    """Return the event for a start of the job, with the number of the attempt (`expected`) or its step (`joined`)."""
+    given = match.groupdict()
+    return Found(EventKind.STARTED, Facts(expected=number(given.get("number")), joined=number(given.get("step"))))
+
+
 PATTERNS = (
+    pattern("raining starts at step", r"[Tt]raining starts at step:? (?P<step>\d{1,12})\b", _started),
+    pattern(
+        "ttempt",
+        r"^[^A-Za-z]{0,4}(?:\[[^\]\n]{1,60}\] ?)?[Aa]ttempt\W{1,3}(?P<number>\d{1,4})\s*(?:/\d+)?\W*$",
+        _started,
+    ),
+    pattern("estarting worker group", "Restarting worker group", _started),
+    pattern("restart_count=", r"\brestart_count=(?P<number>[1-9]\d{0,3})\b", _started),
     pattern("Timeout (", r"^Timeout \((\d{1,4}):(\d\d):(\d\d)(?:\.\d{1,9})?\)!\s*$", stacks),
     pattern(
         "failed (exitcode:",
