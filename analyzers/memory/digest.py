@@ -112,6 +112,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         nccl_groups=snapshot.recorded_number("nccl_groups") or msgspec.UNSET,
         caught=caught_request(replay) or msgspec.UNSET,
         idle_threshold=idle_threshold(snapshot.settings) or msgspec.UNSET,
+        older_blocks_known=snapshot.recorder.get("older_blocks_known", False) is True or msgspec.UNSET,
     )
 
 

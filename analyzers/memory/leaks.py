@@ -191,8 +191,9 @@ def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Gr
     for _, snapshots in groupby(in_order, key=series):
         of_device = list(snapshots)
         last = of_device[-1]
-        # One taken in mid-step holds what the step's end would have freed; on a CPU some frees are never recorded.
-        settled = [d for d in of_device if not (d.oom or d.fragmentation.made_up_segments)]
+        # One taken in mid-step holds what the step's end would have freed; on a CPU some frees are never recorded, so
+        # its levels can be compared only if the recorder looked for what was alive before each window.
+        settled = [d for d in of_device if not d.oom and (d.older_blocks_known or not d.fragmentation.made_up_segments)]
         if last.growing and not (last.oom and _is_minor(last.growing[0], last.oom.allocated_bytes)):
             yield last, last.growing
         elif rise := _growth_between_snapshots(settled):

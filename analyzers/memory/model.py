@@ -577,6 +577,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     and `nccl` is what NCCL's log shows about its memory; each is unset if it is not recorded. `caught` is a failed
     request that the program survived (unset: none, or one that it did not survive is in `oom`). `idle_threshold` is the
     allocator's garbage_collection_threshold if no setting in the snapshot gives it a limit to work with.
+    `older_blocks_known` is true if the recorder of a CPU's memory counted what was allocated before its trace begins,
+    so that the live bytes of several snapshots of one run can be compared (unset: it did not, or the snapshot is of
+    CUDA, where they always can).
     """
 
     path: str
@@ -615,6 +618,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclProcess | msgspec.UnsetType = msgspec.UNSET
     caught: CaughtRequest | msgspec.UnsetType = msgspec.UNSET
     idle_threshold: str | msgspec.UnsetType = msgspec.UNSET
+    older_blocks_known: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def exceeds_segments(self) -> bool:

@@ -18,7 +18,7 @@ from analyzers.memory.evidence import fact, in_words, rank_subject, ranks_of
 from analyzers.memory.leaks import leak_finding, leaking_devices
 from analyzers.memory.lifetimes import Replay
 from analyzers.memory.loading import READER, open_snapshot, rank_of, step_of
-from analyzers.memory.model import Device, MemoryData, MissingEvidence, Oom, RankDifference
+from analyzers.memory.model import Device, Growth, MemoryData, MissingEvidence, Oom, RankDifference
 from analyzers.memory.rank_difference import Comparison, difference_of, outside_difference
 from analyzers.memory.snapshot import CATEGORIES, Snapshot
 from analyzers.memory.training_loop import training_loop
@@ -380,4 +380,19 @@ def compare(
     """
     first, second = diff.fullest(a, options), diff.fullest(b, options)
     difference = diff.between(first, second, options)
-    return difference, comparison_findings(difference, second)
+    return difference, comparison_findings(difference, first, second, _leak_between(first, second, options))
+
+
+def _leak_between(a: diff.Instant, b: diff.Instant, options: store.Options | None) -> Growth | None:
+    """Return what leaks in `b` if it is a later snapshot of the run of `a`, of the same rank and device; else None."""
+    earlier, later = a.artefact, b.artefact
+    is_one_run = (earlier.path.parents[1], earlier.rank, a.device) == (later.path.parents[1], later.rank, b.device)
+    if not is_one_run or earlier.step is None or later.step is None or earlier.step >= later.step:
+        return None
+    devices = [
+        device
+        for instant in (a, b)
+        for device in _devices_of(open_snapshot(instant.artefact, options), instant.artefact)
+        if device.device == instant.device
+    ]
+    return next((growing[0] for device, growing in leaking_devices(devices) if device.step == later.step), None)

@@ -18,7 +18,8 @@ from analyzers.device_memory import (
 from analyzers.memory.diff import Diff, Instant
 from analyzers.memory.evidence import ADVICE, fact, in_words, innermost, largest, rank_subject, ranks_of
 from analyzers.memory.fragmentation import fragmentation_findings, unused_memory_findings
-from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
+from analyzers.memory.leaks import leak_advice
+from analyzers.memory.model import Device, Growth, MemoryClass, MissingEvidence, Oom
 from analyzers.memory.oom import near_limit_findings, oom_findings
 from analyzers.memory.peak import peak_findings
 from analyzers.memory.rank_difference import difference_clause
@@ -407,26 +408,32 @@ _STATES = {"went": "is gone"}
 """{state of a group of blocks: words for it in a sentence}, for a state that is not a verb of a sentence."""
 
 
-def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
+def comparison_findings(diff: Diff, a: Instant, b: Instant, leak: Growth | None) -> list[Finding]:
     """Return a list with the finding that the peak changed; empty if the change is no more than noise.
 
-    The rank and step of the finding are those of `b`, the second of the two compared states.
+    The rank and step of the finding are those of `b`, the second of the two compared states. `leak` is what grows from
+    step to step if both are snapshots of one run (None: they are not, or nothing does).
     """
     if abs(diff.bytes) < max(_NOISE_BYTES, _NOISE_SHARE * diff.a_bytes):
         return []
     grew = diff.bytes > 0
     most = (max if grew else min)(diff.categories, key=lambda change: change.bytes)
     verb, category = "grew" if grew else "shrank", in_words(most.what)
+    title = f"Peak allocated memory {verb} by {size(abs(diff.bytes))}"
+    leaking_line = innermost(leak.frames, "an unknown line") if grew and leak else ""
+    mostly = f" from step {a.artefact.step} to step {b.artefact.step}, in {leaking_line}" if leaking_line else ""
+    if_intended = f"If the growth is intended: {uncapitalised(ADVICE[most.what])}."
     return [
         Finding(
             id=f"compare.memory.{verb}",
             severity=Severity.WARNING if grew else Severity.INFO,
-            title=f"Peak allocated memory {verb} by {size(abs(diff.bytes))}, mostly {category}",
+            title=title + (mostly or f", mostly {category}"),
             why=f"The peak went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
             f" ({percent_change(diff.a_bytes, diff.b_bytes)}), {category} from {size(most.a_bytes)} to"
             f" {size(most.b_bytes)}.",
-            next=f"Look at the modules and lines in the evidence: they grew most. If the growth is intended:"
-            f" {uncapitalised(ADVICE[most.what])}."
+            next=leak_advice(leak, leaking_line)
+            if leak and leaking_line
+            else f"Look at the modules and lines in the evidence: they grew most. {if_intended}"
             if grew
             else "Nothing to do; the evidence lists the modules and lines that shrank most.",
             ranks=[] if b.artefact.rank is None else [b.artefact.rank],

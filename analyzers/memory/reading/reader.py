@@ -123,6 +123,7 @@ _RECORDER_KEYS: dict[str, type] = {
     "lost_notes": int,
     "made_up_segments": bool,
     "exact": bool,
+    "older_blocks_known": bool,
     "phase": str,
     "process_bytes": int,
     "device_used_bytes": int,

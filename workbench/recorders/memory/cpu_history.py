@@ -7,7 +7,7 @@ import atexit
 import gc
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from heapq import merge
 from itertools import pairwise
@@ -17,9 +17,11 @@ import torch
 from torch.profiler import profile, record_function
 
 from workbench.recorders.memory.block_categories import Block, BlockCategories
+from workbench.recorders.memory.live_tensors import LiveStorage, live_storages
 from workbench.recorders.memory.profiler_events import Allocation, FrameTable, ProfilerSession, Span
 from workbench.recorders.memory.snapshot import Details, Frame, Segment, SegmentBlock, Snapshot, TraceEntry, first_entry
 from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note, TensorHooks
+from workbench.recorders.own_files import harmless
 from workbench.recorders.quiet import profiler_messages_hidden, torch_warnings_hidden
 from workbench.recorders.timing.profiler_traces import TracePlan, activities, export
 
@@ -45,6 +47,13 @@ class LiveBlocks(BlockCategories):
         super().__init__()
         self.lost_notes = 0
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
+        self._of_last_window: dict[int, Block] = {}
+        self._unseen: dict[int, Block] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no session is stored, so that a history begins now."""
+        return not self._sessions
 
     def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
         """Add blocks for tensors that existed before the recording began, given as (tensor, category, label)."""
@@ -52,11 +61,43 @@ class LiveBlocks(BlockCategories):
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             if address and address not in self.live:
-                self.live[address] = Block(address, storage.nbytes(), [], category, label)
+                self.live[address] = self._unseen[address] = Block(address, storage.nbytes(), [], category, label)
+
+    def add_found(self, storages: Iterable[LiveStorage]) -> None:
+        """Add blocks for storages that are alive when a history begins, such as those that unrecorded steps left.
+
+        One at the address and with the size of a block that was alive when the last history ended is taken to be this
+        block, so that its call stack and category remain known; of all others these are unknown.
+        """
+        for found in storages:
+            if found.address not in self.live:
+                known = self._of_last_window.get(found.address)
+                if known is None or known.size != found.size:
+                    known = Block(found.address, found.size, [], UNKNOWN, found.name)
+                self.live[found.address] = self._unseen[found.address] = known
+        self._of_last_window = {}
+
+    def unseen(self) -> set[int]:
+        """Return the addresses of the live blocks that were allocated while no session was running.
+
+        The profiler does not report when they are freed.
+        """
+        self._unseen = {at: block for at, block in self._unseen.items() if self.live.get(at) is block}
+        return set(self._unseen)
+
+    def free_unseen(self, alive: Collection[int]) -> None:
+        """Record a free for each of the `unseen` blocks whose address is not among those `alive`."""
+        for address, block in list(self._unseen.items()):
+            if address not in alive:
+                del self._unseen[address], self.live[address]
+                self._log("free_completed", self._last_event_us() * 1000, block, [])
 
     def forget(self) -> None:
         """Delete all blocks and all recorded allocations and frees."""
+        if self._sessions:
+            self._of_last_window = dict(self.live)
         self.live.clear()
+        self._unseen.clear()
         self._sessions.clear()
         self.begin_session()
 
@@ -250,7 +291,9 @@ class CpuHistory:
     """Records CPU allocations of the current step and the last `window` complete steps, one profiler session per step.
 
     Python frames are recorded from the second step on. Only consecutive steps are kept, because frees during an
-    unrecorded step would be unknown. `traces` selects steps whose session is also exported as a profiler trace.
+    unrecorded step would be unknown. What is alive when a history begins is found by `live_storages`, so that memory
+    that unrecorded steps left is in each snapshot. `traces` selects steps whose session is also exported as a profiler
+    trace.
     """
 
     def __init__(self, hooks: TensorHooks, window: int, traces: TracePlan | None = None) -> None:
@@ -269,6 +312,8 @@ class CpuHistory:
         """
         self.end()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
+        if self._blocks.is_empty:
+            harmless(self._blocks.add_found)(live_storages("cpu"))
         self._step = step
         traced = self._traces is not None and self._traces.is_traced(step)
         self._hooks.start()
@@ -318,7 +363,15 @@ class CpuHistory:
         """Add the allocations, frees and spans of a stopped session to the history."""
         session = ProfilerSession(stopped, self._frames)
         self._blocks.add_session(session, self._hooks.take_notes())
+        self._free_what_died()
         self.spans.extend(session.spans)
+
+    @harmless
+    def _free_what_died(self) -> None:
+        """Record the frees of the step that the profiler does not report."""
+        kept = {tensor.untyped_storage().data_ptr() for tensor, *_ in self._hooks.long_lived_tensors()}
+        if not self._blocks.unseen() <= kept:  # else the search, which takes longer, would find nothing
+            self._blocks.free_unseen({storage.address for storage in live_storages("cpu", own_only=False)})
 
     def _stop(self, session: profile) -> bool:
         """Stop a profiler session; if this fails, discard the recorded history and print a message on stderr."""
@@ -349,5 +402,6 @@ class CpuHistory:
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,
+            "older_blocks_known": True,
             "blocks": blocks_before_trace(self._blocks),
         }

@@ -82,7 +82,8 @@ class Details(TypedDict, total=False):
 
     `limit_bytes` is the memory of the device. On a CPU it is a limit of the process, and `limit_name` is its name, such
     as `RLIMIT_DATA`. `step` is the last finished step. `exact` says whether hooks recorded the categories of blocks.
-    `blocks` is {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts
+    `blocks` is {address: [category, label]} of blocks that were allocated before the trace begins;
+    `older_blocks_known` says that all that the process holds are in the segments. `lost_notes` counts
     notes of hooks that were dropped or whose block is unknown. `device_used_bytes` is in use on the device; this
     process uses `device_process_bytes` of it, if the driver reports that. `nccl_groups` counts the rank's process
     groups with NCCL.
@@ -99,6 +100,7 @@ class Details(TypedDict, total=False):
     phase: str
     made_up_segments: bool
     lost_notes: int
+    older_blocks_known: bool
     blocks: dict[int, list[str]]
     device_used_bytes: int
     device_process_bytes: int
