@@ -22,7 +22,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
-from analyzers.cache import CacheFailure, write_entry
+from analyzers.cache import CacheFailure
+from analyzers.cached_columns import write_entry
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.files import json_bytes
 from analyzers.words import duration, size

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from analyzers import cache
-from analyzers.cache import CacheFailure, Columns
+from analyzers import cache, cached_columns
+from analyzers.cache import CacheFailure
+from analyzers.cached_columns import Columns
 from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.worker_pool import WorkerPool, can_fork, read_in_child
@@ -176,14 +177,14 @@ def _load_through(entry: Path, paths: list[Path], reader: str, options: Options,
     def reread() -> Columns:
         return load(paths, reader, options)
 
-    if options.cache and (columns := cache.open_entry(entry, reread)):
+    if options.cache and (columns := cached_columns.open_entry(entry, reread)):
         options.count(paths, cached=True)
         return columns
     with _read_columns(entry.parent, paths, reader, options.max_memory, read) as scratch:
         options.count(paths, cached=False)
         if not options.cache:
             return _detached_columns(Columns(scratch, reread))
-        columns = cache.publish(scratch, entry, reread)
+        columns = cached_columns.publish(scratch, entry, reread)
     cache.prune_if_grown(entry)
     return columns
 

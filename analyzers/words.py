@@ -13,6 +13,8 @@ from math import floor, isfinite, log10
 from pathlib import PurePath
 
 UNKNOWN = "unknown"
+IN_NO_PHASE = "in no phase"
+"""The name under which the time of a step outside of all phases is listed."""
 SMALLEST_SHARE = 0.0005
 """A share below this is written as `< 0.1 %`, and a change below it as `0 %`."""
 _FEWEST_OF_PATTERN = 5

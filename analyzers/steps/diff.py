@@ -11,6 +11,7 @@ from analyzers.columns import Column, Floats, Integers, Mask
 from analyzers.steps.losses import mean_by_step
 from analyzers.steps.step_times import LONGEST_SERIES
 from analyzers.steps.table import Steps
+from analyzers.words import IN_NO_PHASE
 
 _DIVERGED = 1e-2
 """Losses have diverged if they differ by more than this share of the first run's loss."""
@@ -61,10 +62,6 @@ def diverges_from(steps: Column, diverged: Mask) -> int | None:
     return int(steps[close[-1] + 1 if len(close) else 0])
 
 
-OUTSIDE = "in no phase"
-"""The name under which the time of a step outside of all phases is listed."""
-
-
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of the mean duration of one phase of a step (`what`) from run `a` to run `b`, in seconds per step.
 
@@ -90,7 +87,7 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
         for name in before | after
         for x, y in [(before.get(name, 0.0), after.get(name, 0.0))]
     ]
-    return sorted(changes, key=lambda phase: (phase.what == OUTSIDE, -abs(phase.change_s)))
+    return sorted(changes, key=lambda phase: (phase.what == IN_NO_PHASE, -abs(phase.change_s)))
 
 
 def _mean_phases(steps: Steps) -> dict[str, float]:
@@ -103,7 +100,7 @@ def _mean_phases(steps: Steps) -> dict[str, float]:
         return {}
     # Means, not medians: only they add up to the mean step.
     phases = {name: float(steps.phases.at(name, rows).mean()) for name in steps.phases}
-    return {**phases, OUTSIDE: float(steps.table["dur_s"].to_numpy()[rows].mean()) - sum(phases.values())}
+    return {**phases, IN_NO_PHASE: float(steps.table["dur_s"].to_numpy()[rows].mean()) - sum(phases.values())}
 
 
 # Compute confidence intervals for the change between two series, by block bootstrap and by permutation test.

@@ -239,10 +239,10 @@ def in_process() -> Callable[..., None]:
     """Return a reader that reads in this process, which takes a tenth of the time of a child process."""
     import importlib
 
-    from analyzers import cache
+    from analyzers import cached_columns
 
     def read(paths: Any, reader: str, target: Path, _: int | None) -> None:
-        cache.write_entry(target, *importlib.import_module(reader).read(list(paths)))
+        cached_columns.write_entry(target, *importlib.import_module(reader).read(list(paths)))
 
     return read
 

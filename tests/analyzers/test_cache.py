@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzers import cache, store, worker_pool
+from analyzers import cache, cached_columns, store, worker_pool
 from analyzers.errors import CacheWarning
 
 READER = "analyzers.hangs.reading.reader"
@@ -81,11 +81,11 @@ DAMAGE = {
 
 # "zeros" is what a power cut leaves where the length of a file was written to the disk before its content.
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("what", ["*.npy", cache.SHORT_COLUMNS, "meta.json"])
+@pytest.mark.parametrize("what", ["*.npy", cached_columns.SHORT_COLUMNS, "meta.json"])
 def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
     if what == "*.npy":
         read_in_forks(monkeypatch)
-        monkeypatch.setattr(cache, "SMALL", -1)
+        monkeypatch.setattr(cached_columns, "SMALL", -1)
     assert sequence(dump) == SEQUENCE
     [entry] = cache.entries(folder)
     files = list(entry.folder.glob(what))
@@ -108,7 +108,7 @@ def test_what_another_version_wrote_is_read_again(dump, folder, text):
 def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
     """A power cut of a shared disk, for example, may damage it between two questions."""
     columns = store.load([dump], READER)
-    flip(columns.folder / cache.SHORT_COLUMNS)
+    flip(columns.folder / cached_columns.SHORT_COLUMNS)
     assert columns["ops.seq"].tolist() == SEQUENCE
     assert store.load([dump], READER)["ops.seq"].tolist() == SEQUENCE
 
@@ -120,13 +120,13 @@ def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(du
     def reread():
         readings.append(1)
         columns = store.load([dump], READER)
-        flip(columns.folder / cache.SHORT_COLUMNS)
-        return cache.Columns(columns.folder, reread)
+        flip(columns.folder / cached_columns.SHORT_COLUMNS)
+        return cached_columns.Columns(columns.folder, reread)
 
-    flip(columns.folder / cache.SHORT_COLUMNS)
+    flip(columns.folder / cached_columns.SHORT_COLUMNS)
     with pytest.raises(cache.CacheFailure, match="reads back differently"):
-        cache.Columns(columns.folder, reread)["ops.seq"]
-    assert len(readings) == cache.PUBLISHING_ATTEMPTS
+        cached_columns.Columns(columns.folder, reread)["ops.seq"]
+    assert len(readings) == cached_columns.PUBLISHING_ATTEMPTS
 
 
 @pytest.mark.parametrize("of_another_user", ["entry", "folder"])
@@ -140,7 +140,7 @@ def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_anothe
     else:
         stranger = os.geteuid() + 1
         monkeypatch.setattr(os, "geteuid", lambda: stranger)
-    assert cache.open_entry(entry, lambda: pytest.fail("not used")) is None
+    assert cached_columns.open_entry(entry, lambda: pytest.fail("not used")) is None
     with pytest.warns(CacheWarning, match="another user owns"):
         assert sequence(dump) == SEQUENCE
     assert entry.exists()
@@ -170,19 +170,19 @@ def test_a_link_to_a_damaged_entry_gives_way_and_leaves_what_it_leads_to(dump, f
     entry.folder.symlink_to(elsewhere)
     assert sequence(dump) == SEQUENCE
     assert not entry.folder.is_symlink()
-    assert (elsewhere / cache.SHORT_COLUMNS).is_file()
+    assert (elsewhere / cached_columns.SHORT_COLUMNS).is_file()
 
 
 def test_an_entry_that_is_damaged_while_a_file_is_read_gives_way(dump, folder, monkeypatch):
     """Another process published it in the meantime, and the disk lost a part."""
-    published = cache.publish
+    published = cached_columns.publish
 
     def publish(scratch, entry, reread):
         entry.mkdir(exist_ok=True)
         (entry / "meta.json").touch()
         return published(scratch, entry, reread)
 
-    monkeypatch.setattr(cache, "publish", publish)
+    monkeypatch.setattr(cached_columns, "publish", publish)
     assert sequence(dump) == SEQUENCE
     [entry] = cache.entries(folder)
     assert (entry.folder / "meta.json").is_file()
@@ -200,9 +200,11 @@ class Touch:
 
 def test_a_short_column_of_objects_is_refused(tmp_path):
     body = bytes(8)
-    (tmp_path / cache.SHORT_COLUMNS).write_bytes(body)
+    (tmp_path / cached_columns.SHORT_COLUMNS).write_bytes(body)
     with pytest.raises(cache.DamagedEntry):
-        cache.read_short(tmp_path / cache.SHORT_COLUMNS, cache.Short("|O", (1,), 0, 8, zlib.crc32(body)))
+        cached_columns.read_short(
+            tmp_path / cached_columns.SHORT_COLUMNS, cached_columns.Short("|O", (1,), 0, 8, zlib.crc32(body))
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,8 +212,8 @@ def test_a_short_column_of_objects_is_refused(tmp_path):
     [np.arange(6).reshape(2, 3), np.array(["a", "é"]), np.zeros(0, "U"), np.array(5, ">i2"), np.arange(9)[::-2]],
 )
 def test_short_columns_come_back_as_they_were(tmp_path, column):
-    cache.write_entry(tmp_path, {"first": np.ones(1, np.int8), "x": column}, {})
-    again = cache.Columns(tmp_path, lambda: pytest.fail("read again"))["x"]
+    cached_columns.write_entry(tmp_path, {"first": np.ones(1, np.int8), "x": column}, {})
+    again = cached_columns.Columns(tmp_path, lambda: pytest.fail("read again"))["x"]
     assert (again.dtype, again.shape) == (column.dtype, column.shape)
     assert again.tolist() == column.tolist()
 
@@ -221,7 +223,7 @@ def test_a_long_column_of_objects_with_a_right_checksum_runs_no_code(tmp_path):
     body = (tmp_path / "x.npy").read_bytes()
     meta = json.dumps({"__columns__": {"x": [len(body), zlib.crc32(body)]}}).encode()
     (tmp_path / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(meta), meta))
-    columns = cache.Columns(tmp_path, lambda: pytest.fail("read again"))
+    columns = cached_columns.Columns(tmp_path, lambda: pytest.fail("read again"))
     with pytest.raises(ValueError, match=r"allow_pickle=False|Python objects"):
         columns._map("x")
     assert not (tmp_path / "ran").exists()
@@ -242,7 +244,7 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
         for _ in range(100):
             with contextlib.suppress(OSError):
                 for path in (
-                    path for entry in cache.entries(folder) for path in entry.folder.glob(cache.SHORT_COLUMNS)
+                    path for entry in cache.entries(folder) for path in entry.folder.glob(cached_columns.SHORT_COLUMNS)
                 ):
                     os.truncate(path, 3)
 
@@ -259,7 +261,7 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
 def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
     """A power cut before the rename, for example: the written files have no entry's name, and are deleted when old."""
-    monkeypatch.setattr(cache, "publish", lambda *_: os._exit(9))
+    monkeypatch.setattr(cached_columns, "publish", lambda *_: os._exit(9))
     with contextlib.suppress(ChildProcessError):
         process = multiprocessing.get_context("fork").Process(target=sequence, args=(dump,))
         process.start()
@@ -373,7 +375,7 @@ def test_a_limit_holds_from_then_on(dump, folder):
     assert len(cache.entries(folder)) == 1
     sequence(dump)
     assert len(cache.entries(folder)) == 1
-    for damaged in ("much", "7".ljust(cache.SMALL + 1)):
+    for damaged in ("much", "7".ljust(cached_columns.SMALL + 1)):
         (folder / cache.LIMIT_FILE).write_text(damaged)
         assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT
 

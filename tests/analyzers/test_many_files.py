@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers import cache, reader_server, store
+from analyzers import cache, cached_columns, reader_server, store
 from analyzers.child import DONE, KILLS, ReaderKilled, Task
 from analyzers.errors import HostileInput, InputError
 from analyzers.reader_server import running_server
@@ -184,7 +184,7 @@ def test_a_reader_remembers_nothing_of_the_file_before(files, tmp_path, monkeypa
             target.mkdir()
             ended = reader_server.run_by_server(Task("reader_with_memory", target, [path], 1 << 30, 20))
             assert ended.status == DONE
-            meta = cache.Columns(target, lambda: pytest.fail("read again")).meta
+            meta = cached_columns.Columns(target, lambda: pytest.fail("read again")).meta
             assert meta["seen"] == [path.name]
     finally:
         reader_server.STARTED[0].stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers import cache, reader_server, store
+from analyzers import cached_columns, reader_server, store
 from analyzers.child import DONE, Task, explain
 from analyzers.errors import InputError, LimitExceeded
 from analyzers.reader_server import run_by_server, running_server
@@ -54,7 +54,7 @@ def test_threads_share_one_server_and_read_at_the_same_time(task):
         assert [ended.status for ended in pool.map(run_by_server, tasks)] == [DONE] * 8
     names = [sorted(path.name for path in task.target.iterdir()) for task in tasks]
     assert names == [names[0]] * 8
-    assert len(cache.Columns(tasks[0].target, lambda: pytest.fail("read again"))) > 30
+    assert len(cached_columns.Columns(tasks[0].target, lambda: pytest.fail("read again"))) > 30
     assert len(reader_server.STARTED) == 1
 
 

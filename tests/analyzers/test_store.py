@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from analyzers import child, store, worker_pool
-from analyzers.cache import SCRATCH, SMALL, prune
+from analyzers.cache import SCRATCH, prune
+from analyzers.cached_columns import SMALL
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
 from analyzers.store import Progress

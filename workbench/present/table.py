@@ -8,8 +8,7 @@ from pathlib import Path
 
 from analyzers.report import Report
 from analyzers.rooms import imported
-from analyzers.steps.diff import OUTSIDE
-from analyzers.words import UNKNOWN, number
+from analyzers.words import IN_NO_PHASE, UNKNOWN, number
 from workbench.rooms import FACES, room_of
 
 _ROWS = 12
@@ -130,7 +129,7 @@ def fitted_title(roots: Sequence[Path], width: int) -> str:
     return short if len(short) <= width else CUT + short[max(1, len(short) - width + 1) :]
 
 
-TITLES = {"residual": OUTSIDE}
+TITLES = {"residual": IN_NO_PHASE}
 """{column of `analyzers.steps.views.phases`: its title}; the other columns are titles themselves."""
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from analyzers import cache, run, store
+from analyzers import cached_columns, run, store
 
 MS = 1_000_000
 BASE_NS = 1_800_000_000 * 1_000_000_000
@@ -90,7 +90,7 @@ def here(monkeypatch):
     """Fixture: read files in this process, which takes a tenth of the time; other tests cover the child process."""
 
     def read(paths, reader, target, _max_memory):
-        cache.write_entry(target, *importlib.import_module(reader).read(list(paths)))
+        cached_columns.write_entry(target, *importlib.import_module(reader).read(list(paths)))
 
     monkeypatch.setattr(store, "read_in_child", read)
     yield

@@ -9,8 +9,9 @@ import pytest
 
 from analyzers import compare, run, store
 from analyzers.steps import diff
-from analyzers.steps.diff import OUTSIDE, phase_changes
+from analyzers.steps.diff import phase_changes
 from analyzers.steps.loading import load
+from analyzers.words import IN_NO_PHASE
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -239,4 +240,4 @@ def test_what_a_step_gained_adds_up(pair):
     assert sum(one.change_s for one in found) == pytest.approx(means[1] - means[0])
     assert found[0].what == "bwd"
     assert found[0].change_s == pytest.approx(0.01, rel=0.2)
-    assert found[-1].what == OUTSIDE
+    assert found[-1].what == IN_NO_PHASE
