@@ -126,6 +126,10 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.
 NoTui = Annotated[
     bool, typer.Option("--no-tui", help="Print text instead of opening the terminal app.", rich_help_panel=OUTPUT)
 ]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Print all findings and tables on a terminal, too.", rich_help_panel=OUTPUT),
+]
 Web = Annotated[bool, typer.Option("--web", help="Open the web dashboard at the same view.", rich_help_panel=OUTPUT)]
 Breakdown = Annotated[
     bool, typer.Option("--breakdown", help="Add tables of the memory: segments, owners, tensors, layers, overhead.")
@@ -269,11 +273,12 @@ class ShowOptions(DocumentOptions):
     """Options for showing a report: print it, write it to a file, or open it in the terminal app or the dashboard."""
 
     no_tui: NoTui = False
+    full: Full = False
     web: Web = False
 
     @property
     def interactive(self) -> bool:
-        return not (self.asked_format or self.output or self.no_tui or self.web) and on_terminal()
+        return not (self.asked_format or self.output or self.no_tui or self.full or self.web) and on_terminal()
 
 
 def on_terminal() -> bool:

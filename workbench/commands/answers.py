@@ -48,7 +48,7 @@ def answer(
     key = output.key_of(room, paths, read) if _is_kept_form(show) else None
     kept = output.find(key) if key else None
     if kept:
-        sys.stdout.write(printed(kept, output_format(show)))
+        sys.stdout.write(printed(kept, output_format(show), full=show.full))
         return exit_status(kept.report, fail_on)
     with one_blas_thread():
         from workbench.commands import analyse
@@ -77,10 +77,10 @@ def _is_kept_form(show: ShowOptions) -> bool:
     return not shown and output_format(show) in (Format.TEXT, Format.JSON)
 
 
-def printed(kept: output.KeptReport, form: Format) -> str:
+def printed(kept: output.KeptReport, form: Format, *, full: bool = True) -> str:
     """Return a stored report as a document; it is the same document as was printed when the report was made."""
     if form is Format.JSON:
         return kept.report.json().decode() + "\n"
     from workbench.present.text import laid_out
 
-    return laid_out(kept.report, kept.tables, kept.more)
+    return laid_out(kept.report, kept.tables, kept.more, full=full)

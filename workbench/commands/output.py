@@ -18,7 +18,7 @@ from analyzers.errors import Exit, InputError, WorkbenchError
 from analyzers.files import json_bytes, read_whole, write_whole
 from analyzers.report import Report, Severity
 from analyzers.run import Run, Unreadable, files_below
-from workbench.command_options.options import DocumentOptions, FailOn, Format, ReadOptions
+from workbench.command_options.options import DocumentOptions, FailOn, Format, ReadOptions, ShowOptions
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.present import render
@@ -28,7 +28,8 @@ SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, 
 
 
 def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on: FailOn | None = None) -> Exit:
-    text = render(report, output_format(document), run)
+    is_whole = not isinstance(document, ShowOptions) or document.full or document.output is not None
+    text = render(report, output_format(document), run, full=is_whole)
     if document.output:
         with refusing_to_overwrite(document.output, force=document.force, inputs=run):
             write_whole(document.output, text)

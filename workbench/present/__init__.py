@@ -5,8 +5,11 @@ from analyzers.run import Run
 from workbench.command_options.options import Format
 
 
-def render(report: Report[object], wanted: Format, run: Run) -> str:
-    """Return the report on `run` as a document in the format `wanted`, ending with a newline."""
+def render(report: Report[object], wanted: Format, run: Run, *, full: bool = True) -> str:
+    """Return the report on `run` as a document in the format `wanted`, ending with a newline.
+
+    Text on a terminal has only what fits on a screen unless `full` is set; other documents are always whole.
+    """
     # Each format imports its own libraries, so that `--json` does not wait for Rich or NumPy.
     if wanted is Format.JSON:
         return report.json().decode() + "\n"
@@ -15,5 +18,7 @@ def render(report: Report[object], wanted: Format, run: Run) -> str:
     elif wanted is Format.HTML:
         from workbench.present.html import document
     else:
-        from workbench.present.text import document
+        from workbench.present.text import document as text_document
+
+        return text_document(report, run, full=full)
     return document(report, run)

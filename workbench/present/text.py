@@ -14,7 +14,7 @@ from rich.text import Text
 from analyzers.report import Finding, Report
 from analyzers.rooms import imported
 from analyzers.run import Run
-from analyzers.words import ranks_beside
+from analyzers.words import quantity, ranks_beside
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
 from workbench.present.table import Table, sections
@@ -22,21 +22,29 @@ from workbench.rooms import FACES, data_of, room_named, room_of
 
 _WIDEST = 140
 _PIPED = 120
+_SCREEN = 23
+"""The lines of a small terminal without its prompt."""
 FINDINGS = 8
 
 
-def document(report: Report[object], run: Run) -> str:
-    """Return the report as text; it has colours only if stdout is a terminal that supports them."""
-    return laid_out(report, sections(report), more(report, run))
+def document(report: Report[object], run: Run, *, full: bool = True) -> str:
+    """Return the report as text; it has colours only if stdout is a terminal that supports them.
+
+    On a terminal it is only the answer, as long as a screen, unless `full` is set.
+    """
+    return laid_out(report, sections(report), more(report, run), full=full)
 
 
-def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
+def laid_out(report: Report[object], tables: Sequence[Table], more: str, *, full: bool = True) -> str:
     """Return a report as text, with its tables; `more` is the last line, unless it is empty."""
     buffer = io.StringIO()
     # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     width = min(_WIDEST, os.get_terminal_size().columns) if on_terminal else _PIPED
     console = Console(file=buffer, width=width, force_terminal=on_terminal, highlight=False, legacy_windows=False)
+    if on_terminal and not full:
+        console.print(_first_screen(report, tables, more, console))
+        return _without_padding(buffer)
     console.print(head(report))
     for section in tables:
         console.print(grid(section))
@@ -47,8 +55,39 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
         console.print(findings(report))
     if more:
         console.print(Text(f"\n{more}", style="dim"))
+    return _without_padding(buffer)
+
+
+def _without_padding(buffer: io.StringIO) -> str:
     # Rich pads lines to the full width, which breaks when a narrower terminal shows them.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _first_screen(report: Report[object], tables: Sequence[Table], more: str, console: Console) -> Group:
+    """Return the answer, what else was found, and what `--full` adds, in at most `_SCREEN` lines if they suffice.
+
+    Facts of the evidence are left out first, then other findings.
+    """
+    others = [finding for finding in report.findings if finding is not report.lead()]
+    # Analyzers of several files may describe the failure that the verdict names.
+    also_found = [one for one in others if one.title.partition(" in ")[0] not in report.verdict.sentence]
+    hidden = [
+        f"{quantity(len(others), 'further finding')}" if others else "",
+        f"{quantity(len(tables), 'table')}" if tables else "",
+    ]
+    rest = f"--full prints {' and '.join(filter(None, hidden))}; " if any(hidden) else ""
+    last = Text(f"\n{rest}{more.removeprefix('More: ') if rest else more}", style="dim")
+    choices = [(facts, also) for also in (3, 1) for facts in (5, 3, 2, 1, 0)]
+    for facts, also in choices:
+        parts: list[Group | Text] = [head(report, facts)]
+        parts += [
+            Text.assemble(("Also     ", "bold"), clean(finding.title) + ranks_beside(finding.title, finding.ranks))
+            for finding in also_found[:also]
+        ]
+        screen = Group(*parts, last)
+        if len(console.render_lines(screen)) <= _SCREEN:
+            break
+    return screen
 
 
 def _differs_from_verdict(report: Report[object]) -> bool:
@@ -56,8 +95,11 @@ def _differs_from_verdict(report: Report[object]) -> bool:
     return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
 
 
-def head(report: Report[object]) -> Group:
-    """Return the verdict, its reason, the next step and the missing evidence, laid out in two columns."""
+def head(report: Report[object], facts: int = 5) -> Group:
+    """Return the verdict, its reason, the next step and the missing evidence, laid out in two columns.
+
+    `facts` is how many facts of the evidence are printed.
+    """
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
@@ -67,7 +109,7 @@ def head(report: Report[object]) -> Group:
     if first:
         rows += [
             ("Why", Text.assemble(clean(first.why), (f"  [{first.id}]", "dim"))),
-            ("", evidence(first)),
+            ("", evidence(first, facts)),
             ("Next", Text(clean(first.next), style="bold")),
         ]
     elif verdict.next:
@@ -86,9 +128,9 @@ def head(report: Report[object]) -> Group:
     return Group(layout)
 
 
-def evidence(finding: Finding) -> Text:
-    """Return the first five facts of a finding's evidence, one fact per line."""
-    lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:5]]
+def evidence(finding: Finding, facts: int = 5) -> Text:
+    """Return the first facts of a finding's evidence, one fact per line."""
+    lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:facts]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 
 
