@@ -7,7 +7,7 @@ from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, place, quoted, who
 from analyzers.failures.entry import Failure
 from analyzers.report import LONGEST_HEADLINE
-from analyzers.words import rank_names
+from analyzers.words import rank_names, source_line
 
 
 def crashed(case: Case) -> str:
@@ -87,12 +87,63 @@ def _for_crash(case: Case) -> str:
         return _RECOMPUTED
     if remedy := _remedy_in(case):
         return f"the message itself says what to do: {remedy}"
-    return _OPEN_LINE if place(case.lead) else _READ_TRACEBACK
+    where = _OPEN_LINE.format(look=_look_for(case)) if place(case.lead) else _READ_TRACEBACK
+    return f"{where}{_about_package(case)}"
 
 
-_OPEN_LINE = (
-    "open the line that the title names; the lines above the traceback in the log show what was read or computed"
+_OPEN_LINE = "open the line that the title names{look}"
+_LOOKS = (
+    (re.compile(r"(?i)\b(?:size|shape|dimension|elements?|length)s?\b"), ", and print the shapes just before it"),
+    (re.compile(r"^(?:\w+\.)*KeyError\b"), ", and print the keys that are there"),
+    (
+        re.compile(r"^(?:\w+\.)*IndexError\b|out of (?:range|bounds)"),
+        ", and print the index and the length just before it",
+    ),
+    (re.compile(r"^(?:\w+\.)*AssertionError\b"), ", and print what its condition compares"),
+    (re.compile(r"'?NoneType'?"), ", and find out why the value is None: what returned it, or did not set it"),
+    (re.compile(r"(?i)\b(?:dtype|scalar type|Float|Half|BFloat16|Long)\b"), ", and print the dtypes just before it"),
 )
+"""What to look at in the line that raised an exception of some kind."""
+_PACKAGE = re.compile(r"(?:site|dist)-packages/([A-Za-z][\w-]{1,60})")
+_OF_VERSIONS = re.compile(r"^(?:\w+\.)*(?:TypeError|AttributeError|ImportError|NotImplementedError|NameError)\b")
+
+
+def _look_for(case: Case) -> str:
+    """Return what to look at in the line of an exception, by its class and words."""
+    head = case.lead.headline
+    return next(
+        (look for pattern, look in _LOOKS if pattern.search(head)), "; the lines above the traceback show what was read"
+    )
+
+
+def _package_of(case: Case) -> str:
+    """Return the package whose code raised an exception; empty if it is the project's own code, or PyTorch."""
+    match = _PACKAGE.search(case.lead.calls[-1]) if case.lead.calls else None
+    return match[1] if match and match[1] not in ("torch", "torchrun") else ""
+
+
+def _about_package(case: Case) -> str:
+    """Return advice on the package that raised an exception; empty if none did."""
+    package = _package_of(case)
+    if not package:
+        return ""
+    if _OF_VERSIONS.match(case.lead.headline):
+        return (
+            f". Such an error inside {package} is most often one of versions: compare `pip show {package}` with what the"
+            " project asks for (its requirements or README)"
+        )
+    return f". It was raised inside {package}: look for the message among its issues, with the version of `pip show {package}`"
+
+
+def _why_other(case: Case) -> str:
+    """Return where an exception was raised, if that is in a package that the user's line called."""
+    package = _package_of(case)
+    if not package or case.lead.kind is not EventKind.EXCEPTION:
+        return ""
+    file, line, function = case.lead.calls[-1].rsplit(":", 2)
+    return f"it was raised inside {package}, in {function} ({source_line(file, int(line))})"
+
+
 _REMEDY = re.compile(
     r"(?:^|(?<=[.!?;:\n])\s*)((?:\S[^.\n]{0,80}\s)?(?:[Pp]lease|[Tt]ry|[Yy]ou (?:can|should|may want to|need to|must)"
     r"|[Mm]ake sure|[Cc]onsider|[Tt]o (?:fix|avoid|resolve|enable|disable|prevent|silence|allow)|[Ii]nstead,? use"
@@ -159,11 +210,7 @@ ENTRIES = (
         when=lambda case: case.kind is LogClass.CRASHED,
         headline=_named,
         sentence=crashed,
-        why=lambda case: (
-            "an exception that nothing catches ends the process of its rank, and with it the job"
-            if case.lead.kind is EventKind.EXCEPTION
-            else ""
-        ),
+        why=_why_other,
         next=(_for_crash,),
     ),
 )
