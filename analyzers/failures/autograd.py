@@ -71,7 +71,11 @@ def _reshape_reason(case: Case) -> str:
         rest = prod(shape[:index] + shape[index + 1 :])
         if -1 not in shape and rest > 0 and size % rest == 0:
             return f"the elements would fit with {size // rest} in place of {length} (dimension {index})"
-    return "the fixed numbers in the shape belong to another image size, sequence length or number of heads"
+    if -1 in shape:
+        return (
+            f"{size:,} is no multiple of the {prod(length for length in shape if length > 0):,} of the other dimensions"
+        )
+    return f"the shape needs {prod(shape):,} elements"
 
 
 def _in_evaluation(case: Case) -> bool:
@@ -178,8 +182,14 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(loss.requires_grad, loss.grad_fn) right before backward",
         examples=(
             Example(
+                "torch.autograd.backward(\n"
+                '  File ".../torch/autograd/__init__.py", line 354, in backward\n'
+                "    _engine_run_backward(\n"
+                '  File ".../torch/autograd/graph.py", line 829, in _engine_run_backward\n'
+                "    return Variable._execution_engine.run_backward(  \n"
                 "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
-                says=("is_trainable", "enable_input_require_grads"),
+                source="huggingface/peft#2742",
+                says=("enable_input_require_grads",),
             ),
         ),
         knowledge="PyTorch's notes on autograd mechanics",
@@ -294,8 +304,23 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(loss.shape) before backward",
         examples=(
             Example(
+                "2023-03-16 18:37:25,684 - pretrain_shapenet - INFO - Using Data parallel ...\n"
+                "Traceback (most recent call last):\n"
+                '  File "main.py", line 116, in <module>\n'
+                "    main()\n"
+                '  File "main.py", line 112, in main\n'
+                "    pretrain(args, config, train_writer, val_writer)\n"
+                '  File "/home/user/MaskPoint/tools/runner_pretrain.py", line 144, in run_net\n'
+                "    _loss.backward()\n"
+                '  File "/home/user/anaconda3/envs/maskpoint/lib/python3.7/site-packages/torch/tensor.py", line 245, in backward\n'
+                "    torch.autograd.backward(self, gradient, retain_graph, create_graph, inputs=inputs)\n"
+                '  File "/home/user/anaconda3/envs/maskpoint/lib/python3.7/site-packages/torch/autograd/__init__.py", line 141, in backward\n'
+                "    grad_tensors_ = _make_grads(tensors, grad_tensors_)\n"
+                '  File "/home/user/anaconda3/envs/maskpoint/lib/python3.7/site-packages/torch/autograd/__init__.py", line 50, in _make_grads\n'
+                '    raise RuntimeError("grad can be implicitly created only for scalar outputs")\n'
                 "RuntimeError: grad can be implicitly created only for scalar outputs",
-                says=("loss.mean()",),
+                source="WisconsinAIVision/MaskPoint#7",
+                says=("mean()",),
             ),
         ),
         knowledge="torch.Tensor.backward",
@@ -414,7 +439,7 @@ ENTRIES: tuple[Failure, ...] = (
         id="autograd.graph_changed",
         kind=LogClass.CRASHED,
         what="DistributedDataParallel was created with static_graph=True, and the graph changes.",
-        signs=(sign("training graph has changed", r"Your training graph has changed in this iteration"),),
+        signs=(sign("training graph has changed", r"[Yy]our training graph has changed in this iteration"),),
         headline="DDP runs with static_graph=True, and the graph changed between steps",
         why="static_graph records in the first step which parameters take part, and expects the same in each step",
         next=(
@@ -425,10 +450,9 @@ ENTRIES: tuple[Failure, ...] = (
         check="without static_graph the error is gone",
         examples=(
             Example(
-                "RuntimeError: Your training graph has changed in this iteration, e.g., one parameter is unused in first"
-                " iteration, but then got used in the second iteration. this is not compatible with static_graph set to"
-                " True.",
-                says=("find_unused_parameters",),
+                "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your training graph has changed in this iteration, e.g., one parameter is used in first iteration, but then got unused in the second iteration. this is not compatible with static_graph set to True.",
+                source="pytorch/pytorch#97030",
+                says=("static_graph",),
             ),
         ),
         knowledge="DistributedDataParallel's documentation",
@@ -547,7 +571,12 @@ ENTRIES: tuple[Failure, ...] = (
         id="autograd.fsdp_mixed_requires_grad",
         kind=LogClass.CRASHED,
         what="One FSDP unit has frozen and trainable parameters.",
-        signs=(sign("uniform", r"(?:uniform|same) `?requires_grad`? when `?use_orig_params=False"),),
+        signs=(
+            sign(
+                "uniform",
+                r"(?:uniform|same) `?requires_grad`? when `?use_orig_params=False|requires uniform `requires_grad`",
+            ),
+        ),
         headline="One FSDP unit has frozen and trainable parameters, with use_orig_params=False",
         why="they lie in one flat tensor, which is either trained or not",
         next=(
@@ -556,6 +585,20 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="print the names of the trainable parameters of the unit that fails",
         examples=(
+            Example(
+                ' File "/opt/conda/lib/python3.8/site-packages/torch/distributed/fsdp/flat_param.py", line 440, in _init_flat_param\n'
+                "    self._init_flat_param(params, fully_sharded_module, use_orig_params)\n"
+                '  File "/opt/conda/lib/python3.8/site-packages/torch/distributed/fsdp/flat_param.py", line 440, in _init_flat_param\n'
+                "    raise ValueError(\n"
+                "ValueError: `FlatParameter` requires uniform `requires_grad`",
+                source="declare-lab/flan-alpaca#10",
+                says=("use_orig_params=True",),
+            ),
+            Example(
+                "ValueError: Must flatten tensors with uniform requires_grad when use_orig_params=False",
+                source="ByteDance-Seed/Bagel#120",
+                says=("use_orig_params=True",),
+            ),
             Example(
                 "ValueError: Must flatten tensors with uniform requires_grad when use_orig_params=False",
                 says=("use_orig_params=True",),
@@ -824,7 +867,7 @@ ENTRIES: tuple[Failure, ...] = (
         headline=_channels,
         why=lambda case: (
             (
-                "grey or transparent images among colour images"
+                "the images have another number of channels (grey 1, colour 3, with transparency 4) than the layer was built for"
                 if {case.given["expected"], case.given["got"]} <= {"1", "3", "4"}
                 else "the input has another layout or comes from another encoder than the layer was built for"
             )
@@ -832,7 +875,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         next=(
             Advice(
-                "convert each image when it is read: Image.open(path).convert('RGB') (or set in_chans of the model)",
+                lambda case: (
+                    "convert each image when it is read: Image.open(path).convert("
+                    + {"1": "'L'", "3": "'RGB'"}.get(case.given["expected"], "'RGBA'")
+                    + f"), or build the model for {case.given['got']} (in_channels, in_chans)"
+                ),
                 when=lambda case: {case.given["expected"], case.given["got"]} <= {"1", "3", "4"},
             ),
             Advice(
@@ -848,7 +895,21 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         check="print(x.shape) before the first layer, for the batch that fails",
+        event=EventKind.KNOWN,
         examples=(
+            Example(
+                "RuntimeError: Given groups=1, weight of size [32, 1, 3, 3], expected input[4, 3, 320, 220] to have 1 channels, but got 3 channels instead",
+                source="open-mmlab/mmsegmentation#2330",
+                says=("1 channel",),
+            ),
+            Example(
+                "Given groups=1, weight of size [1536, 16, 2, 2], expected input[4, 4, 128, 96] to have 16 channels, but got 4 channels instead",
+                source="kohya-ss/sd-scripts#1419",
+            ),
+            Example(
+                "RuntimeError: Given groups=1, weight of size [64, 3, 7, 7], expected input[16, 256, 256, 3] to have 3 channels, but got 256 channels instead",
+                source="anilbatra2185/road_connectivity#10",
+            ),
             Example(
                 "RuntimeError: Given groups=1, weight of size [64, 3, 7, 7], expected input[8, 1, 224, 224] to have 3"
                 " channels, but got 1 channels instead",
@@ -864,7 +925,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "Expected more than",
-                r"Expected more than 1 value per channel when training, got input size (?P<shape>\S[^\n]{3,60}])",
+                r"Expected more than 1 value per channel when training, got input size (?:torch\.Size\()?(?P<shape>\[[\d, ]{1,60}\])",
             ),
         ),
         headline="BatchNorm got a batch of one sample: {shape}",
@@ -877,9 +938,10 @@ ENTRIES: tuple[Failure, ...] = (
         check="len(dataset) % batch_size is 1",
         examples=(
             Example(
-                "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 256, 1,"
-                " 1])",
-                says=("drop_last=True", "[1, 256, 1, 1]"),
+                '    raise ValueError(f"Expected more than 1 value per channel when training, got input size {size}")\n'
+                "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 16, 1, 1])",
+                source="thograce/C2FNet#9",
+                says=("drop_last=True",),
             ),
         ),
         knowledge="torch/nn/functional.py, _verify_batch_size",
@@ -894,8 +956,15 @@ ENTRIES: tuple[Failure, ...] = (
                 r"size of tensor a \((?P<got>\d+)\) must match the size of tensor b \((?P<limit>512|514|1024|2048|4096)\)"
                 r" at non-singleton dimension 1",
             ),
+            sign(
+                "must match the existing size",
+                r"expanded size of the tensor \((?P<got>\d+)\) must match the existing size \((?P<limit>512|514|1024|2048|4096)\)"
+                r" at non-singleton dimension 1\.  Target sizes: \[\d+, \d+\]\.  Tensor sizes: \[1, \d+\]",
+            ),
         ),
-        when=lambda case: case.printed(r"Token indices sequence length is longer|bert|position|embeddings"),
+        when=lambda case: case.printed(
+            r"Token indices sequence length is longer|bert|position|embeddings|Tensor sizes: \[1, \d+\]"
+        ),
         clues=(sign("Token indices sequence length is longer"),),
         headline="A sequence of {got} tokens is longer than the model's {limit} positions",
         why="the table of positions has a fixed size, and the text was not truncated to it",
@@ -906,6 +975,20 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="the warning `Token indices sequence length is longer than the specified maximum` stands above",
         examples=(
+            Example(
+                "   embeddings += position_embeddings\n"
+                "RuntimeError: The size of tensor a (937) must match the size of tensor b (512) at non-singleton dimension 1",
+                source="gomate-community/TrustRAG#156",
+                says=(
+                    "937",
+                    "truncation=True",
+                ),
+            ),
+            Example(
+                "RuntimeError: The expanded size of the tensor (513) must match the existing size (512) at non-singleton dimension 1.  Target sizes: [6, 513].  Tensor sizes: [1, 512]",
+                source="hemingkx/WordSeg#13",
+                says=("513",),
+            ),
             Example(
                 "Token indices sequence length is longer than the specified maximum sequence length for this model (629 >"
                 " 512). Running this sequence through the model will result in indexing errors\n"
@@ -943,22 +1026,41 @@ ENTRIES: tuple[Failure, ...] = (
             + (f" in dimension {case.given['dim']}" if case.given["dim"] else "")
             + place(case.lead)
         ),
-        why="element-wise operations and cat need equal sizes in this dimension (or 1): logits and labels, a mask and the"
-        " scores, skip connections of odd image sizes, or two inputs that were cropped or padded differently",
+        why="element-wise operations and cat need equal sizes in this dimension (or 1)",
         next=(
+            Advice(
+                "a transparent image among colour images: Image.open(path).convert('RGB')",
+                when=lambda case: (
+                    {case.given["a"] or case.given["c"], case.given["b"] or case.given["d"]} == {"3", "4"}
+                ),
+            ),
             lambda case: (
-                "they differ by one: with images (skip connections, up-sampling) pad to a multiple of the network's stride,"
-                " such as 32; with text one side has a token more (BOS, EOS, shifted labels, a mask made before)"
-                if abs(int(case.given["a"] or case.given["c"]) - int(case.given["b"] or case.given["d"])) == 1
-                else f"look in the line of the traceback which operand has {case.given['a'] or case.given['c']} and which"
-                f" {case.given['b'] or case.given['d']} there, and pad or cut them to one length where they are made (the"
-                " collate function, the attention mask, the labels)"
+                "they differ by little: with images (skip connections, up-sampling) pad or resize to a multiple of the network's"
+                " stride, such as 32; with text one side has a token more (BOS, EOS, shifted labels, a mask made before)"
+                if abs(int(case.given["a"] or case.given["c"]) - int(case.given["b"] or case.given["d"])) <= 2
+                else f"print both shapes before that line: which side has {case.given['a'] or case.given['c']} and which"
+                f" {case.given['b'] or case.given['d']}; then make them alike where they are made (size of image or crop in the"
+                " configuration, padding, mask, labels)"
             ),
             "if only some batches fail, print the shapes of each batch: one sample differs from the rest",
         ),
         check="print both shapes before that line",
         rules_out="memory or the GPU",
         examples=(
+            Example(
+                "normD_down = D_down + norm_down\n"
+                "RuntimeError: The size of tensor a (378) must match the size of tensor b (281) at non-singleton dimension 2",
+                source="SJTU-ViSYS/StructDepth#10",
+                says=("378",),
+            ),
+            Example(
+                "RuntimeError: The size of tensor a (150) must match the size of tensor b (152) at non-singleton dimension 3",
+                source="jiwei0921/DMRA#5",
+            ),
+            Example(
+                "RuntimeError: The size of tensor a (4) must match the size of tensor b (3) at non-singleton dimension 0",
+                source="VITA-Group/ShapeMatchingGAN#23",
+            ),
             Example(
                 "RuntimeError: The size of tensor a (64) must match the size of tensor b (65) at non-singleton dimension"
                 " 3",
@@ -984,7 +1086,7 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline="The loss got {a} predictions and {b} targets",
         why=lambda case: (
-            "the numbers are multiples of each other: a dimension was flattened into the batch on one side only"
+            "one is a multiple of the other: one side was flattened into the batch, or has a batch size written in the code"
             if int(case.given["a"]) % max(1, int(case.given["b"])) == 0
             or int(case.given["b"]) % max(1, int(case.given["a"])) == 0
             else "predictions and targets were cut, shifted or filtered differently"
@@ -998,8 +1100,39 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(logits.shape, labels.shape)",
         examples=(
             Example(
-                "ValueError: Expected input batch_size (324) to match target batch_size (4).",
-                says=("324 predictions", "flattened"),
+                "Traceback (most recent call last):\n"
+                '  File "dann.py", line 331, in <module>\n'
+                "    main(args)\n"
+                '  File "dann.py", line 136, in main\n'
+                "    lr_scheduler, epoch, args)\n"
+                '  File "dann.py", line 192, in train\n'
+                "    cls_loss = F.cross_entropy(y_s, labels_s)\n"
+                '  File "/home/user/anaconda3/envs/py36/lib/python3.6/site-packages/torch/nn/functional.py", line 2468, in cross_entropy\n'
+                "    return nll_loss(log_softmax(input, 1), target, weight, None, ignore_index, None, reduction)\n"
+                '  File "/home/user/anaconda3/envs/py36/lib/python3.6/site-packages/torch/nn/functional.py", line 2262, in nll_loss\n'
+                "    .format(input.size(0), target.size(0)))\n"
+                "ValueError: Expected input batch_size (1568) to match target batch_size (32).",
+                source="thuml/Transfer-Learning-Library#52",
+                says=("1568",),
+            ),
+            Example(
+                "train_cylinder_asym.py\n"
+                "Namespace(config_path='config/semantickitti.yaml')\n"
+                "[480 360  32]\n"
+                "  0%|          | 0/1136 [00:00<?, ?it/s]epoch 0 iter     0, loss: 4.095\n"
+                "\n"
+                " 88%|████████▊ | 1000/1136 [22:35<02:54,  1.29s/it]epoch 0 iter  1000, loss: 1.071\n"
+                "\n"
+                "100%|█████████▉| 1135/1136 [25:31<00:01,  1.11s/it]Traceback (most recent call last):\n"
+                '  File "train_cylinder_asym.py", line 167, in <module>\n'
+                "    main(args)\n"
+                '  File "train_cylinder_asym.py", line 134, in main\n'
+                "    outputs, point_label_tensor)\n"
+                '  File "/home/user/anaconda3/envs/pytorch/lib/python3.7/site-packages/torch/nn/functional.py", line 2998, in cross_entropy\n'
+                "    return torch._C._nn.cross_entropy_loss(input, target, weight, _Reduction.get_enum(reduction), ignore_index, label_smoothing)\n"
+                "ValueError: Expected input batch_size (4) to match target batch_size (1).\n"
+                "100%|█████████▉| 1135/1136 [25:32<00:01,  1.35s/it]",
+                source="xinge008/Cylinder3D#128",
             ),
         ),
         knowledge="torch.nn.CrossEntropyLoss",
@@ -1015,8 +1148,17 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(x.is_contiguous(), x.stride())",
         examples=(
             Example(
-                "RuntimeError: view size is not compatible with input tensor's size and stride (at least one dimension"
-                " spans across two contiguous subspaces). Use .reshape(...) instead.",
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 280, in <module>\n'
+                "    main()\n"
+                '  File "train.py", line 210, in main\n'
+                "    loss, acc = model(inputs)\n"
+                '  File "/home/user/anaconda3/envs/metal/lib/python3.7/site-packages/torch/nn/modules/module.py", line 550, in __call__\n'
+                "    result = self.forward(*input, **kwargs)\n"
+                '  File "/home/user/TPN-torch/models.py", line 170, in forward\n'
+                "    emb_all = self.encoder(inp).view(-1,1600)\n"
+                "RuntimeError: view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). Use .reshape(...) instead.",
+                source="csyanbin/TPN-pytorch#6",
                 says=("reshape",),
             ),
         ),
@@ -1036,9 +1178,15 @@ ENTRIES: tuple[Failure, ...] = (
             if case.given["dtype"] == "Half"
             else "class indices must be int64"
             if case.given["dtype"] in {"Int", "Byte", "Char", "Short", "Bool"} or "nll" in case.given["op"]
+            else "gradients in bfloat16 need no GradScaler, and older PyTorch has none for them"
+            if "_amp_foreach" in case.given["op"]
             else "this operation was written for other dtypes only"
         ),
         next=(
+            Advice(
+                "leave the GradScaler out (bf16=True in place of fp16=True, GradScaler(enabled=False)), or train in float16",
+                when=lambda case: "_amp_foreach" in case.given["op"],
+            ),
             Advice(
                 "put the model on the GPU, or load it in float32 or bfloat16 for the CPU (torch_dtype=torch.float32,"
                 " --no_half); if a GPU was meant, torch.cuda.is_available() is probably False",
@@ -1055,6 +1203,21 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="print(x.dtype, x.device) in the line of the traceback",
         examples=(
+            Example(
+                'File "KERPLE/megatron/mpu/layers.py", line 238, in get_stats\n'
+                "    name+'_max': obj.max().detach().cpu(),\n"
+                "RuntimeError: \"max_all_cuda\" not implemented for 'BFloat16'",
+                source="chijames/KERPLE#5",
+                says=("max_all_cuda",),
+            ),
+            Example(
+                "RuntimeError: \"LayerNormKernelImpl\" not implemented for 'Half'",
+                source="hiyouga/ChatGLM-Efficient-Tuning#37",
+            ),
+            Example(
+                "RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'",
+                source="AttentionX/InstructBLIP_PEFT#3",
+            ),
             Example(
                 "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
                 says=("float16", "on the CPU", "is_available"),
@@ -1316,21 +1479,34 @@ ENTRIES: tuple[Failure, ...] = (
             sign("CUDNN_STATUS_NOT_SUPPORTED"),
             sign("CUDNN_STATUS_EXECUTION_FAILED"),
         ),
-        headline="cuDNN found no algorithm that runs this convolution: memory, dtype, layout or version",
-        why="each algorithm needs a workspace, a dtype and a layout; on a GPU that is almost full all of them are refused",
+        headline="cuDNN found no algorithm for this convolution",
+        why="too little free memory for its workspace, another cuDNN than PyTorch's is loaded, or a dtype that the GPU cannot do",
         next=(
-            "look at the GPU's free memory: this message often stands for out of memory, and a smaller batch or image then"
-            " helps",
-            "use float16 or float32 in place of bfloat16 on GPUs before Ampere, and x.contiguous() before the layer",
-            "torch.backends.cudnn.benchmark = False; or another cuDNN: run once with LD_LIBRARY_PATH unset, update PyTorch",
+            "look at the GPU's free memory (nvidia-smi): if it is almost full, a smaller batch or image helps",
+            "run once with LD_LIBRARY_PATH unset, or install PyTorch anew with its own cuDNN (pip install --force-reinstall)",
+            "use float16 or float32 in place of bfloat16 on GPUs before Ampere; torch.backends.cudnn.benchmark = False",
         ),
         check="torch.backends.cudnn.enabled = False: an out-of-memory error then shows itself",
         examples=(
             Example(
+                "Process Process-1:\n"
+                "Traceback (most recent call last):\n"
+                '  File "multiprocessing\\process.py", line 315, in _bootstrap\n'
+                '  File "multiprocessing\\process.py", line 108, in run\n'
+                '  File "D:\\RVC\\RVC0813Nvidia\\train_nsf_sim_cache_sid_load_pretrain.py", line 228, in run\n'
+                "    train_and_evaluate(\n"
+                '  File "D:\\RVC\\RVC0813Nvidia\\train_nsf_sim_cache_sid_load_pretrain.py", line 397, in train_and_evaluate\n'
+                "    ) = net_g(phone, phone_lengths, pitch, pitchf, spec, spec_lengths, sid)\n"
+                '  File "D:\\RVC\\RVC0813Nvidia\\lib\\infer_pack\\models.py", line 747, in forward\n'
+                "    m_p, logs_p, x_mask = self.enc_p(phone, pitch, phone_lengths)\n"
+                "RuntimeError: GET was unable to find an engine to execute this computation",
+                source="RVC-Project/Retrieval-based-Voice-Conversion-WebUI#1840",
+                says=("cuDNN",),
+            ),
+            Example(
                 "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
                 says=("free memory",),
             ),
-            Example("RuntimeError: GET was unable to find an engine to execute this computation", says=("dtype",)),
         ),
         knowledge="ATen's Conv_v8.cpp",
     ),
@@ -1380,8 +1556,14 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(tensor.device) in the innermost line of your code",
         examples=(
             Example(
+                '  File "/usr/local/lib/python3.10/dist-packages/sat/training/deepspeed_training.py", line 180, in setup_model_untrainable_params_and_optimizer\n'
+                "    dist.broadcast(\n"
+                '  File "/usr/local/lib/python3.10/dist-packages/torch/distributed/c10d_logger.py", line 47, in wrapper\n'
+                "    return func(*args, **kwargs)\n"
+                '  File "/usr/local/lib/python3.10/dist-packages/torch/distributed/distributed_c10d.py", line 1906, in broadcast\n'
+                "    work = default_pg.broadcast([tensor], opts)\n"
                 "RuntimeError: No backend type associated with device type cpu",
-                says=("cpu:gloo,cuda:nccl", "current_device"),
+                source="zai-org/CogVLM#328",
             ),
         ),
         knowledge="torch.distributed.init_process_group",
@@ -1393,7 +1575,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "DistributedDataParallel is not needed",
-                r"DistributedDataParallel is not needed when a module doesn't have any parameters",
+                r"DistributedDataParallel is not needed when a module doesn't have any parameter",
             ),
         ),
         headline="DDP got a module of which no parameter is trainable",
@@ -1406,9 +1588,14 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(sum(p.requires_grad for p in module.parameters()))",
         examples=(
             Example(
-                "RuntimeError: DistributedDataParallel is not needed when a module doesn't have any parameters that"
-                " require a gradient.",
-                says=("teacher", "LoRA"),
+                "  unet = DDP(unet, device_ids=[local_rank], output_device=local_rank)\n"
+                '  File "/home/user/miniconda3/envs/animate/lib/python3.8/site-packages/torch/nn/parallel/distributed.py", line 551, in __init__\n'
+                "    self._log_and_throw(\n"
+                '  File "/home/user/miniconda3/envs/animate/lib/python3.8/site-packages/torch/nn/parallel/distributed.py", line 686, in _log_and_throw\n'
+                "    raise err_type(err_msg)\n"
+                "RuntimeError: DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.",
+                source="guoqincode/Open-AnimateAnyone#32",
+                says=("trainable",),
             ),
         ),
         knowledge="torch/nn/parallel/distributed.py",
@@ -1423,22 +1610,47 @@ ENTRIES: tuple[Failure, ...] = (
                 "SyncBatchNorm", r"SyncBatchNorm (?:layers only work with GPU modules|expected input tensor to be on)"
             ),
         ),
-        headline="The module was not moved to its GPU before it was wrapped",
+        headline=lambda case: (
+            "DDP got a module that is split over several GPUs"
+            if case.given.get("devices", "").count("cuda") > 1
+            else "The module is not on the GPU of its rank"
+        ),
         why=lambda case: (
             "DDP and SyncBatchNorm work where the parameters are, and these are"
             + (f" on {re.sub('[{}]', '', case.given['devices'])}" if case.given.get("devices") else " on the CPU")
         ),
         next=(
-            "model.to(local_rank) before DistributedDataParallel(model, device_ids=[local_rank]); all parts on one device",
-            "a model that is split over GPUs: leave device_ids out",
+            Advice(
+                "load it on one GPU for each rank: device_map={{'': local_rank}}, or no device_map; or start one process only",
+                when=lambda case: case.given.get("devices", "").count("cuda") > 1,
+            ),
+            Advice(
+                "model.to(local_rank) before DistributedDataParallel(model, device_ids=[local_rank]); all parts on one device",
+                when=lambda case: case.given.get("devices", "").count("cuda") <= 1,
+            ),
+            "a model that really is split over GPUs: leave device_ids out",
         ),
         check="print({p.device for p in model.parameters()})",
         examples=(
             Example(
-                "ValueError: DistributedDataParallel device_ids and output_device arguments only work with"
-                " single-device/multiple-device GPU modules or CPU modules, but got device_ids [0], output_device 0, and"
-                " module parameters {device(type='cpu')}.",
-                says=("model.to(local_rank)", "cpu"),
+                "LOCAL_RANK    0 cuda:0\n"
+                "Traceback (most recent call last):\n"
+                '  File "train_ddp.py", line 70, in <module>\n'
+                "    main(opt)    \n"
+                '  File "train_ddp.py", line 57, in main\n'
+                "    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[LOCAL_RANK],output_device=LOCAL_RANK)\n"
+                '  File "/opt/conda/lib/python3.8/site-packages/torch/nn/parallel/distributed.py", line 508, in __init__\n'
+                "    self._log_and_throw(\n"
+                '  File "/opt/conda/lib/python3.8/site-packages/torch/nn/parallel/distributed.py", line 604, in _log_and_throw\n'
+                "    raise err_type(err_msg)\n"
+                "ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU modules or CPU modules, but got device_ids [0], output_device 0, and module parameters {device(type='cpu')}.",
+                source="pytorch/pytorch#100243",
+                says=(".to(",),
+            ),
+            Example(
+                "ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU modules or CPU modules, but got device_ids [1], output_device 1, and module parameters {device(type='cuda', index=0), device(type='cuda', index=1)}.",
+                source="chenyiwan/chatglm-6b-fine-tuning#11",
+                says=("device_map",),
             ),
         ),
         knowledge="torch/nn/parallel/distributed.py",
@@ -1453,15 +1665,47 @@ ENTRIES: tuple[Failure, ...] = (
                 r"Target size \(torch\.Size\((?P<target>\[[\d, ]*\])\)\) must be the same as input size"
                 r" \(torch\.Size\((?P<input>\[[\d, ]*\])\)\)",
             ),
+            sign(
+                "Using a target size",
+                r"Error: Using a target size \(torch\.Size\((?P<target>\[[\d, ]*\])\)\) that is different to the input size"
+                r" \(torch\.Size\((?P<input>\[[\d, ]*\])\)\)",
+            ),
         ),
         headline="The loss got targets {target} for predictions {input}",
         why="binary cross entropy needs one target for each output, in the same shape",
         next=(
-            "one output for each sample: labels.unsqueeze(1).float(), or logits.squeeze(1)",
+            lambda case: (
+                "one output for each sample: labels.unsqueeze(1).float(), or logits.squeeze(1)"
+                if case.given["input"].endswith(" 1]") or case.given["target"].endswith(" 1]")
+                else "make one of them for each element of the other (reduce the output to one number for each sample, or repeat"
+                " the label), or check that the input images have the size that the network was built for"
+            ),
             "class indices for several classes: use cross_entropy, or one_hot(labels, classes).float()",
         ),
         check="print(logits.shape, labels.shape)",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "main.py", line 71, in <module>\n'
+                "    trainer.train_one_epoch(epoch)\n"
+                '  File "/home/user/W-Net-PyTorch/src/loss_func.py", line 116, in forward\n'
+                "    out[0], real_label.float()\n"
+                '  File "/home/user/pytorch/lib/python3.6/site-packages/torch/nn/functional.py", line 2752, in binary_cross_entropy\n'
+                '    "Please ensure they have the same size.".format(target.size(), input.size())\n'
+                "ValueError: Using a target size (torch.Size([64])) that is different to the input size (torch.Size([64, 1])) is deprecated. Please ensure they have the same size.",
+                source="Arctanxy/W-Net-PyTorch#15",
+                says=("unsqueeze",),
+            ),
+            Example(
+                "  0%|                                                                                                                                                                                         | 0/500000 [00:00<?, ?it/s]\n"
+                "Traceback (most recent call last):\n"
+                '  File "D:\\DiscoGAN\\main.py", line 41, in <module>\n'
+                "    main(config)\n"
+                '  File "D:\\DiscoGAN\\trainer.py", line 200, in train\n'
+                "    l_d_A_real, l_d_A_fake = bce(self.D_A(x_A).squeeze(1), real_tensor), bce(self.D_A(x_BA).squeeze(1), fake_tensor)\n"
+                "ValueError: Using a target size (torch.Size([4])) that is different to the input size (torch.Size([4, 169])) is deprecated. Please ensure they have the same size.",
+                source="carpedm20/DiscoGAN-pytorch#19",
+            ),
             Example(
                 "ValueError: Target size (torch.Size([4])) must be the same as input size (torch.Size([4, 1]))",
                 says=("targets [4]", "unsqueeze(1)"),
@@ -1484,13 +1728,31 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         why=_reshape_reason,
         next=(
-            "let one dimension follow: use -1 for the batch (or the sequence), and take the others from x.shape in place of"
-            " fixed numbers",
             "if only some batches fail, the last batch is smaller (drop_last=True), or an image or sequence has another size",
+            "else print x.shape before that line: fixed numbers in the shape (image size, patches, heads, classes) must be those of"
+            " the input; take them from x.shape, and use -1 for the batch",
             "attention with fewer key and value heads (grouped-query): view them with num_key_value_heads, not num_heads",
         ),
         check="print(x.shape) before the line",
         examples=(
+            Example(
+                '[rank4]:   File "/mnt/data/user/Video-R1/src/r1-v/src/open_r1/trainer/grpo_trainer.py", line 587, in compute_loss\n'
+                "[rank4]:     rewards_per_device = gathered_rewards.view(num_devices, self.num_generations)\n"
+                "[rank4]: RuntimeError: shape '[2, 8]' is invalid for input of size 17",
+                source="tulerfeng/Video-R1#31",
+                says=("17",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train_rotationnet.py", line 485, in <module>\n'
+                "    main()\n"
+                '  File "train_rotationnet.py", line 253, in main\n'
+                "    prec1 = validate(val_loader, model, criterion)\n"
+                '  File "train_rotationnet.py", line 377, in validate\n'
+                "    output = output.view( -1, nview * nview, num_classes )\n"
+                "RuntimeError: shape '[-1, 144, 40]' is invalid for input of size 16800",
+                source="kanezaki/pytorch-rotationnet#9",
+            ),
             Example(
                 "RuntimeError: shape '[8, 512, 768]' is invalid for input of size 2752512",
                 says=("2,752,512", "7 in place of 8"),
@@ -1511,7 +1773,21 @@ ENTRIES: tuple[Failure, ...] = (
             "if it is a parameter (a transposed or tied weight): make it contiguous before DDP or FSDP wraps the model",
         ),
         check="print(tensor.is_contiguous(), tensor.stride())",
-        examples=(Example("ValueError: Tensors must be contiguous", says=("tensor.contiguous()",)),),
+        examples=(
+            Example(
+                '  File "anaconda3/envs/llama_etuning/lib/python3.10/site-packages/torch/distributed/distributed_c10d.py", line 2448, in all_gather\n'
+                "    work = default_pg.allgather([tensor_list], [tensor])\n"
+                "RuntimeError: Tensors must be contiguous",
+                source="hiyouga/LlamaFactory#850",
+                says=("contiguous",),
+            ),
+            Example(
+                "           work = group.allgather([tensor_list], [tensor])\n"
+                "E       ValueError: Tensors must be contiguous",
+                source="facebookresearch/fairscale#1173",
+                says=("contiguous",),
+            ),
+        ),
         knowledge="torch.distributed's documentation",
     ),
     Failure(
@@ -1533,9 +1809,21 @@ ENTRIES: tuple[Failure, ...] = (
         check="any(p.is_meta for p in model.parameters())",
         examples=(
             Example(
-                "NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of"
-                " torch.nn.Module.to() when moving module from meta to a different device.",
-                says=("low_cpu_mem_usage=False", "is_meta"),
+                "Traceback (most recent call last):\n"
+                '  File "G:\\lora-scripts\\scripts\\dev\\flux_train_network.py", line 519, in <module>\n'
+                "    trainer.train(args)\n"
+                '  File "G:\\lora-scripts\\scripts\\dev\\train_network.py", line 402, in train\n'
+                "    self.cache_text_encoder_outputs_if_needed(args, accelerator, unet, vae, text_encoders, train_dataset_group, weight_dtype)\n"
+                '  File "G:\\lora-scripts\\scripts\\dev\\flux_train_network.py", line 209, in cache_text_encoder_outputs_if_needed\n'
+                '    unet.to("cpu")\n'
+                '  File "G:\\lora-scripts\\venv\\lib\\site-packages\\torch\\nn\\modules\\module.py", line 1174, in to\n'
+                "    return self._apply(convert)\n"
+                '  File "G:\\lora-scripts\\venv\\lib\\site-packages\\torch\\nn\\modules\\module.py", line 1167, in convert\n'
+                "    raise NotImplementedError(\n"
+                "NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of torch.nn.Module.to() when moving module from meta to a different device.\n"
+                "18:18:01-885824 ERROR    Training failed / 训练失败",
+                source="Akegarasu/lora-scripts#607",
+                says=("meta",),
             ),
         ),
         knowledge="PyTorch's page on the meta device; accelerate's big model inference",
@@ -1546,7 +1834,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="A tensor is converted to NumPy that NumPy cannot hold or see.",
         signs=(
             sign("on Tensor that requires grad", r"Can't call numpy\(\) on Tensor that requires grad"),
-            sign("device type tensor to numpy", r"can't convert (?P<device>\S{3,20}) device type tensor to numpy"),
+            sign("tensor to numpy", r"can't convert (?P<device>\S{3,20}) (?:device type )?tensor to numpy"),
             sign("unsupported ScalarType", r"Got unsupported ScalarType (?P<dtype>\w+)"),
         ),
         headline=lambda case: (
@@ -1560,6 +1848,21 @@ ENTRIES: tuple[Failure, ...] = (
         next=("write x.detach().float().cpu().numpy() in that line (metrics, plots, compute_metrics)",),
         check="the line of the innermost frame",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/fastllm/build/tools/baichuan2flm.py", line 18, in <module>\n'
+                "    torch2flm.tofile(exportPath, model, tokenizer, dtype = dtype)\n"
+                '  File "/home/user/fastllm/build/tools/fastllm_pytools/torch2flm.py", line 156, in tofile\n'
+                "    cur = dict[key].numpy().astype(ori_np_data_type)\n"
+                "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.",
+                source="ztxz16/fastllm#231",
+                says=(".cpu()",),
+            ),
+            Example(
+                "TypeError: can't convert CUDA tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.",
+                source="iMoonLab/PVRNet#3",
+                says=(".cpu()",),
+            ),
             Example("TypeError: Got unsupported ScalarType BFloat16", says=("bfloat16", ".float()")),
             Example(
                 "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"

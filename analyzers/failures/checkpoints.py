@@ -295,7 +295,9 @@ ENTRIES: tuple[Failure, ...] = (
         id="checkpoints.io_error",
         kind=LogClass.DISK_FULL,
         what="A device or a network file system failed to read or write.",
-        signs=(sign("Input/output error", r"(?<!standard output: )(?<!write error: )Input/output error"),),
+        signs=(
+            sign("Input/output error", r"(?<!standard output: )(?<!write error: )(?<!message = ')Input/output error"),
+        ),
         headline=lambda case: f"The disk or network file system failed{_path(case)}: input/output error (errno 5)",
         why="the storage failed or did not answer; some network drives report so that they are full, or that they are asked too often",
         next=(

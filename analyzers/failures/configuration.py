@@ -1,5 +1,6 @@
 """Settings and arguments that do not fit each other."""
 
+import re
 from math import prod
 
 from analyzers.case.facts import EventKind, LogClass
@@ -301,11 +302,20 @@ ENTRIES: tuple[Failure, ...] = (
                 "is not divisible by",
                 r"[Ww]orld[_ ]size \((?P<world>\d+)\) is not divisible by (?:total_model_size|tensor[^\n]{0,40})",
             ),
+            sign(
+                "is not equal to tensor_model_parallel_size",
+                r"world_size \((?P<world>\d+)\) is not equal to tensor_model_parallel_size \((?P<d0>\d+)\) x"
+                r" pipeline_model_parallel_size \((?P<d1>\d+)\)",
+            ),
             sign("is not divisible by", r"world size: (?P<world>\d+)[^\n]{0,20} is not divisible by"),
         ),
         headline=_parallel_degrees,
         why="tensor x pipeline x context x data parallelism must use each rank exactly once",
         next=(
+            Advice(
+                "vLLM: start one process with python, not torchrun or accelerate, or set tensor_parallel_size to the ranks",
+                when=lambda case: "is not equal to tensor_model_parallel_size" in case.lead.message,
+            ),
             "set the data-parallel (shard) degree so that the product fits (torchtitan: data_parallel_shard_degree = -1"
             " takes what is left), or change tensor, pipeline or context parallelism",
             "or start another number of ranks: --nproc_per_node x --nnodes; if the message shows fewer than you started,"
@@ -313,6 +323,10 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="echo $WORLD_SIZE in the job",
         examples=(
+            Example(
+                "RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size (1). ",
+                source="open-compass/VLMEvalKit#561",
+            ),
             Example(
                 "AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(2) * cp(1) * tp(8) * pp(1) !="
                 " WORLD_SIZE(8)",
@@ -419,9 +433,23 @@ ENTRIES: tuple[Failure, ...] = (
                 r"(?:num_attention_heads|num_query_groups) \((?P<heads>\d+)\) (?:is not|must be) (?:divisible by|a multiple of)"
                 r" tensor[_ ](?:model[_ ])?parallel[_ ]size \((?P<size>\d+)\)",
             ),
+            sign("is not divisible by", r"^(?:AssertionError: )?(?P<heads>\d+) is not divisible by (?P<size>\d+)$"),
         ),
-        headline="{heads} attention heads cannot be divided over {size} tensor-parallel ranks",
-        why="each rank holds whole heads",
+        when=lambda case: (
+            "heads" in case.lead.message
+            or "num_query_groups" in case.lead.message
+            or case.called("vllm|megatron|sglang")
+        ),
+        headline=lambda case: (
+            f"{case.given['heads']}"
+            + (
+                " attention heads"
+                if "AssertionError" not in case.lead.message
+                else " (attention heads, a layer or vocabulary)"
+            )
+            + f" cannot be divided over {case.given['size']} tensor-parallel ranks"
+        ),
+        why="each rank holds whole heads and equal parts of a layer",
         next=(
             lambda case: (
                 f"choose a tensor-parallel size that divides {case.given['heads']}: {_divisors(_number(case, 'heads'))};"
@@ -430,6 +458,19 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="num_attention_heads and num_key_value_heads in config.json",
         examples=(
+            Example(
+                "(VllmWorkerProcess pid=29708) ERROR 09-03 12:08:10 multiproc_worker_utils.py:226]\n"
+                "[rank0]: Traceback (most recent call last):\n"
+                '[rank0]:   File "offline_inference_vision_language.py", line 240, in <module>\n'
+                "[rank0]:     main(args)\n"
+                '[rank0]:   File "offline_inference_vision_language.py", line 135, in run_internvl\n'
+                "[rank0]:     llm = LLM(\n"
+                '[rank0]:   File "/home/user/intervl/temp_vllm/vllm/vllm/entrypoints/llm.py", line 177, in __init__\n'
+                "[rank0]:     self.llm_engine = LLMEngine.from_engine_args(\n"
+                "[rank0]: AssertionError: 25 is not divisible by 4",
+                source="vllm-project/vllm#8097",
+                says=("25",),
+            ),
             Example(
                 "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (8).",
                 says=("28 attention heads", "1, 2, 4, 7, 14, 28"),
@@ -482,7 +523,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("excessive nesting", r"features \(`?(?P<feature>\w+)`? in this case\) have excessive nesting"),
         ),
         headline=lambda case: (
-            "Samples of one batch differ in length, or a column is nested"
+            "Samples of one batch differ in length, or a column is nested or holds texts"
             + (f": {case.given['feature']}" if case.given.get("feature") else "")
         ),
         why="the collator pads input_ids and attention_mask, and not the column in the message (often labels), or strings"
@@ -494,6 +535,13 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="print([len(x) for x in batch['labels']]) of one batch",
         examples=(
+            Example(
+                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with\n"
+                "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features\n"
+                "(`text` in this case) have excessive nesting (inputs type `list` where type `int` is expected).",
+                source="argilla-io/argilla#4513",
+                says=("text",),
+            ),
             Example(
                 "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with"
                 " 'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features"
@@ -547,7 +595,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="Two precisions are on at once, or fp16 where there is no GPU for it.",
         signs=(
             sign("At most one of fp", r"At most one of fp16 and bf16 can be True"),
-            sign("can only be used on CUDA devices", r"FP16 [Mm]ixed precision[\s\S]{0,120}?can only be used on CUDA"),
+            sign("can only be used on CUDA", r"[Mm]ixed precision[\s\S]{0,160}?can only be used on CUDA"),
             sign("mixed precision requires", r"fp16 mixed precision requires a GPU"),
         ),
         headline=lambda case: (
@@ -561,6 +609,10 @@ ENTRIES: tuple[Failure, ...] = (
             else "fp16 mixed precision exists for GPUs only"
         ),
         next=(
+            Advice(
+                "update the NVIDIA driver, or install a PyTorch that was built for the CUDA of the present one (nvidia-smi)",
+                when=lambda case: case.printed("driver on your system is too old"),
+            ),
             Advice(
                 "leave one: bf16 on Ampere and newer, fp16 before",
                 when=lambda case: "At most one" in case.lead.message,
@@ -576,6 +628,34 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="python -c 'import torch; print(torch.cuda.is_available(), torch.version.cuda)'",
         examples=(
+            Example(
+                "$ ./run_unsup_example.sh\n"
+                "02/15/2024 12:49:10 - INFO - __main__ -   PyTorch: setting up devices\n"
+                "Traceback (most recent call last):\n"
+                '  File "D:\\TASK\\SimCSE-main\\train.py", line 591, in <module>\n'
+                "    main()\n"
+                '  File "D:\\TASK\\SimCSE-main\\train.py", line 263, in main\n'
+                "    model_args, data_args, training_args = parser.parse_args_into_dataclasses()\n"
+                '  File "D:\\Anaconda3\\lib\\site-packages\\transformers\\training_args.py", line 428, in __post_init__\n'
+                '    raise ValueError("Mixed precision training with AMP or APEX (`--fp16`) can only be used on CUDA devices.")\n'
+                "ValueError: Mixed precision training with AMP or APEX (`--fp16`) can only be used on CUDA devices.",
+                source="princeton-nlp/SimCSE#273",
+            ),
+            Example(
+                "ValueError: FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation (`--fp16_full_eval`) can only be used on CUDA or NPU devices or certain XPU devices (with IPEX).",
+                source="FlagOpen/FlagEmbedding#546",
+                says=("no GPU",),
+            ),
+            Example(
+                "/home/user/anaconda3/envs/llama_etuning/lib/python3.10/site-packages/torch/cuda/__init__.py:138: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx Alternatively, go to: https://pytorch.org to install a PyTorch version that has been compiled with your version of the CUDA driver. (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:108.)\n"
+                "  return torch._C._cuda_getDeviceCount() > 0\n"
+                "FlashAttention-2 is not installed, ignore this if you are not using FlashAttention.\n"
+                "Traceback (most recent call last):\n"
+                '  File "/work/LLaMA-Efficient-Tuning/src/train_bash.py", line 14, in <module>\n'
+                "    main()\n"
+                "ValueError: FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation (`--fp16_full_eval`) can only be used on CUDA devices.",
+                source="hiyouga/LlamaFactory#1132",
+            ),
             Example("ValueError: At most one of fp16 and bf16 can be True, but not both", says=("leave one",)),
             Example(
                 "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
@@ -645,8 +725,10 @@ ENTRIES: tuple[Failure, ...] = (
         check="python -c 'import sys, yaml; yaml.safe_load(open(sys.argv[1]))' FILE",
         examples=(
             Example(
-                'yaml.scanner.ScannerError: mapping values are not allowed here\n  in "config.yaml", line 7, column 12',
-                says=("line and column", "colon"),
+                "yaml.scanner.ScannerError: mapping values are not allowed here\n"
+                '  in "configs/deim_dfine\\.\\../dataset/coco_detection.yml", line 32, column 15',
+                source="Intellindust-AI-Lab/DEIM#36",
+                says=("line and column",),
             ),
         ),
         knowledge="PyYAML's documentation",
@@ -662,14 +744,63 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="The script does not know these arguments: {names}",
-        why="the keys are misspelt, belong to another script, or were renamed in the installed version",
+        why=lambda case: (
+            "the shell script has line ends of Windows, and so an argument of its own at the end of a line"
+            if r"\r" in case.given["names"]
+            else "torch.distributed.launch passes it to each rank, and the script does not expect it"
+            if re.search("local.rank", case.given["names"])
+            else "the keys are misspelt, belong to another script, or were renamed in the installed version"
+        ),
         next=(
+            Advice(
+                r"sed -i 's/\r$//' the shell script, and remove blanks after a backslash at the end of a line",
+                when=lambda case: r"\r" in case.given["names"],
+            ),
+            Advice(
+                "start with torchrun in place of python -m torch.distributed.launch (or launch --use_env)",
+                when=lambda case: re.search("local.rank", case.given["names"]) is not None,
+            ),
             "correct or remove them; `--help` lists those that exist (transformers 4.46: evaluation_strategy became"
             " eval_strategy; LLaMA-Factory renames keys between releases)",
-            "or install the version of the project that the configuration was written for",
+            "see in the frames which copy of the project is imported; use the one that the configuration was written for",
         ),
         check="the names stand in the message",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/root/user/TokenPacker/llava/train/train_mem.py", line 13, in <module>\n'
+                "    train()\n"
+                '  File "/root/user/LLaVA/llava/train/train.py", line 793, in train\n'
+                "    model_args, data_args, training_args = parser.parse_args_into_dataclasses()\n"
+                '  File "/root/miniconda3/envs/llava/lib/python3.10/site-packages/transformers/hf_argparser.py", line 348, in parse_args_into_dataclasses\n'
+                '    raise ValueError(f"Some specified arguments are not used by the HfArgumentParser: {remaining_args}")\n'
+                "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--scale_factor', '2']\n"
+                "[2025-07-12 10:41:18,916] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 14659\n"
+                "[2025-07-12 10:41:18,917] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 14660\n"
+                "[2025-07-12 10:41:19,091] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 14661\n"
+                "[2025-07-12 10:41:19,225] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 14662",
+                source="CircleRadon/TokenPacker#23",
+                says=("--scale_factor",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/work/LLaVA-MoD/align_train.py", line 647, in <module>\n'
+                "    train()\n"
+                '  File "/work/LLaVA-MoD/align_train.py", line 528, in train\n'
+                "    model_args, data_args, training_args, align_args = parser.parse_args_into_dataclasses()\n"
+                "                                                       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '  File "/home/user/miniconda3/envs/llavaMod/lib/python3.11/site-packages/transformers/hf_argparser.py", line 367, in parse_args_into_dataclasses\n'
+                '    raise ValueError(f"Some specified arguments are not used by the HfArgumentParser: {remaining_args}")\n'
+                "ValueError: Some specified arguments are not used by the HfArgumentParser: ['\\r']\n"
+                "[2025-04-30 01:58:28,384] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 3611\n"
+                "dense2dense_distillation.sh: line 52: --deepspeed: command not found\n"
+                "dense2dense_distillation.sh: line 53: --ref_model_name_or_path: command not found",
+                source="shufangxun/LLaVA-MoD#16",
+            ),
+            Example(
+                "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--local-rank=0']",
+                source="huggingface/transformers#22171",
+            ),
             Example(
                 "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--evaluation_strategy',"
                 " 'steps']",
@@ -728,6 +859,31 @@ ENTRIES: tuple[Failure, ...] = (
         check="python script.py --cfg job prints the configuration; HYDRA_FULL_ERROR=1 the whole traceback",
         examples=(
             Example(
+                "Could not override 'trainer.gpus'.\n"
+                "To append to your config use +trainer.gpus=0\n"
+                "Key 'gpus' is not in struct\n"
+                "    full_key: trainer.gpus\n"
+                "    object_type=dict\n"
+                "\n"
+                "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+                source="lazaratan/dyn-gfn#8",
+                says=("+",),
+            ),
+            Example(
+                "Error executing job with overrides: ['train.batch_size=128', 'train.num_workers=16', 'train.num_epochs=100', 'train.lr=1e-3']\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/facial_robot/X2CNet/main.py", line 130, in main\n'
+                "    pred_delta = int(cfg.train.pred_delta_from_neutral)\n"
+                "                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                "omegaconf.errors.ConfigAttributeError: Key 'pred_delta_from_neutral' is not in struct\n"
+                "    full_key: train.pred_delta_from_neutral\n"
+                "    object_type=dict\n"
+                "\n"
+                "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+                source="lipzh5/X2CNet#2",
+                says=("pred_delta_from_neutral",),
+            ),
+            Example(
                 "Could not override 'trainer.gpus'.\nTo append to your config use +trainer.gpus=2\n"
                 "omegaconf.errors.ConfigAttributeError: Key 'gpus' is not in struct",
                 says=("gpus", "plus"),
@@ -753,9 +909,21 @@ ENTRIES: tuple[Failure, ...] = (
         check="the two values stand in the message",
         examples=(
             Example(
+                "Traceback (most recent call last):\n"
+                '  File "/data/user/TSAR/code/run.py", line 747, in <module>\n'
+                "    main()\n"
+                '  File "/data/user/TSAR/code/run.py", line 165, in main\n'
+                "    model_args, data_args, training_args = parser.parse_args_into_dataclasses()\n"
+                '  File "/home/user/anaconda3/envs/xs/lib/python3.9/site-packages/transformers/hf_argparser.py", line 332, in parse_args_into_dataclasses\n'
+                "    obj = dtype(**inputs)\n"
+                '  File "<string>", line 110, in __init__\n'
+                '  File "/home/user/anaconda3/envs/xs/lib/python3.9/site-packages/transformers/training_args.py", line 1180, in __post_init__\n'
+                "    raise ValueError(\n"
                 "ValueError: --load_best_model_at_end requires the save and eval strategy to match, but found\n"
-                "- Evaluation strategy: no\n- Save strategy: steps",
-                says=("save_strategy", "multiple"),
+                "- Evaluation strategy: epoch\n"
+                "- Save strategy: steps",
+                source="RunxinXu/TSAR#13",
+                says=("save_strategy",),
             ),
         ),
         knowledge="transformers' training_args.py",
@@ -776,10 +944,9 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(dataset.column_names)",
         examples=(
             Example(
-                "ValueError: No columns in the dataset match the model's forward method signature. The following columns"
-                " have been ignored: [text]. Please check the dataset and model. You may need to set"
-                " `remove_unused_columns=False` in `TrainingArguments`.",
-                says=("remove_unused_columns=False", "input_ids"),
+                "ValueError: No columns in the dataset match the model's forward method signature. The following columns have been ignored: [text, audio]. Please check the dataset and model. You may need to set `remove_unused_columns=False` in `TrainingArguments`.",
+                source="canopyai/Orpheus-TTS#105",
+                says=("remove_unused_columns=False",),
             ),
         ),
         knowledge="transformers' trainer.py",
@@ -799,10 +966,9 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(tokenizer.chat_template)",
         examples=(
             Example(
-                "ValueError: Cannot use chat template functions because tokenizer.chat_template is not set and no template"
-                " argument was passed! For information about writing templates and setting the tokenizer.chat_template"
-                " attribute, please see the documentation",
-                says=("instruct model",),
+                "[rankx]: ValueError: Cannot use chat template functions because tokenizer.chat_template is not set and no template argument was passed! For information about writing templates and setting the tokenizer.chat_template attribute, please see the documentation at https://huggingface.co/docs/transformers/main/en/chat_templating",
+                source="OpenRLHF/OpenRLHF#613",
+                says=("instruct",),
             ),
         ),
         knowledge="transformers' page on chat templates",
@@ -814,7 +980,11 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign("not found in the base model", r"Target modules (?P<names>[^\n]{2,120}?) not found in the base model"),
         ),
-        headline=lambda case: f"LoRA finds no module named {case.given['names'].strip('{}')} in this model",
+        headline=lambda case: (
+            f"LoRA finds no module named {case.given['names'].strip('{}')} in this model"
+            if re.search(r"\w", case.given["names"].replace("set()", ""))
+            else "LoRA was given an empty list of target modules"
+        ),
         why="each architecture has its own names: q_proj and v_proj in Llama, query_key_value in GPT-NeoX and ChatGLM,"
         " c_attn in GPT-2 and Qwen 1, qkv_proj in Phi-3",
         next=(
@@ -824,9 +994,21 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(model)",
         examples=(
             Example(
-                "ValueError: Target modules {'q_proj', 'v_proj'} not found in the base model. Please check the target"
-                " modules and try again.",
-                says=("all-linear", "'q_proj', 'v_proj'"),
+                "Traceback (most recent call last):\n"
+                '  File "sft_lora.py", line 68, in <module>\n'
+                "    model = get_peft_model(model, config)\n"
+                '  File "/usr/lib/python3.8/site-packages/peft-0.4.0.dev0-py3.8.egg/peft/tuners/lora.py", line 181, in add_adapter\n'
+                '  File "/usr/lib/python3.8/site-packages/peft-0.4.0.dev0-py3.8.egg/peft/tuners/lora.py", line 333, in _find_and_replace\n'
+                "ValueError: Target modules [] not found in the base model. Please check the target modules and try again.",
+                source="wp931120/baichuan_sft_lora#1",
+            ),
+            Example(
+                '  File "F:\\llma3_bigmodel\\LLaMA-Factory-main\\src\\llmtuner\\model\\adapter.py", line 189, in init_adapter\n'
+                "    model = get_peft_model(model, lora_config)\n"
+                '  File "F:\\llma3_bigmodel\\big_model_venv\\lib\\site-packages\\peft\\mapping.py", line 136, in get_peft_model\n'
+                "ValueError: Target modules {'c_attn'} not found in the base model. Please check the target modules and try again.",
+                source="hiyouga/LlamaFactory#3597",
+                says=("c_attn",),
             ),
         ),
         knowledge="peft's page on target modules",
@@ -891,14 +1073,9 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(model.is_quantized, type(model))",
         examples=(
             Example(
-                "ValueError: You cannot perform fine-tuning on purely quantized models. Please attach trainable adapters on"
-                " top of the quantized model to correctly perform fine-tuning.",
+                "ValueError: You cannot perform fine-tuning on purely quantized models. Please attach trainable adapters on top of the quantized model to correctly perform fine-tuning. Please see: https://huggingface.co/docs/transformers/peft for more details",
+                source="unslothai/unsloth#241",
                 says=("get_peft_model",),
-            ),
-            Example(
-                "ValueError: `.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the model as it"
-                " is, since the model has already been set to the correct devices and casted to the correct `dtype`.",
-                says=("device_map",),
             ),
         ),
         knowledge="transformers' page on bitsandbytes",
@@ -918,7 +1095,15 @@ ENTRIES: tuple[Failure, ...] = (
             "ZeRO-3 or FSDP: make the optimizer where the framework expects it (after FSDP wrapping)",
         ),
         check="print(sum(p.numel() for p in model.parameters() if p.requires_grad))",
-        examples=(Example("ValueError: optimizer got an empty parameter list", says=("nn.ModuleList",)),),
+        examples=(
+            Example(
+                ' File "train.py", line 76, in <module>\n'
+                "    optimizer = optim.Adam(filter(lambda p: p.requires_grad, model.parameters()), lr=cfg.LR)\n"
+                "ValueError: optimizer got an empty parameter list",
+                source="lxztju/pytorch_classification#13",
+                says=("requires_grad",),
+            ),
+        ),
         knowledge="torch.optim.Optimizer",
     ),
     Failure(
@@ -944,8 +1129,21 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(len(loader), epochs, accumulation)",
         examples=(
             Example(
-                "ValueError: Tried to step 1002 times. The total number of steps is 1000",
-                says=("1000 steps", "accumulation"),
+                "computing pseduo labels...\n"
+                "Traceback (most recent call last):\n"
+                '  File "train_Custom.py", line 308, in <module>\n'
+                "    main(args, logger)\n"
+                '  File "train_Custom.py", line 121, in main\n'
+                "    train(train_loader, logger, model, optimizer, loss, epoch, scheduler, classifier)\n"
+                '  File "train_Custom.py", line 220, in train\n'
+                "    scheduler.step()\n"
+                '  File "/home/user/anaconda3/envs/growsp2/lib/python3.8/site-packages/torch/optim/lr_scheduler.py", line 152, in step\n'
+                "    values = self.get_lr()\n"
+                '  File "/home/user/anaconda3/envs/growsp2/lib/python3.8/site-packages/torch/optim/lr_scheduler.py", line 1571, in get_lr\n'
+                '    raise ValueError("Tried to step {} times. The specified number of total steps is {}"\n'
+                "ValueError: Tried to step 60002 times. The specified number of total steps is 60000",
+                source="vLAR-group/GrowSP#11",
+                says=("60000",),
             ),
         ),
         knowledge="torch.optim.lr_scheduler.OneCycleLR",
@@ -959,8 +1157,9 @@ ENTRIES: tuple[Failure, ...] = (
                 "execution requires",
                 r"FP8 execution requires (?:the product of all dimensions|2D input matrices)[\s\S]{0,120}?",
             ),
+            sign("are not compatible for", r"are not compatible for FP8 execution"),
         ),
-        headline="FP8 needs sizes that are multiples of 8 and 16, and this batch has others",
+        headline="FP8 needs sizes that are multiples of 8 and 16, and this tensor has others",
         why="tensor cores multiply FP8 in such blocks; the number of tokens (batch x sequence) and the hidden size must fit",
         next=(
             "pad sequences to a multiple of 16 (pad_to_multiple_of=16 in the collator), also in evaluation and for the last"
@@ -970,9 +1169,13 @@ ENTRIES: tuple[Failure, ...] = (
         check="the shape stands in the message",
         examples=(
             Example(
-                "AssertionError: FP8 execution requires the product of all dimensions except the last to be divisible by 8"
-                " and the last dimension to be divisible by 16, but got tensor with dims=[1, 4091, 4096]",
-                says=("pad_to_multiple_of=16",),
+                "AssertionError: FP8 execution requires 2D input matrices with height divisible by 8 and width divisible by 16, but got tensor with dims=[896, 712]",
+                source="NVIDIA/TransformerEngine#1422",
+                says=("fp8_autocast",),
+            ),
+            Example(
+                "AssertionError: Tensor dimensions are not compatible for FP8 execution: (2048 % 8 != 0, 767 % 16 != 0)",
+                source="NVIDIA/TransformerEngine#688",
             ),
         ),
         knowledge="Transformer Engine's pytorch/utils.py",
@@ -996,10 +1199,9 @@ ENTRIES: tuple[Failure, ...] = (
         check="zero_optimization.offload_optimizer in the DeepSpeed configuration",
         examples=(
             Example(
-                "deepspeed.runtime.zero.utils.ZeRORuntimeException: You are using ZeRO-Offload with a client provided"
-                " optimizer (<class 'torch.optim.adamw.AdamW'>) which in most cases will yield poor performance. Please"
-                " either use deepspeed.ops.adam.DeepSpeedCPUAdam or set an optimizer in your ds-config",
-                says=("zero_force_ds_cpu_optimizer", "DeepSpeedCPUAdam"),
+                "deepspeed.runtime.zero.utils.ZeRORuntimeException: You are using ZeRO-Offload with a client provided optimizer (<class 'deepspeed.ops.lion.cpu_lion.DeepSpeedCPULion'>) which in most cases will yield poor performance. Please either use deepspeed.ops.adam.DeepSpeedCPUAdam or set an optimizer in your ds-config (https://www.deepspeed.ai/docs/config-json/#optimizer-parameters). If you really want to use a custom optimizer w. ZeRO-Offload and understand the performance impacts you can also set <\"zero_force_ds_cpu_optimizer\": false> in your configuration file.",
+                source="deepspeedai/DeepSpeed#7524",
+                says=("zero_force_ds_cpu_optimizer",),
             ),
         ),
         knowledge="DeepSpeed's runtime/engine.py",
@@ -1014,10 +1216,23 @@ ENTRIES: tuple[Failure, ...] = (
                 r"model did not return a loss from the inputs, only the following keys: (?P<keys>[\w,. ]+)",
             ),
         ),
-        headline="The model returned no loss: the batch has no labels that it knows",
-        why="models of transformers compute a loss only if labels are passed; here they are missing, have another name, or were"
-        " removed as an unused column",
+        headline=lambda case: (
+            "The model returned no loss, although labels were passed"
+            if re.search(r"received are [\w,]*\blabels\b", case.lead.message)
+            else "The model returned no loss: the batch has no labels that it knows"
+        ),
+        why=lambda case: (
+            "its forward takes no labels, or a patched forward drops the loss"
+            if re.search(r"received are [\w,]*\blabels\b", case.lead.message)
+            else "models of transformers compute a loss only if labels are passed; here they are missing, have another name, or"
+            " were removed as an unused column"
+        ),
         next=(
+            Advice(
+                "take the class with a head for the task (AutoModelForCausalLM, ...ForSequenceClassification), or update the"
+                " library that patches it (unsloth, liger, trl)",
+                when=lambda case: re.search(r"received are [\w,]*\blabels\b", case.lead.message) is not None,
+            ),
             "add labels to the data set (for causal models a copy of input_ids; DataCollatorForLanguageModeling(tokenizer,"
             " mlm=False) makes them)",
             "give other names: label_names=['...'] in the training arguments, and remove_unused_columns=False if a wrapper hides"
@@ -1026,9 +1241,13 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(next(iter(trainer.get_train_dataloader())).keys())",
         examples=(
             Example(
-                "ValueError: The model did not return a loss from the inputs, only the following keys: logits. For reference,"
-                " the inputs it received are input_ids,attention_mask.",
-                says=("DataCollatorForLanguageModeling", "label_names"),
+                "ValueError: The model did not return a loss from the inputs, only the following keys: logits. For reference, the inputs it received are input_ids,attention_mask,pixel_values,aspect_ratio_ids,aspect_ratio_mask,cross_attention_mask",
+                source="huggingface/transformers#34392",
+                says=("labels",),
+            ),
+            Example(
+                "ValueError: The model did not return a loss from the inputs, only the following keys: logits. For reference, the inputs it received are input_ids,attention_mask,labels.",
+                source="unslothai/unsloth#1899",
             ),
         ),
         knowledge="transformers' trainer.py",
@@ -1039,16 +1258,36 @@ ENTRIES: tuple[Failure, ...] = (
         what="Evaluation is on, and the Trainer has no evaluation data.",
         signs=(
             sign("evaluation requires an eval_dataset"),
-            sign(
-                "but your `eval_dataset` is",
-                r"but your `eval_dataset` is|You have set `args\.eval_strategy` to [^\n]{0,40}but you",
-            ),
+            sign("eval_dataset", r"but your `eval_dataset` is|You have set `args\.eval\w+` to [^\n]{0,60}but you"),
         ),
         headline="Evaluation is on, and the Trainer was given no eval_dataset",
         why="eval_strategy (or do_eval) asks for it, also when the validation split came out empty",
-        next=("pass eval_dataset to the Trainer, or set eval_strategy='no'",),
+        next=("pass eval_dataset to the Trainer (LLaMA-Factory: val_size or eval_dataset), or set eval_strategy='no'",),
         check="print(len(dataset['validation']))",
-        examples=(Example("ValueError: Trainer: evaluation requires an eval_dataset.", says=("eval_strategy='no'",)),),
+        examples=(
+            Example(
+                'lib/python3.10/site-packages/transformers/trainer.py", line 890, in get_eval_dataloader\n'
+                '    raise ValueError("Trainer: evaluation requires an eval_dataset.")\n'
+                "ValueError: Trainer: evaluation requires an eval_dataset.",
+                source="hiyouga/LlamaFactory#584",
+                says=("eval_dataset",),
+            ),
+            Example(
+                '[rank0]:   File "/home/user/.conda/envs/qwen3vl2/lib/python3.12/site-packages/transformers/trainer.py", line 440, in __init__\n'
+                "[rank0]:     raise ValueError(\n"
+                "[rank0]: ValueError: You have set `args.eval_strategy` to IntervalStrategy.STEPS but you didn't pass an `eval_dataset` to `Trainer`. Either set `args.eval_strategy` to `no` or pass an `eval_dataset`. \n"
+                "[rank2]: Traceback (most recent call last):\n"
+                '[rank2]:   File "/data/user/Qwen3-VL-new/qwen-vl-finetune/qwenvl/train/train_qwen.py", line 321, in <module>\n'
+                '[rank2]:     train(attn_implementation="flash_attention_2")\n'
+                '[rank2]:   File "/data/user/Qwen3-VL-new/qwen-vl-finetune/qwenvl/train/train_qwen.py", line 206, in train\n'
+                "[rank2]:     trainer = Trainer(\n"
+                "[rank2]:               ^^^^^^^^\n"
+                '[rank2]:   File "/home/user/.conda/envs/qwen3vl2/lib/python3.12/site-packages/transformers/trainer.py", line 440, in __init__\n'
+                "[rank2]:     raise ValueError(\n"
+                "[rank2]: ValueError: You have set `args.eval_strategy` to IntervalStrategy.STEPS but you didn't pass an `eval_dataset` to `Trainer`.",
+                source="QwenLM/Qwen3-VL#1936",
+            ),
+        ),
         knowledge="transformers' trainer.py",
     ),
     Failure(
@@ -1072,7 +1311,18 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(
             Example(
                 "Exception: Could not find the transformer layer class to wrap in the model.",
-                says=("LlamaDecoderLayer",),
+                source="netease-youdao/BCEmbedding#66",
+            ),
+            Example(
+                "[rank0]: Traceback (most recent call last):\n"
+                '[rank0]:   File "/home/user/dev/SVD_Xtend/train_svd.py", line 1255, in <module>\n'
+                "[rank0]:     main()\n"
+                '[rank0]:   File "/home/user/dev/SVD_Xtend/train_svd.py", line 881, in main\n'
+                "[rank0]:     unet, optimizer, lr_scheduler, train_dataloader = accelerator.prepare(\n"
+                '[rank0]:   File "/home/user/miniconda3/envs/training/lib/python3.10/site-packages/accelerate/accelerator.py", line 1443, in prepare_model\n'
+                "[rank0]:     self.state.fsdp_plugin.set_auto_wrap_policy(model)\n"
+                "[rank0]: Exception: Could not find the transformer layer class to wrap in the model.",
+                source="pixeli99/SVD_Xtend#55",
             ),
         ),
         knowledge="the FSDP page of accelerate",
@@ -1094,8 +1344,13 @@ ENTRIES: tuple[Failure, ...] = (
         check="the frames show who calls no_sync",
         examples=(
             Example(
-                "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 3",
-                says=("update accelerate", "ZeRO stage 1"),
+                "Traceback (most recent call last):\n"
+                "...\n"
+                'File ".../site-packages/deepspeed/runtime/engine.py", line 1995, in no_sync\n'
+                "    assert not self.zero_optimization_partition_gradients(), \\\n"
+                "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2",
+                source="kongds/E5-V#23",
+                says=("update accelerate",),
             ),
         ),
         knowledge="deepspeedai/DeepSpeed's runtime/engine.py",
@@ -1134,6 +1389,24 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         check="the *.py files in the repository",
         examples=(
+            Example(
+                "ValueError: The repository for 'internlm-chat-7b-v1_1' contains custom code which must be executed to correctlyload the model. You can inspect the repository content at https://hf.co/..../internlm-chat-7b-v1_1.\n"
+                "Please pass the argument `trust_remote_code=True` to allow custom code to be run.",
+                source="InternLM/lagent#49",
+                says=("trust_remote_code",),
+            ),
+            Example(
+                "The repository for /home/user/Phi3-Vision-Finetune/output/model contains custom code which must be executed to correctly load the model. You can inspect the repository content at https://hf.co//home/user/Phi3-Vision-Finetune/output/model.\n"
+                "You can avoid this prompt in future by passing the argument `trust_remote_code=True`.\n"
+                "\n"
+                "Do you wish to run the custom code? [y/N] Traceback (most recent call last):\n"
+                '  File "/home/user/.venv/lib/python3.10/site-packages/transformers/dynamic_module_utils.py", line 612, in resolve_trust_remote_code\n'
+                "    answer = input(\n"
+                '  File "/home/user/.venv/lib/python3.10/site-packages/transformers/dynamic_module_utils.py", line 593, in _raise_timeout_error\n'
+                "    raise ValueError(\n"
+                "ValueError: Loading this model requires you to execute custom code contained in the model repository on your local machine. Please set the option `trust_remote_code=True` to permit loading of this model.",
+                source="2U1/Phi3-Vision-Finetune#23",
+            ),
             Example(
                 "ValueError: Loading THUDM/chatglm3-6b requires you to execute the configuration file in that repo on your"
                 " local machine. Make sure you have read the code there to avoid malicious use, then set the option"

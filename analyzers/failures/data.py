@@ -88,6 +88,11 @@ _ONE_SIZE = (
 _FEWER_WORKERS = "use fewer workers (num_workers) and a smaller prefetch_factor"
 
 
+def _lmdb(case: Case) -> str:
+    """Return the kind of a failure of LMDB: "MAPFULL" of MDB_MAP_FULL and of MapFullError."""
+    return case.given["code"].removeprefix("MDB_").removesuffix("Error").replace("_", "").upper()
+
+
 def _is_saved(case: Case) -> bool:
     """Return whether what cannot be pickled was to be written to a checkpoint, by the frames of the exception."""
     return case.called(r"serialization\.py|checkpoint|:(?:save|torch_save|_save|async_save|save_state_dict)$")
@@ -463,7 +468,19 @@ LOADING = (
             "for a deadlock: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, multiprocessing_context='spawn'",
         ),
         event=EventKind.DATALOADER_WORKER,
-        examples=(Example("RuntimeError: DataLoader timed out after 60 seconds", says=("60 s", "py-spy")),),
+        examples=(
+            Example(
+                '  File "/usr/local/miniconda/envs/build/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 521, in __next__\n'
+                "    data = self._next_data()\n"
+                '  File "/usr/local/miniconda/envs/build/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1186, in _next_data\n'
+                "    idx, data = self._get_data()\n"
+                '  File "/usr/local/miniconda/envs/build/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1139, in _get_data\n'
+                "    raise RuntimeError('DataLoader timed out after {} seconds'.format(self._timeout))\n"
+                "RuntimeError: DataLoader timed out after 5 seconds",
+                source="pytorch/pytorch#68643",
+                says=("5 s",),
+            ),
+        ),
         knowledge="torch.utils.data: DataLoader(timeout=)",
     ),
     Failure(
@@ -594,13 +611,42 @@ LOADING = (
         kind=LogClass.CRASHED,
         what="A batch has no samples.",
         signs=(sign("stack expects a non-empty TensorList"), sign("expected a non-empty list of Tensors")),
-        headline="A batch or list of tensors is empty: every sample of it was dropped",
-        why="a collate function or a step that leaves out samples left out all of them",
-        next=(
-            "see what drops them (samples without boxes, too long, failed to load) and skip such a batch, on all ranks alike",
-            "draw another sample in __getitem__ instead of dropping one in the collate function",
+        headline="A list of tensors is empty where at least one was expected",
+        why=lambda case: (
+            "the collate function left out all samples of a batch"
+            if case.called("collate")
+            else "what fills it found nothing: an empty or missing split, a wrong path, or a filter that leaves nothing"
         ),
-        examples=(Example("RuntimeError: stack expects a non-empty TensorList", says=("dropped", "__getitem__")),),
+        next=(
+            Advice(
+                "see what drops samples (without boxes, too long, failed to load) and draw another one in __getitem__ instead",
+                when=lambda case: case.called("collate"),
+            ),
+            Advice(
+                "print the length of what the loop runs over, and the path that it is read from (validation and test sets too)",
+                when=lambda case: not case.called("collate"),
+            ),
+            "leave the step out for such a batch, on all ranks alike",
+        ),
+        examples=(
+            Example(
+                " psnr_val_rgb = torch.stack(psnr_val_rgb).mean().item()\n"
+                "RuntimeError: stack expects a non-empty TensorList",
+                source="FanChiMao/SUNet#6",
+            ),
+            Example(
+                "Extracting train features for class capsule\n"
+                "\n"
+                "Running coreset for PC+RGB+Infra+gating on class capsule...\n"
+                "Traceback (most recent call last):\n"
+                '  File "Test.py", line 150, in <module>\n'
+                "    run_3d_ads(args)\n"
+                '  File "/home/data/MulSen-AD/feature_extractors/mulsen_features.py", line 1364, in run_coreset\n'
+                "    self.patch_xyz_lib = torch.cat(self.patch_xyz_lib, 0)\n"
+                "RuntimeError: torch.cat(): expected a non-empty list of Tensors",
+                source="ZZZBBBZZZ/MulSen-AD#7",
+            ),
+        ),
         knowledge="torch.stack, torch.cat",
     ),
     Failure(
@@ -612,8 +658,8 @@ LOADING = (
                 "empty()", r"\(-215:Assertion failed\) !_?\w{1,12}\.empty\(\) in function '(?P<function>[^'\n]{1,60})'"
             ),
         ),
-        headline="OpenCV got an empty image in {function}: the file could not be read",
-        why="cv2.imread returns nothing, without an error, for a path that does not exist or a file that it cannot decode",
+        headline="OpenCV got an empty image in {function}",
+        why="cv2.imread returns nothing, without an error, for a missing or unreadable file; a crop outside of the image is empty too",
         next=(
             "check the result of cv2.imread and raise with the path; see whether the path exists on this node, and its encoding",
             "verify the images once before the training, and leave out those that cannot be read",
@@ -621,9 +667,9 @@ LOADING = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "cv2.error: OpenCV(4.8.0) /io/opencv/modules/imgproc/src/color.cpp:182: error: (-215:Assertion failed) !_src.empty() in function"
-                " 'cvtColor'",
-                says=("cvtColor", "cv2.imread"),
+                "cv2.error: OpenCV(4.5.5) D:\\a\\opencv-python\\opencv-python\\opencv\\modules\\imgproc\\src\\color.cpp:182: error: (-215:Assertion failed) !_src.empty() in function 'cv::cvtColor'",
+                source="anse3832/IQT#3",
+                says=("cvtColor",),
             ),
         ),
         knowledge="OpenCV: imread",
@@ -643,9 +689,9 @@ LOADING = (
         next=("copy it first: torch.from_numpy(np.ascontiguousarray(x)), or x.copy()",),
         examples=(
             Example(
-                "ValueError: At least one stride in the given numpy array is negative, and tensors with negative strides are not currently"
-                " supported. (You can probably work around this by making a copy of your array with array.copy().)",
-                says=("ascontiguousarray",),
+                "ValueError: At least one stride in the given numpy array is negative, and tensors with negative strides are not currently supported. (You can probably work around this by making a copy of your array  with array.copy().) ",
+                source="1adrianb/face-alignment#259",
+                says=("copy()",),
             ),
         ),
         knowledge="torch.from_numpy",
@@ -657,22 +703,34 @@ LOADING = (
         signs=(sign("convert np.ndarray of type", r"can't convert np\.ndarray of type (?P<dtype>numpy\.\w+)"),),
         headline="A NumPy array of type {dtype} cannot become a tensor",
         why=lambda case: (
-            "its rows have different lengths, or it mixes numbers with texts or missing values"
+            "its rows have different lengths, it holds texts or missing values, or nothing was found for it"
             if "object" in case.given["dtype"]
             else "PyTorch has no such type"
         ),
         next=(
             lambda case: (
-                "find the odd rows: pad them to one length, remove missing values, or read the column as numbers (astype(np.float32))"
+                "print it: is it empty because a file or key was not found? Else pad rows to one length, remove missing values,"
+                " or read it as numbers (astype(np.float32))"
                 if "object" in case.given["dtype"]
                 else "convert it before: x.astype(np.int64) or np.float32; texts need a tokenizer or a number for each class"
             ),
         ),
         examples=(
             Example(
-                "TypeError: can't convert np.ndarray of type numpy.object_. The only supported types are: float64, float32, float16, complex64,"
-                " complex128, int64, int32, int16, int8, uint8, and bool.",
-                says=("numpy.object_", "different lengths"),
+                "Start training...\n"
+                "\n"
+                "  0%|          | 0/127 [00:07<?, ?it/s]\n"
+                "Traceback (most recent call last):\n"
+                '  File "D:/user/CL/Contrastive-COVIDNet-master/code/main.py", line 106, in <module>\n'
+                "    main()\n"
+                '  File "D:/user/CL/Contrastive-COVIDNet-master/code/main.py", line 56, in main\n'
+                "    train_metrics = train(args, model, training_generator, optimizer, epoch)\n"
+                '  File "D:\\user\\CL\\Contrastive-COVIDNet-master\\code\\train.py", line 79, in train\n'
+                "    new_label = torch.from_numpy(np.array([target[i]]))\n"
+                "TypeError: can't convert np.ndarray of type numpy.object_. The only supported types are: float64, float32, float16, complex64, complex128, int64, int32, int16, int8, uint8, and bool.\n"
+                "\n"
+                "Process finished with exit code 1",
+                source="med-air/Contrastive-COVIDNet#6",
             ),
         ),
         knowledge="torch.from_numpy",
@@ -687,18 +745,17 @@ LOADING = (
             sign("ExpectedMoreSplits"),
             sign("UnexpectedSplits"),
         ),
-        headline="The downloaded data set is not the one that its description promises (sizes or checksums)",
-        why="the download is incomplete, the source changed after the description was written, or a cache holds an older one",
+        headline="The data set has other sizes, splits or checksums than its description",
+        why="only a part is loaded (data_files, data_dir), the source changed, or the download or cache is incomplete or older",
         next=(
-            "download it again: load_dataset(..., download_mode='force_redownload')",
-            "if the source really changed: verification_mode='no_checks' (older versions: ignore_verifications=True)",
+            "for a part, or after a change: load_dataset(..., verification_mode='no_checks') (before 2.9: ignore_verifications=True)",
+            "else `pip install -U datasets` and download it again (download_mode='force_redownload')",
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "datasets.utils.info_utils.NonMatchingSplitsSizesError: [('expected': SplitInfo(name='train', num_bytes=1024), 'recorded':"
-                " SplitInfo(name='train', num_bytes=512))]",
-                says=("force_redownload",),
+                "datasets.utils.info_utils.NonMatchingSplitsSizesError: [{'expected': SplitInfo(name='test', num_bytes=1305088, num_examples=4358, shard_lengths=None, dataset_name=None), 'recorded': SplitInfo(name='test', num_bytes=5176698, num_examples=17432, shard_lengths=None, dataset_name='parquet')}, {'expected': SplitInfo(name='train', num_bytes=546500949, num_examples=1801350, shard_lengths=None, dataset_name=None), 'recorded': SplitInfo(name='train', num_bytes=1113622699, num_examples=3676136, shard_lengths=[1650675, 1661350, 364111], dataset_name='parquet')}]",
+                source="EleutherAI/lm-evaluation-harness#1311",
             ),
         ),
         knowledge="Hugging Face datasets: verification mode",
@@ -726,8 +783,10 @@ LOADING = (
         ),
         examples=(
             Example(
-                "av.error.InvalidDataError: [Errno 1094995529] Invalid data found when processing input: '/data/clips/000123.mp4'",
-                says=("damaged", "ffprobe"),
+                "   raise #DECORDError(py_str(_LIB.DECORDGetLastError()))\n"
+                "decord._ffi.base.DECORDError: [09:27:10] /io/decord/src/video/video_reader.cc:125: Check failed: st_nb >= 0 (-1381258232 vs. 0) ERROR cannot find video stream with wanted index: -1",
+                source="dmlc/decord#116",
+                says=("ffprobe",),
             ),
         ),
         knowledge="FFmpeg: ffprobe",
@@ -736,33 +795,44 @@ LOADING = (
         id="data.lmdb",
         kind=LogClass.CRASHED,
         what="An LMDB database cannot be opened or grown.",
-        signs=(sign("MDB_", r"(?P<code>MDB_(?:MAP_FULL|READERS_FULL|CORRUPTED|INVALID|BAD_RSLOT))"),),
+        signs=(
+            sign("MDB_", r"(?P<code>MDB_(?:MAP_FULL|READERS_FULL|CORRUPTED|INVALID|BAD_RSLOT))"),
+            sign("lmdb.", r"lmdb\.(?P<code>(?:MapFull|ReadersFull|Corrupted|Invalid|BadRslot)Error)"),
+        ),
         headline=lambda case: {
-            "MDB_MAP_FULL": "The LMDB database reached its map_size while it was written",
-            "MDB_READERS_FULL": "The LMDB database has more readers than it allows",
-            "MDB_BAD_RSLOT": "An LMDB environment was opened before a fork and used after it",
-        }.get(case.given["code"], "The LMDB database is damaged or is none"),
+            "MAPFULL": "The LMDB database reached its map_size while it was written",
+            "READERSFULL": "The LMDB database has more readers than it allows",
+            "BADRSLOT": "An LMDB environment was opened before a fork and used after it",
+        }.get(_lmdb(case), "The LMDB database is damaged or is none"),
         why=lambda case: {
-            "MDB_MAP_FULL": "map_size is the largest size that it may have",
-            "MDB_READERS_FULL": "each process and thread that reads takes one of 126 places",
-            "MDB_BAD_RSLOT": "an environment belongs to the process that opened it",
-        }.get(case.given["code"], "it was cut off while it was copied or written"),
+            "MAPFULL": "map_size is the largest size that it may have",
+            "READERSFULL": "each process and thread that reads takes one of its places (126 unless max_readers says otherwise)",
+            "BADRSLOT": "an environment belongs to the process that opened it",
+        }.get(_lmdb(case), "it was cut off while it was copied or written"),
         next=(
             lambda case: {
-                "MDB_MAP_FULL": "open it with a larger one: lmdb.open(path, map_size=1 << 40); it takes no more disk than is written",
-                "MDB_READERS_FULL": "lmdb.open(path, readonly=True, lock=False, max_readers=1024)",
-                "MDB_BAD_RSLOT": "open it in each worker at first use (in __getitem__), not in __init__, with readonly=True, lock=False",
-            }.get(case.given["code"], "compare the size of data.mdb with the original, and copy it again"),
+                "MAPFULL": "open it with a larger one: lmdb.open(path, map_size=1 << 40); it takes no more disk than is written",
+                "READERSFULL": "lmdb.open(path, readonly=True, lock=False, max_readers=1024), or fewer workers",
+                "BADRSLOT": "open it in each worker at first use (in __getitem__), not in __init__, with readonly=True, lock=False",
+            }.get(_lmdb(case), "compare the size of data.mdb with the original, and copy it again"),
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "lmdb.MapFullError: mdb_put: MDB_MAP_FULL: Environment mapsize limit reached",
-                says=("map_size=1 << 40",),
+                '  File "train.py", line 128, in train_network\n'
+                "    for i, (features, labels) in enumerate(generator):\n"
+                '  File "/data/anaconda3/envs/sorel/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 1229, in _process_data\n'
+                "    data.reraise()\n"
+                '  File "/data/anaconda3/envs/sorel/lib/python3.6/site-packages/torch/_utils.py", line 434, in reraise\n'
+                "    raise exception\n"
+                "lmdb.ReadersFullError: Caught ReadersFullError in DataLoader worker process 0.",
+                source="sophos/SOREL-20M#14",
+                says=("lock=False",),
             ),
             Example(
-                "lmdb.ReadersFullError: mdb_txn_begin: MDB_READERS_FULL: Environment maxreaders limit reached",
-                says=("lock=False",),
+                "lmdb.MapFullError: mdb_put: MDB_MAP_FULL: Environment mapsize limit reached",
+                source="ZheC/Realtime_Multi-Person_Pose_Estimation#32",
+                says=("map_size",),
             ),
         ),
         knowledge="py-lmdb: lmdb.open",
@@ -806,6 +876,38 @@ LOADING = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                '  File "D:\\MutualNet-master\\ComputePostBN.py", line 44, in ComputeBN\n'
+                "    for batch_idx, (inputs, targets) in enumerate(postloader):\n"
+                '  File "E:\\Anaconda3\\envs\\mutual\\lib\\site-packages\\torch\\utils\\data\\dataloader.py", line 560, in __init__\n'
+                "    w.start()\n"
+                '  File "E:\\Anaconda3\\envs\\mutual\\lib\\multiprocessing\\popen_spawn_win32.py", line 65, in __init__\n'
+                "    reduction.dump(process_obj, to_child)\n"
+                '  File "E:\\Anaconda3\\envs\\mutual\\lib\\multiprocessing\\reduction.py", line 60, in dump\n'
+                "    ForkingPickler(file, protocol).dump(obj)\n"
+                "AttributeError: Can't pickle local object 'get_cifar.<locals>.<lambda>'",
+                source="taoyang1122/MutualNet#5",
+                says=(
+                    "get_cifar",
+                    "functools.partial",
+                ),
+            ),
+            Example(
+                '  File "D:\\MutualNet-master\\ComputePostBN.py", line 44, in ComputeBN\n'
+                "    for batch_idx, (inputs, targets) in enumerate(postloader):\n"
+                '  File "E:\\Anaconda3\\envs\\mutual\\lib\\site-packages\\torch\\utils\\data\\dataloader.py", line 560, in __init__\n'
+                "    w.start()\n"
+                '  File "E:\\Anaconda3\\envs\\mutual\\lib\\multiprocessing\\popen_spawn_win32.py", line 65, in __init__\n'
+                "    reduction.dump(process_obj, to_child)\n"
+                '  File "E:\\Anaconda3\\envs\\mutual\\lib\\multiprocessing\\reduction.py", line 60, in dump\n'
+                "    ForkingPickler(file, protocol).dump(obj)\n"
+                "AttributeError: Can't pickle local object 'get_cifar.<locals>.<lambda>'",
+                source="taoyang1122/MutualNet#5",
+                says=(
+                    "get_cifar",
+                    "functools.partial",
+                ),
+            ),
+            Example(
                 "AttributeError: Can't pickle local object 'build_loader.<locals>.collate'",
                 says=("build_loader", "top level"),
             ),
@@ -837,8 +939,17 @@ LOADING = (
         ),
         examples=(
             Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 222, in <module>\n'
+                "    main(hp, num_epochs=args.epochs, resume=args.resume, name=args.name)\n"
+                '  File "train.py", line 76, in main\n'
+                "    mass_dataset_train, batch_size=hp.batch_size, num_workers=2, shuffle=True\n"
+                '  File "/home/user/anaconda3/envs/env/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 213, in __init__\n'
+                "    sampler = RandomSampler(dataset)\n"
+                '  File "/home/user/anaconda3/envs/env/lib/python3.6/site-packages/torch/utils/data/sampler.py", line 94, in __init__\n'
+                '    "value, but got num_samples={}".format(self.num_samples))\n'
                 "ValueError: num_samples should be a positive integer value, but got num_samples=0",
-                says=("empty", "path"),
+                source="rishikksh20/ResUnet#5",
             ),
         ),
         knowledge="torch.utils.data: RandomSampler",
@@ -856,6 +967,7 @@ LOADING = (
                 "does not have a length",
                 r"max_steps must be set to a positive value if dataloader does not have a length",
             ),
+            sign("does not implement __len__", r"_dataset does not implement __len__"),
             sign(
                 "expected unspecified shuffle option", r"DataLoader with IterableDataset: expected unspecified shuffle"
             ),
@@ -875,6 +987,30 @@ LOADING = (
             "or use a map-style data set (load_dataset(..., streaming=False))",
         ),
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "finetune.py", line 177, in <module>\n'
+                "    whisper_finetune(traindir,devdir,outdir)\n"
+                '  File "finetune.py", line 161, in whisper_finetune\n'
+                "    trainer = Seq2SeqTrainer(\n"
+                '  File "/home/user/miniconda3/envs/whister/lib/python3.8/site-packages/transformers/trainer.py", line 567, in __init__\n'
+                "    raise ValueError(\n"
+                "ValueError: The train_dataset does not implement __len__, max_steps has to be specified. The number of steps needs to be known in advance for the learning rate scheduler.",
+                source="huggingface/datasets#5773",
+                says=("max_steps=N",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "finetune.py", line 177, in <module>\n'
+                "    whisper_finetune(traindir,devdir,outdir)\n"
+                '  File "finetune.py", line 161, in whisper_finetune\n'
+                "    trainer = Seq2SeqTrainer(\n"
+                '  File "/home/user/miniconda3/envs/whister/lib/python3.8/site-packages/transformers/trainer.py", line 567, in __init__\n'
+                "    raise ValueError(\n"
+                "ValueError: The train_dataset does not implement __len__, max_steps has to be specified. The number of steps needs to be known in advance for the learning rate scheduler.",
+                source="huggingface/datasets#5773",
+                says=("max_steps=N",),
+            ),
             Example(
                 "ValueError: args.max_steps must be set to a positive value if dataloader does not have a length, was -1",
                 says=("max_steps=N",),
@@ -905,13 +1041,23 @@ LOADING = (
         ),
         why="a download or a write was interrupted (also by a full disk), or the file is a git-lfs pointer or an HTML page",
         next=(
-            "find it by its size (ls -lS; a pointer has about 130 bytes), delete it and download it again"
-            " (load_dataset(..., download_mode='force_redownload'))",
+            "find it by its size (ls -lS): one of about 130 bytes is a pointer (`git lfs pull`); delete another and download it"
+            " again (load_dataset(..., download_mode='force_redownload'))",
             "for the cache of Hugging Face datasets: remove the folder of this data set in ~/.cache/huggingface/datasets, and build it"
             " by one process before the ranks start",
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "ArrowInvalid: Could not open Parquet input source '<Buffer>': Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.",
+                source="NVlabs/Tool-N1#4",
+                says=("git lfs",),
+            ),
+            Example(
+                "ArrowInvalid: Could not open Parquet input source '<Buffer>': Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.",
+                source="NVlabs/Tool-N1#4",
+                says=("git lfs",),
+            ),
             Example(
                 "pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer. Either the file is corrupted or this is not a"
                 " parquet file.",
@@ -959,6 +1105,54 @@ LOADING = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                "All the data files must have the same columns, but at some point there are 3 new columns ({'task_type', 'dataset', 'table_type'})",
+                source="hiyouga/LlamaFactory#3281",
+                says=("columns",),
+            ),
+            Example(
+                '  File "/home/user/lib/python3.10/site-packages/datasets/table.py", line 2295, in table_cast\n'
+                "    return cast_table_to_schema(table, schema)\n"
+                '  File "/home/user/lib/python3.10/site-packages/datasets/table.py", line 2249, in cast_table_to_schema\n'
+                "    raise CastError(\n"
+                "datasets.table.CastError: Couldn't cast\n"
+                "text: string\n"
+                "answer_and_analysis: string\n"
+                "duration: double\n"
+                "question_and_option: string\n"
+                "speech_path: string\n"
+                "answer: string\n"
+                "to\n"
+                "{'text': Value(dtype='string', id=None), 'duration': Value(dtype='float64', id=None), 'question': Value(dtype='string', id=None), 'speech_path': Value(dtype='string', id=None), 'answer': Value(dtype='string', id=None)}\n"
+                "because column names don't match\n"
+                "\n"
+                "During handling of the above exception, another exception occurred:",
+                source="ZihanZhaoSJTU/LibriSQA#2",
+            ),
+            Example(
+                "All the data files must have the same columns, but at some point there are 3 new columns ({'task_type', 'dataset', 'table_type'})",
+                source="hiyouga/LlamaFactory#3281",
+                says=("columns",),
+            ),
+            Example(
+                '  File "/home/user/lib/python3.10/site-packages/datasets/table.py", line 2295, in table_cast\n'
+                "    return cast_table_to_schema(table, schema)\n"
+                '  File "/home/user/lib/python3.10/site-packages/datasets/table.py", line 2249, in cast_table_to_schema\n'
+                "    raise CastError(\n"
+                "datasets.table.CastError: Couldn't cast\n"
+                "text: string\n"
+                "answer_and_analysis: string\n"
+                "duration: double\n"
+                "question_and_option: string\n"
+                "speech_path: string\n"
+                "answer: string\n"
+                "to\n"
+                "{'text': Value(dtype='string', id=None), 'duration': Value(dtype='float64', id=None), 'question': Value(dtype='string', id=None), 'speech_path': Value(dtype='string', id=None), 'answer': Value(dtype='string', id=None)}\n"
+                "because column names don't match\n"
+                "\n"
+                "During handling of the above exception, another exception occurred:",
+                source="ZihanZhaoSJTU/LibriSQA#2",
+            ),
+            Example(
                 "pyarrow.lib.ArrowInvalid: JSON parse error: Column(/answer) changed from string to array in row 0",
                 says=("answer", "Features"),
             ),
@@ -980,12 +1174,18 @@ LOADING = (
         why="string and list columns have 32-bit offsets, and a batch of rows with large samples exceeds them",
         next=(
             "make smaller pieces: map(..., writer_batch_size=100), batch_size=100, or large_string / large_list as types",
-            "keep images and audio as files or bytes in shards, not in one row group",
+            "split one large JSON file into several, and keep images and audio as files beside it, not in its rows",
         ),
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "pyarrow.lib.ArrowInvalid: offset overflow while concatenating arrays", says=("writer_batch_size",)
+                "[rank0]:     pa_table = pa_table.combine_chunks()\n"
+                '[rank0]:   File "pyarrow/table.pxi", line 4512, in pyarrow.lib.Table.combine_chunks\n'
+                '[rank0]:   File "pyarrow/error.pxi", line 155, in pyarrow.lib.pyarrow_internal_check_status\n'
+                '[rank0]:   File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status\n'
+                "[rank0]: pyarrow.lib.ArrowInvalid: offset overflow while concatenating arrays",
+                source="hiyouga/LlamaFactory#7526",
+                says=("writer_batch_size",),
             ),
         ),
         knowledge="huggingface/datasets#6206; Apache Arrow: variable-size layouts",
@@ -997,30 +1197,54 @@ LOADING = (
         signs=(
             sign(
                 "ReadError",
-                r"(?:tarfile\.)?ReadError\W{1,3}(?P<what>unexpected end of data|empty file|file could not be opened"
-                r" successfully|invalid header|bad checksum|truncated header)",
+                r"(?:tarfile\.)?ReadError\W{1,5}(?P<what>unexpected end of data|empty file|file could not be opened"
+                r" successfully|invalid header|bad checksum|truncated header)(?:[^\n]{0,60}name='(?P<shard>[^'\n]{1,200})')?",
             ),
             sign("unexpected end of data"),
         ),
         headline=lambda case: (
-            f"A tar shard of the data set is damaged: {case.given.get('what') or 'unexpected end of data'}"
+            f"A tar {'shard' if not case.given.get('shard') else 'file ' + case.given['shard'][-40:]} of the data set is damaged:"
+            f" {case.given.get('what') or 'unexpected end of data'}"
         ),
+        event=EventKind.KNOWN,
         why="a download or upload was interrupted, or an empty or partial shard was written at the end of a preparation",
         next=(
             "find it: for f in *.tar; do tar -tf $f > /dev/null || echo $f; done; then copy it again or leave it out",
             "with webdataset, go on after such shards: handler=wds.warn_and_continue; for streams from a bucket retry"
             " (pipe:curl --retry 5)",
         ),
-        examples=(Example("tarfile.ReadError: unexpected end of data", says=("tar -tf", "warn_and_continue")),),
+        examples=(
+            Example(
+                '2022-01-23 02:08:36.029 raise ReadError("unexpected end of data")\n'
+                "\n"
+                "2022-01-23 02:08:36.029 tarfile.ReadError: (\"unexpected end of data @ <_io.BufferedReader name='train-224-30/00000022.tar'>\", \n"
+                "<_io.BufferedReader name='train-224-30/00000022.tar'>, {'__url__': 'train-224-30/00000022.tar', '__worker__': 'None', \n"
+                "'__rank__': '(18, 32)', '__nodeinfo__': \"('worker-1', 276)\"})",
+                source="webdataset/webdataset#142",
+                says=("tar -tf",),
+            ),
+            Example(
+                "Generating train split: 107 examples [00:38,  2.76 examples/s]\n"
+                "Traceback (most recent call last):\n"
+                '  File "/usr/local/lib/python3.11/dist-packages/datasets/builder.py", line 1568, in _prepare_split_single\n'
+                "    for key, record in generator:\n"
+                '  File "/usr/local/lib/python3.11/dist-packages/datasets/packaged_modules/webdataset/webdataset.py", line 44, in _get_pipeline_from_tar\n'
+                "    current_example[field_name.lower()] = f.read()\n"
+                "                                          ^^^^^^^^\n"
+                '  File "/usr/lib/python3.11/tarfile.py", line 687, in read\n'
+                '    raise ReadError("unexpected end of data")\n'
+                "tarfile.ReadError: unexpected end of data",
+                source="JoeLeelyf/OVO-Bench#18",
+                says=("tar -tf",),
+            ),
+        ),
         knowledge="webdataset: handlers; Python: tarfile",
     ),
     Failure(
         id="data.no_shards_for_worker",
         kind=LogClass.CRASHED,
         what="There are fewer shards than workers, so that some get no data.",
-        signs=(
-            sign("fewer shards than", r"(?:fewer shards than (?:there are )?workers|[Tt]oo many dataloader workers)"),
-        ),
+        signs=(sign("fewer shards than", r"fewer shards than (?:there are )?workers"),),
         headline="There are fewer shards than DataLoader workers: some get no data",
         why="shards are dealt to ranks first and then to workers, and each needs one of its own",
         next=(
@@ -1053,9 +1277,29 @@ LOADING = (
         ),
         examples=(
             Example(
-                "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11, error message = 'Resource temporarily"
-                " unavailable')",
-                says=("HDF5_USE_FILE_LOCKING=FALSE", "errno 11"),
+                "Traceback (most recent call last):\n"
+                '  File "plot_surface.py", line 289, in <module>\n'
+                "    crunch(surf_file, net, w, s, d, trainloader, 'train_loss', 'train_acc', comm, rank, args)\n"
+                '  File "plot_surface.py", line 80, in crunch\n'
+                "    f = h5py.File(surf_file, 'r+' if rank == 0 else 'r')\n"
+                '  File "/home/user/anaconda3/envs/python3.6/lib/python3.6/site-packages/h5py/_hl/files.py", line 144, in make_fid\n'
+                "    fid = h5f.open(name, h5f.ACC_RDWR, fapl=fapl)\n"
+                '  File "h5py/_objects.pyx", line 54, in h5py._objects.with_phil.wrapper\n'
+                '  File "h5py/h5f.pyx", line 78, in h5py.h5f.open\n'
+                "OSError: Unable to open file (unable to lock file, errno = 11, error message = 'Resource temporarily unavailable')",
+                source="open-mpi/ompi#6535",
+                says=(
+                    "HDF5_USE_FILE_LOCKING=FALSE",
+                    "errno 11",
+                ),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/data/envs/py39/lib/python3.9/site-packages/diopy/input.py", line 51, in read_h5\n'
+                "    h5 = h5py.File(name=file, mode='r')\n"
+                '  File "h5py/h5f.pyx", line 106, in h5py.h5f.open\n'
+                "OSError: [Errno 37] Unable to open file (unable to lock file, errno = 37, error message = 'No locks available')",
+                source="JiekaiLab/scDIOR#6",
             ),
         ),
         knowledge="HDF5: file locking",
@@ -1071,7 +1315,18 @@ LOADING = (
             "put the caches on a local disk: HF_HOME, HF_DATASETS_CACHE, TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR",
             "or mount the file system with locks (NFS: local_lock=all or a running lockd; Lustre: -o flock)",
         ),
-        examples=(Example("OSError: [Errno 37] No locks available", says=("HF_HOME",)),),
+        examples=(
+            Example(
+                ">>> ds=load_dataset('xsum')\n"
+                "\n"
+                "^CTraceback (most recent call last):\n"
+                '  File "/user/.conda/envs/env/lib/python3.6/site-packages/datasets/utils/filelock.py", line 402, in _acquire\n'
+                "    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+                "OSError: [Errno 37] No locks available",
+                source="huggingface/datasets#2618",
+                says=("HF_HOME",),
+            ),
+        ),
         knowledge="fcntl(2): ENOLCK; filelock",
     ),
     Failure(
@@ -1083,16 +1338,58 @@ LOADING = (
             sign("cannot mmap an empty file"),
             sign("No data left in file"),
         ),
-        headline="A file of the data set is shorter than its index or header says: it is cut off",
-        why="preprocessing or a copy stopped before the end, or a full disk did",
+        headline="A file of the data set is shorter than its index, its header or the reader expects",
+        why="preprocessing or a copy was cut off (also by a full disk), or the reader was given the shape of another file",
         next=(
-            "compare its size with the original, copy it again or preprocess anew, and remove the cached index files beside it",
-            "let one rank build index files before the others read them",
+            "remove unpacked or cached files beside the data (nnU-Net: the .npy next to the .npz), and let one process build them again",
+            "compare its size with the original and with the shape and dtype that np.memmap is given, and copy it again if it is shorter",
         ),
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "2024-11-04 09:03:10.057891: unpacking dataset...\n"
+                "Exception in background worker 3:\n"
+                " mmap length is greater than file size\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/miniconda3/envs/nnunet/lib/python3.9/site-packages/batchgenerators/dataloading/nondet_multi_threaded_augmenter.py", line 53, in producer\n'
+                "    item = next(data_loader)\n"
+                '  File "/mnt/user/nnUNet-master/nnunetv2/training/dataloading/nnunet_dataset.py", line 86, in load_case\n'
+                "    data = np.load(entry['data_file'][:-4] + \".npy\", 'r')",
+                source="MIC-DKFZ/nnUNet#2581",
+            ),
+            Example(
+                "02/14/2023 02:53:04 - INFO - __main__ -   load dstore fp16 4259960, 1024\n"
+                "Traceback (most recent call last):\n"
+                '  File "../train_datastore_gpu.py", line 69, in <module>\n'
+                "    shape=(args.dstore_size, args.dimension))\n"
+                '  File "/usr/local/lib/python3.6/site-packages/numpy/core/memmap.py", line 264, in __new__\n'
+                "    mm = mmap.mmap(fid.fileno(), bytes, access=acc, offset=start)\n"
+                "ValueError: mmap length is greater than file size",
+                source="FadedCosine/kNN-KD#5",
+            ),
+            Example(
+                "2024-11-04 09:03:10.057891: unpacking dataset...\n"
+                "Exception in background worker 3:\n"
+                " mmap length is greater than file size\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/miniconda3/envs/nnunet/lib/python3.9/site-packages/batchgenerators/dataloading/nondet_multi_threaded_augmenter.py", line 53, in producer\n'
+                "    item = next(data_loader)\n"
+                '  File "/mnt/user/nnUNet-master/nnunetv2/training/dataloading/nnunet_dataset.py", line 86, in load_case\n'
+                "    data = np.load(entry['data_file'][:-4] + \".npy\", 'r')",
+                source="MIC-DKFZ/nnUNet#2581",
+            ),
+            Example(
+                "02/14/2023 02:53:04 - INFO - __main__ -   load dstore fp16 4259960, 1024\n"
+                "Traceback (most recent call last):\n"
+                '  File "../train_datastore_gpu.py", line 69, in <module>\n'
+                "    shape=(args.dstore_size, args.dimension))\n"
+                '  File "/usr/local/lib/python3.6/site-packages/numpy/core/memmap.py", line 264, in __new__\n'
+                "    mm = mmap.mmap(fid.fileno(), bytes, access=acc, offset=start)\n"
+                "ValueError: mmap length is greater than file size",
+                source="FadedCosine/kNN-KD#5",
+            ),
             Example("ValueError: mmap length is greater than file size", says=("preprocess",)),
-            Example("EOFError: No data left in file", says=("cut off",)),
+            Example("EOFError: No data left in file", says=("shorter",)),
         ),
         knowledge="Python: mmap; NumPy: numpy.load",
     ),
@@ -1106,6 +1403,11 @@ LOADING = (
                 r"Caught FileNotFoundError in DataLoader worker[\s\S]{0,1800}?No such file or directory: '(?P<path>[^'\n]{1,300})'",
             ),
             sign("FileNotFoundError in DataLoader worker"),
+            sign("No such file or directory", r"\[Errno 2\] No such file or directory: '(?P<path>[^'\n]{1,300})'"),
+        ),
+        when=lambda case: (
+            "in DataLoader worker" in text_of(case.lead)
+            or case.called(r"__getitem__|utils/data/_utils/(?:worker|fetch)\.py")
         ),
         headline=lambda case: (
             "A file of the data set does not exist on this node"
@@ -1113,14 +1415,29 @@ LOADING = (
         ),
         why="the list of samples names it, but the copy on this node is not complete, is not mounted, or lies elsewhere",
         next=(
+            Advice(
+                "join its parts with os.path.join or '/': a backslash is a separator of Windows only",
+                when=lambda case: (
+                    "\\" in (case.given.get("path") or "") and ":" not in (case.given.get("path") or "")[:3]
+                ),
+            ),
             "check the path on the node of this rank (ls, mount), and whether paths in the list are relative to another folder",
             "compare the list with the files once before the training",
         ),
         examples=(
             Example(
-                "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.\nOriginal Traceback (most recent call"
-                " last):",
-                says=("on this node", "mount"),
+                "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.\n"
+                "Original Traceback (most recent call last):\n"
+                '  File "/usr/local/lib/python3.7/dist-packages/torch/utils/data/_utils/worker.py", line 302, in _worker_loop\n'
+                "    data = fetcher.fetch(index)\n"
+                '  File "/usr/local/lib/python3.7/dist-packages/torch/utils/data/_utils/fetch.py", line 49, in <listcomp>\n'
+                "    data = [self.dataset[idx] for idx in possibly_batched_index]\n"
+                '  File "<ipython-input-14-7bc4d2497e8a>", line 40, in make_mask\n'
+                "    tree = ET.parse(annot)\n"
+                '  File "/usr/lib/python3.7/xml/etree/ElementTree.py", line 587, in parse\n'
+                '    source = open(source, "rb")\n'
+                "FileNotFoundError: [Errno 2] No such file or directory: '/content/gdrive/My Drive/project/NEULOC/NEUDET/train/annotations\\\\rolled-in_scale_21.xml'",
+                source="siddhartamukherjee/NEU-DET-Steel-Surface-Defect-Detection#7",
             ),
         ),
         knowledge="Python: FileNotFoundError",

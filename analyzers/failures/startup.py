@@ -375,9 +375,16 @@ _TEXTS: tuple[Failure, ...] = (
         tier=Tier.UNREACHED,
         examples=(
             Example(
-                "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to"
-                " (127.0.0.1, 29500).",
-                says=("MASTER_ADDR", "log of rank 0"),
+                ' File "/data/anaconda3/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py", line 595, in init_process_group\n'
+                "    store, rank, world_size = next(rendezvous_iterator)\n"
+                "    store, rank, world_size = next(rendezvous_iterator)  \n"
+                'File "/data/anaconda3/lib/python3.8/site-packages/torch/distributed/rendezvous.py", line 257, in _env_rendezvous_handler\n'
+                "    store = _create_c10d_store(master_addr, master_port, rank, world_size, timeout)\n"
+                '  File "/data/anaconda3/lib/python3.8/site-packages/torch/distributed/rendezvous.py", line 188, in _create_c10d_store\n'
+                "    return TCPStore(\n"
+                "TimeoutError: The client socket has timed out after 1800s while trying to connect to (127.0.0.1, 57388).",
+                source="mk-minchul/AdaFace#87",
+                says=("MASTER_ADDR",),
             ),
         ),
         knowledge="torch.distributed's documentation of env://",
@@ -403,7 +410,18 @@ _TEXTS: tuple[Failure, ...] = (
         ),
         check="`nvidia-smi -L` on that host; the hostfile",
         examples=(
-            Example("ValueError: No slot '2' specified on host 'work1'", says=("GPU 2 on host work1", "--include")),
+            Example(
+                "[2024-02-06 10:28:18,407] [INFO] [real_accelerator.py:191:get_accelerator] Setting ds_accelerator to cuda (auto detect)\n"
+                "[2024-02-06 10:28:20,906] [WARNING] [runner.py:202:fetch_hostfile] Unable to find hostfile, will proceed with training with local resources only.\n"
+                "Detected CUDA_VISIBLE_DEVICES=1: setting --include=localhost:1\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/envs/yi/bin/deepspeed", line 6, in <module>\n'
+                "    main()\n"
+                '  File "/home/user/envs/yi/lib/python3.10/site-packages/deepspeed/launcher/runner.py", line 426, in main\n'
+                "    active_resources = parse_inclusion_exclusion(resource_pool, args.include, args.exclude)\n"
+                "ValueError: No slot '1' specified on host 'localhost'",
+                source="01-ai/Yi#392",
+            ),
         ),
         knowledge="DeepSpeed's launcher/runner.py",
     ),
@@ -474,38 +492,46 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            "CUDA's compatibility libraries are used on a GPU that does not support them (804)"
+            "The driver's library is newer than its kernel module, and this GPU does not support that (804)"
             if "forward" in case.given["code"]
             else "The driver's library and its kernel module do not fit each other (803)"
         ),
         why=lambda case: (
-            "an image for a newer CUDA brings libcuda in cuda-compat, which works on data-centre GPUs only"
+            "the libcuda that is loaded is newer than the driver's kernel module: a driver that was updated without a reboot, or"
+            " an image with cuda-compat, which works on data-centre GPUs only"
             if "forward" in case.given["code"]
             else "the driver was updated without a reboot, or a container brings its own libcuda"
         ),
         next=(
+            "reboot the node if its driver was updated",
+            "in a container keep the host's libcuda: take /usr/local/cuda/compat out of LD_LIBRARY_PATH (and of"
+            " /etc/ld.so.conf.d), and run ldconfig",
             Advice(
                 "update the driver of the host to one for the image's CUDA, or use an image for the CUDA that `nvidia-smi`"
                 " shows",
                 when=lambda case: "forward" in case.given["code"],
             ),
-            "keep the host's libcuda: take /usr/local/cuda/compat out of LD_LIBRARY_PATH (and of /etc/ld.so.conf.d), and run"
-            " ldconfig",
-            "reboot the node if its driver was updated",
         ),
         check="`ldconfig -p | grep libcuda.so` and `cat /proc/driver/nvidia/version`",
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions"
-                " before calling NumCudaDevices() that might have already set an error? Error 804: forward compatibility was"
-                " attempted on non supported HW",
-                says=("cuda/compat", "804"),
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda driver combination",
+                source="CompVis/stable-diffusion#438",
+                says=("803",),
             ),
             Example(
-                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver /"
-                " cuda driver combination",
-                says=("reboot", "803"),
+                "THCudaCheck FAIL file=/opt/conda/conda-bld/pytorch_1591914855613/work/aten/src/THC/THCGeneral.cpp line=47 error=804 : forward compatibility was attempted on non supported HW\n"
+                "Traceback (most recent call last):\n"
+                '  File "fc_model_sub_episodes.py", line 278, in <module>\n'
+                "    main()\n"
+                '  File "fc_model_sub_episodes.py", line 264, in predict\n'
+                "    states, actions = xb['states'].cuda(), xb['actions'].cuda()\n"
+                '  File "/home/user/miniconda3/envs/my_proj/lib/python3.7/site-packages/torch/cuda/__init__.py", line 153, in _lazy_init\n'
+                "    torch._C._cuda_init()\n"
+                "RuntimeError: cuda runtime error (804) : forward compatibility was attempted on non supported HW at /opt/conda/conda-bld/pytorch_1591914855613/work/aten/src/THC/THCGeneral.cpp:47",
+                source="pytorch/pytorch#40671",
+                says=("804",),
             ),
         ),
         knowledge="NVIDIA's page on CUDA compatibility",
@@ -515,17 +541,27 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="A GPU is in exclusive mode, or hangs, so that this process cannot open it.",
         signs=(sign("busy or unavailable", r"CUDA-capable device(?:s|\(s\))? (?:is/are|are|is) busy or"),),
-        headline="The GPU does not accept this process: exclusive mode, another user of it, or it hangs",
-        why="in the compute mode EXCLUSIVE_PROCESS one process has the GPU to itself (a second rank on the same GPU is enough);"
-        " a GPU that hangs, or a MIG setting, says the same",
+        headline="The GPU does not accept this process (busy or unavailable)",
+        why="another process has it in the compute mode EXCLUSIVE_PROCESS (a second rank on the same GPU is enough), its MIG or"
+        " vGPU setting or its driver is not in order, or it hangs",
         next=(
             "see who has it: nvidia-smi --query-compute-apps=pid,name --format=csv; give each rank its own GPU"
             " (set_device(LOCAL_RANK))",
             "nvidia-smi -q -d COMPUTE: if it is Exclusive_Process and should not be, nvidia-smi -c 0 (root)",
-            "if no process has it: check `dmesg | grep -i xid`, reset the GPU (nvidia-smi -r) or reboot the node",
+            "if no process has it: check `dmesg | grep -i xid`, reset the GPU (nvidia-smi -r), reboot, or install the driver anew",
         ),
         check="`nvidia-smi` alone, and a one-line program on that GPU",
         examples=(
+            Example(
+                '  File "evaluate.py", line 104, in <module>\n'
+                "    main(args)\n"
+                '  File "evaluate.py", line 54, in test\n'
+                "    nnet = NetworkFactory(system_config, model)\n"
+                '  File "/data/user/CornerNet-Lite/core/models/py_utils/data_parallel.py", line 61, in __init__\n'
+                "    self.module.cuda(device_ids[0])\n"
+                "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+                source="princeton-vl/CornerNet-Lite#87",
+            ),
             Example(
                 "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
                 says=("Exclusive_Process",),
@@ -533,7 +569,7 @@ _TEXTS: tuple[Failure, ...] = (
             Example(
                 "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n"
                 "CUDA kernel errors might be asynchronously reported at some other API call",
-                says=("exclusive mode",),
+                says=("EXCLUSIVE_PROCESS",),
             ),
         ),
         knowledge="CUDA's documentation of cudaErrorDevicesUnavailable",
@@ -557,10 +593,10 @@ _TEXTS: tuple[Failure, ...] = (
         ),
         check="`nvidia-smi -L` and `echo $CUDA_VISIBLE_DEVICES` inside the job",
         examples=(
-            Example("RuntimeError: No CUDA GPUs are available", says=("--gres=gpu", "CUDA_VISIBLE_DEVICES")),
             Example(
-                "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-                says=("nvidia-smi -L",),
+                "RuntimeError: No CUDA GPUs are available",
+                source="Grace9994/CoMoSVC#6",
+                says=("CUDA_VISIBLE_DEVICES",),
             ),
         ),
         knowledge="torch.cuda's documentation",
@@ -572,20 +608,20 @@ _TEXTS: tuple[Failure, ...] = (
         signs=(
             sign("CUDA unknown error", r"CUDA unknown error - this may be due to an incorrectly set up environment"),
         ),
-        headline="CUDA could not start (unknown error): the driver's modules are in a bad state",
+        headline="CUDA could not start (unknown error)",
         why="the kernel module nvidia_uvm is often not loaded or broken, as after suspend, an update or a lost GPU; the hint on"
         " CUDA_VISIBLE_DEVICES applies only where the program changes it while it runs",
         next=(
-            "reload it: modprobe -r nvidia_uvm && modprobe nvidia_uvm; or reboot the node",
+            "reload nvidia_uvm: modprobe -r nvidia_uvm && modprobe nvidia_uvm; or reboot the node",
             "look for lost GPUs: `dmesg | grep -i -E 'xid|nvrm'`, and `nvidia-smi`",
             "in containers: the devices /dev/nvidia-uvm* must be there; set CUDA_VISIBLE_DEVICES before the program starts",
         ),
         check="does a one-line program (torch.zeros(1).cuda()) fail too?",
         examples=(
             Example(
-                "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env"
-                " variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero.",
-                says=("nvidia_uvm",),
+                "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero.",
+                source="zai-org/ChatGLM-6B#649",
+                says=("CUDA_VISIBLE_DEVICES",),
             ),
         ),
         knowledge="c10/cuda/CUDAFunctions.cpp",
@@ -605,7 +641,42 @@ _TEXTS: tuple[Failure, ...] = (
         check="python -c 'import torch; print(torch.__version__)'",
         event=EventKind.KNOWN,
         examples=(
-            Example("train.py: error: unrecognized arguments: --local-rank=0", says=("torchrun", "--local_rank")),
+            Example(
+                "/usr/local/lib/python3.10/dist-packages/torch/distributed/launch.py:181: FutureWarning: The module torch.distributed.launch is deprecated\n"
+                "and will be removed in future. Use torchrun.\n"
+                "Note that --use-env is set by default in torchrun.\n"
+                "If your script expects `--local-rank` argument to be set, please\n"
+                "change it to read from `os.environ['LOCAL_RANK']` instead. See \n"
+                "https://pytorch.org/docs/stable/distributed.html#launch-utility for \n"
+                "further instructions\n"
+                "\n"
+                "  warnings.warn(\n"
+                "usage: general_train.py\n"
+                "       [-h]\n"
+                "       [--setting SETTING]\n"
+                "       [--local_rank LOCAL_RANK]\n"
+                "       [--train_upto_epoch TRAIN_UPTO_EPOCH]\n"
+                "       [--exp_id EXP_ID]\n"
+                "       [--opt_model_size OPT_MODEL_SIZE]\n"
+                "general_train.py: error: unrecognized arguments: --local-rank=0\n"
+                "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 2) local_rank: 0 (pid: 3049) of binary: /usr/bin/python3",
+                source="babylm/baseline-pretraining#2",
+                says=("--local-rank",),
+            ),
+            Example(
+                "usage: train_adgen.py [-h] [--model_path MODEL_PATH] [--dataset DATASET]\n"
+                "                      [--lr LR] [--batch_size BATCH_SIZE] [--epoch EPOCH]\n"
+                "                      [--data_dir DATA_DIR]\n"
+                "train_adgen.py: error: unrecognized arguments: --local_rank=2\n"
+                "usage: train_adgen.py [-h] [--model_path MODEL_PATH] [--dataset DATASET]\n"
+                "                      [--lr LR] [--batch_size BATCH_SIZE] [--epoch EPOCH]\n"
+                "                      [--data_dir DATA_DIR]\n"
+                "train_adgen.py: error: unrecognized arguments: --local_rank=0\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/miniconda/lib/python3.6/runpy.py", line 193, in _run_module_as_main\n'
+                '    "__main__", mod_spec)',
+                source="FudanNLP/CPT#65",
+            ),
         ),
         knowledge="PyTorch 2.0's release notes",
     ),
@@ -626,8 +697,11 @@ _TEXTS: tuple[Failure, ...] = (
         check="print(torch.distributed.is_initialized(), os.environ.get('WORLD_SIZE'))",
         examples=(
             Example(
-                "RuntimeError: Default process group has not been initialized, please make sure to call init_process_group.",
-                says=("torchrun", "SyncBN"),
+                'instructseg/eval/seg/eval_res.py", line 71, in all_reduce\n'
+                "    dist.all_reduce(total, dist.ReduceOp.SUM, async_op=False)\n"
+                "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+                source="congvvc/InstructSeg#7",
+                says=("torchrun",),
             ),
         ),
         knowledge="torch.distributed's documentation",
@@ -661,6 +735,23 @@ _TEXTS: tuple[Failure, ...] = (
         ),
         check="`env | grep -E 'RANK|WORLD_SIZE|MASTER'` inside the job",
         examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train_WIP.py", line 11, in <module>\n'
+                '    torch.distributed.init_process_group(backend="nccl", world_size=4)\n'
+                '  File "/home/user/rife/env/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py", line 423, in init_process_group\n'
+                "    store, rank, world_size = next(rendezvous_iterator)\n"
+                '  File "/home/user/rife/env/lib/python3.8/site-packages/torch/distributed/rendezvous.py", line 166, in _env_rendezvous_handler\n'
+                '    raise _env_error("MASTER_ADDR")\n'
+                "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable MASTER_ADDR expected, but not set",
+                source="hzwer/ECCV2022-RIFE#52",
+                says=("torchrun",),
+            ),
+            Example(
+                "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set",
+                source="meta-llama/llama#391",
+                says=("torchrun",),
+            ),
             Example(
                 "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected,"
                 " but not set",
@@ -725,7 +816,9 @@ _TEXTS: tuple[Failure, ...] = (
                 "bootstrapping phase",
                 r"start a new process before the\s+current process has finished its bootstrapping",
             ),
+            sign("An attempt has been made to start a new process before the"),
         ),
+        event=EventKind.KNOWN,
         headline="The script starts worker processes without `if __name__ == '__main__':`",
         why="spawned processes (the default on Windows and macOS) import the script again, and would start workers themselves",
         next=(
@@ -735,8 +828,21 @@ _TEXTS: tuple[Failure, ...] = (
         check="the script's top level has a loop over a DataLoader or a Process.start()",
         examples=(
             Example(
-                "RuntimeError: An attempt has been made to start a new process before the current process has finished its"
-                " bootstrapping phase.",
+                "RuntimeError:\n"
+                "        An attempt has been made to start a new process before the\n"
+                "        current process has finished its bootstrapping phase.\n"
+                "\n"
+                "        This probably means that you are not using fork to start your\n"
+                "        child processes and you have forgotten to use the proper idiom\n"
+                "        in the main module:\n"
+                "\n"
+                "            if __name__ == '__main__':\n"
+                "                freeze_support()\n"
+                "                ...\n"
+                "\n"
+                '        The "freeze_support()" line can be omitted if the program\n'
+                "        is not going to be frozen to produce an executable.",
+                source="prafull7/materialistic#2",
                 says=("__main__",),
             ),
         ),
@@ -754,7 +860,33 @@ _TEXTS: tuple[Failure, ...] = (
             "or use a context of your own: multiprocessing.get_context('spawn')",
         ),
         check="search for set_start_method",
-        examples=(Example("RuntimeError: context has already been set", says=("force=True",)),),
+        examples=(
+            Example(
+                "# lm_train.py --config conf/lm.yaml --ngpu 1 --backend pytorch --verbose 1 --outdir exp/train_rnnlm_pytorch_lm_word100\n"
+                "# Started at Sat Oct 12 15:09:23 UTC 2019\n"
+                "#\n"
+                "Traceback (most recent call last):\n"
+                '  File "/content/espnet/egs/an4/asr1/../../../espnet/bin/lm_train.py", line 170, in <module>\n'
+                "    mp.set_start_method('spawn')\n"
+                '  File "/usr/lib/python3.6/multiprocessing/context.py", line 242, in set_start_method\n'
+                "    raise RuntimeError('context has already been set')\n"
+                "RuntimeError: context has already been set\n"
+                "# Accounting: time=1 threads=1\n"
+                "# Ended (code 1) at Sat Oct 12 15:09:24 UTC 2019, elapsed time 1 seconds",
+                source="espnet/espnet#1266",
+                says=("force=True",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "tools/run_net.py", line 63, in <module>\n'
+                '    torch.multiprocessing.set_start_method("forkserver")\n'
+                '  File "/home/user/anaconda3/lib/python3.6/multiprocessing/context.py", line 241, in set_start_method\n'
+                "    raise RuntimeError('context has already been set')\n"
+                "RuntimeError: context has already been set",
+                source="facebookresearch/SlowFast#204",
+                says=("force=True",),
+            ),
+        ),
         knowledge="Python's documentation of multiprocessing",
     ),
     Failure(
@@ -809,6 +941,10 @@ _TEXTS: tuple[Failure, ...] = (
         what="The hub refuses a repository: it is gated or private, or the token is missing.",
         signs=(
             sign("gated repo", r"(?:access(?:ing)? a|is a) gated repo"),
+            sign(
+                "Cannot access gated repo",
+                r"Cannot access gated repo for url https?://[^/\s]+/(?:datasets/)?(?P<repository>[\w.-]+/[\w.-]+)",
+            ),
             sign("GatedRepoError"),
             sign("restricted", r"Access to model (?P<repository>\S{3,120}) is restricted"),
             sign(
@@ -828,7 +964,25 @@ _TEXTS: tuple[Failure, ...] = (
             " fine-grained token needs the right to read gated repositories",
         ),
         check="huggingface-cli whoami in the job's environment",
+        event=EventKind.KNOWN,
         examples=(
+            Example(
+                "raise _format(GatedRepoError, message, response) from e\n"
+                "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-66f4b037-1bf3d7d219afbc904ee05694;5601d2c9-8fd8-4ed8-b38d-d8a432e1fa59)\n"
+                "\n"
+                "Cannot access gated repo for url https://huggingface.co/black-forest-labs/FLUX.1-dev/resolve/main/ae.safetensors.\n"
+                "Access to model black-forest-labs/FLUX.1-dev is restricted. You must have access to it and be authenticated to access it. Please log in.",
+                source="ToTheBeginning/PuLID#97",
+                says=("HF_TOKEN",),
+            ),
+            Example(
+                "Make sure to have access to it at https://huggingface.co/google/gemma-3-4b-pt.\n"
+                "403 Client Error. (Request ID: Root=1-6824e511-0a1d60376d4eefac56a9c456;85e8458c-a7d7-452d-b8fe-576bb259b500)\n"
+                "\n"
+                "Cannot access gated repo for url https://huggingface.co/google/gemma-3-4b-pt/resolve/main/config.json.\n"
+                "Access to model google/gemma-3-4b-pt is restricted and you are not in the authorized list. Visit https://huggingface.co/google/gemma-3-4b-pt to ask for access.",
+                source="ariG23498/gemma3-object-detection#5",
+            ),
             Example(
                 "OSError: You are trying to access a gated repo.\n"
                 "Make sure to have access to it at https://huggingface.co/meta-llama/Llama-3.1-8B.\n"
@@ -848,19 +1002,26 @@ _TEXTS: tuple[Failure, ...] = (
         id="startup.hub_rate_limit",
         kind=LogClass.STARTUP,
         what="The hub refuses further requests for now.",
-        signs=(sign("Too Many Requests", r"429 Client Error: Too Many Requests"),),
-        headline="The model hub limits the requests of this address (429): too many at once",
-        why="all ranks of all nodes ask for the same files behind one address, or without a token",
+        signs=(
+            sign("Too Many Requests", r"429 Client Error: Too Many Requests|client error \(429 Too Many Requests\)"),
+        ),
+        headline="The model hub limits the requests of this address (429): too many in a short time",
+        why="many files or many ranks behind one address; without a token the limit is lowest",
         next=(
+            "send a token (HF_TOKEN): its limit is higher; wait some minutes, and use fewer workers (--max-workers 1)",
             "download once before the job, and start the ranks with HF_HUB_OFFLINE=1 (or let one rank per node load first)",
-            "send a token (HF_TOKEN): its limit is higher; else wait some minutes",
         ),
         check="the message says when to try again",
+        event=EventKind.KNOWN,
         examples=(
             Example(
-                "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url:"
-                " https://huggingface.co/api/models/x",
-                says=("HF_HUB_OFFLINE=1",),
+                "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/datasets/cerebras/SlimPajama-627B/resolve/2d0accdd58c5d5511943ca1f5ff0e3eb5e293543/train/chunk1/example_train_3300.jsonl.zst",
+                source="huggingface/datasets#6488",
+                says=("429",),
+            ),
+            Example(
+                "Reqwest Error: HTTP status client error (429 Too Many Requests)",
+                source="huggingface/datasets#7871",
             ),
         ),
         knowledge="the hub's page on rate limits",
@@ -945,6 +1106,10 @@ _TEXTS: tuple[Failure, ...] = (
         signs=(
             sign("CommError", r"wandb\.errors\.\w*\.?CommError(?:: (?P<reason>[^\n]{3,120}))?"),
             sign("CommError", r"CommError: (?P<reason>Run initialization has timed out[^\n]{0,60})"),
+            sign(
+                "ERROR Run initialization",
+                r"wandb: ERROR (?P<reason>Run initialization has timed out after [\d.]+ sec)",
+            ),
         ),
         headline="wandb could not start the run: its server is not reached, or refuses it",
         why=lambda case: (
@@ -959,9 +1124,23 @@ _TEXTS: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
-                "wandb.errors.CommError: Run initialization has timed out after 90.0 sec.\n"
-                "Please refer to the documentation for additional information",
-                says=("WANDB_MODE=offline", "init_timeout"),
+                "INFO: using FP16 training!\n"
+                "INFO: using cudnn benchmark!\n"
+                "Tune text features as well!\n"
+                "wandb: Using wandb-core as the SDK backend.  Please refer to https://wandb.me/wandb-core for more information.\n"
+                "wandb: W&B API key is configured. Use `wandb login --relogin` to force relogin\n"
+                "wandb: Network error (SSLError), entering retry loop.\n"
+                "wandb: ERROR Run initialization has timed out after 90.0 sec. Please try increasing the timeout with the `init_timeout` setting: `wandb.init(settings=wandb.Settings(init_timeout=120))`.\n"
+                "Traceback (most recent call last):\n"
+                '  File "/data1/user/EventCLIP-main/train.py", line 149, in <module>\n'
+                "    main(params)\n"
+                '  File "/data1/user/EventCLIP-main/train.py", line 77, in main',
+                source="Wuziyi616/EventCLIP#8",
+            ),
+            Example(
+                "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec. Please try increasing the timeout with the `init_timeout` setting: `wandb.init(settings=wandb.Settings(init_timeout=120))`.",
+                source="GAIR-NLP/DeepResearcher#7",
+                says=("WANDB_MODE=offline",),
             ),
         ),
         knowledge="W&B's documentation of wandb.init",
