@@ -751,6 +751,13 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                "RuntimeError: Error(s) in loading state_dict for VGG:\n"
+                'Missing key(s) in state_dict: "features.0.weight", "features.0.bias"...\n'
+                'Unexpected key(s) in state_dict: "module.features.0.weight", "module.features.0.bias"...',
+                source="abeardear/pytorch-YOLO-v1#4",
+                says=("removeprefix",),
+            ),
+            Example(
                 'Missing key(s) in state_dict "module.encoders.0.basic_module.SingleConv1.conv.weight"\n'
                 'Unexpected key(s) in state_dict "encoders.0.basic_module.SingleConv1.conv.weight"',
                 says=("module.", "before it is wrapped"),

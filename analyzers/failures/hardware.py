@@ -274,6 +274,17 @@ XIDS = (
         tier=Tier.HARDWARE,
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "Dec  2 11:38:27 worker4 kernel: [  199.234935] NVRM: GPU 0000:0a:00.0: rm_init_adapter failed, device minor number 5\n"
+                "Dec  2 11:38:47 worker4 kernel: [  219.470994] NVRM: Xid (PCI:0000:07:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0x7fffa8860 partition 7, subpartition 1.\n"
+                "Dec  2 11:38:47 worker4 kernel: [  219.471050] NVRM: Xid (PCI:0000:07:00): 64, pid='<unknown>', name=<unknown>, Dynamic Page Retirement: Blacklisting failed.  Page should have been blacklisted on boot(0x00000000007fffa8).",
+                source="NVIDIA/gpu-operator#1146",
+                says=("48",),
+            ),
+            Example(
+                "NVRM: Xid (PCI:0000:01:00): 95, pid=7062, Uncontained: LTC TAG (0x2,0x1). RST: Yes, D-RST: No",
+                source="NVIDIA/open-gpu-kernel-modules: error containment",
+            ),
             _xid_event(
                 "NVRM: Xid (PCI:0000:3b:00): 48, pid=2837261, name=python, An uncorrectable double bit error (DBE) has been"
                 " detected on GPU in the framebuffer at partition 4, subpartition 0.",
@@ -601,10 +612,9 @@ XIDS = (
         tier=Tier.SOFT_HARDWARE,
         event=EventKind.KNOWN,
         examples=(
-            _xid_event(
-                "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)",
-                "Node Reboot Required",
-                "dmesg",
+            Example(
+                "NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+                source="NVIDIA/NVSentinel: syslog-health-monitor",
             ),
         ),
         knowledge="NVIDIA: Xid errors, 154",

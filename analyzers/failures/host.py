@@ -1227,6 +1227,16 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                'Failed to pull image "curlimages/curl": failed to pull and unpack image "docker.io/curlimages/curl:latest": failed to resolve reference "docker.io/curlimages/curl:latest": failed to authorize: failed to fetch oauth token: unexpected status from GET request to https://auth.docker.io/token?scope=repository%3Acurlimages%2Fcurl%3Apull&service=registry.docker.io: 401 Unauthorized',
+                source="kaito-project/kaito#609",
+                says=("curlimages/curl",),
+            ),
+            Example(
+                '9m37s       Warning   Failed                pod/octarine-guardrails-enforcer-5888cf98bf-xzklp          Failed to pull image "octarinesec/guardrails-enforcer:20.7": rpc error: code = Unknown desc = Error response from daemon: unauthorized: authentication required\n'
+                "8m22s       Warning   Failed                pod/octarine-guardrails-enforcer-5888cf98bf-xzklp          Error: ErrImagePull",
+                source="octarinesec/octarine-operator#15",
+            ),
+            Example(
                 'Warning Failed 3s kubelet Failed to pull image "registry.example/train:v7": not found',
                 says=("registry.example/train:v7",),
             ),

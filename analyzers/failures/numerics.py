@@ -171,14 +171,15 @@ TEXTS = (
         signs=(
             sign(
                 "returned nan values in its",
-                r"Function '?(?P<name>\w+?)'? returned nan values in its (?P<output>\d+)th output",
+                r"Function '?(?P<name>\w+?)'? returned nan values in its (?P<output>\d+)(?:th|st|nd|rd) output",
             ),
         ),
         clues=(_CUDNN_SDPA,),
         headline="{name} gave the first NaN in the backward pass",
         why=lambda case: (
             _backward(case).partition(":")[0]
-            or "its inputs or the gradient that it got were finite, so it is the first place"
+            or "it is the first whose result is NaN: what it got in the forward pass was NaN already, or its derivative is infinite"
+            " there (a root or norm of 0, a logarithm of 0, 0/0)"
         ),
         next=(
             Advice(_NO_CUDNN, when=lambda case: "Cudnn" in case.given["name"] or case.printed(r"(?i)cudnn sdpa")),
@@ -186,12 +187,36 @@ TEXTS = (
                 lambda case: _backward(case).partition(": ")[2] or _backward(case),
                 when=lambda case: bool(_backward(case)),
             ),
-            "the second traceback above, `Traceback of forward call`, names the line of the forward pass: print the smallest and largest value"
-            " of its inputs there",
+            "in the line of the forward pass print whether its inputs are finite, and their smallest and largest value (the warning `Traceback"
+            " of forward call that caused the error` names the line)",
         ),
         rules_out="the learning rate, if it is one of the first steps",
         event=EventKind.NAN,
         examples=(
+            Example(
+                "....\n"
+                '  File "main.py", line 374, in compute_plane\n'
+                "    ca_cb, LU = torch.solve(B, A + eps)\n"
+                "\n"
+                "Traceback (most recent call last):\n"
+                '  File "main.py", line 879, in <module>\n'
+                "    main()\n"
+                '  File "main.py", line 420, in main\n'
+                "    train(fk, train_loader, val_loader, model, optimizer, lr_scheduler, last_iter+1, tb_logger, criterion=loss_fun)\n"
+                '  File "main.py", line 544, in train\n'
+                "    loss.backward()\n"
+                '  File "/lib/python3.6/site-packages/torch/tensor.py", line 107, in backward\n'
+                "    torch.autograd.backward(self, gradient, retain_graph, create_graph)\n"
+                '  File "/lib/python3.6/site-packages/torch/autograd/__init__.py", line 93, in backward\n'
+                "    allow_unreachable=True)  # allow_unreachable flag\n"
+                "RuntimeError: Function 'SolveBackward' returned nan values in its 0th output.",
+                source="pytorch/pytorch#37712",
+                says=("SolveBackward",),
+            ),
+            Example(
+                "RuntimeError: Function 'PowBackward1' returned nan values in its 1st output.",
+                source="pytorch/pytorch#38714",
+            ),
             Example(
                 "RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.",
                 says=("SqrtBackward0", "1e-8"),
@@ -378,16 +403,42 @@ TEXTS = (
             + (": it is NaN" if re.search(r"\bnan\b", text_of(case.lead)) else "")
         ),
         why=lambda case: (
-            "the policy's output is NaN, so its weights became NaN in an update before, or its input was"
+            "what the network gave for it is NaN: its weights became NaN in an update before, or its input was"
             if re.search(r"\bnan\b", text_of(case.lead))
+            else "the probabilities do not sum to 1 within 1e-6, or one is negative"
+            if "Simplex" in text_of(case.lead)
             else "a value outside of what the distribution allows, such as a scale that is not positive"
         ),
         next=(
-            "check the observations and rewards for NaN or very large numbers (normalise or clip them), and the weights before the update",
+            Advice(
+                "give logits in place of probabilities, or normalise them in float64 (or float32): p / p.sum(-1, keepdim=True)",
+                when=lambda case: "Simplex" in text_of(case.lead) and not re.search(r"\bnan\b", text_of(case.lead)),
+            ),
+            "check inputs (observations, rewards) for NaN or very large numbers (normalise or clip them), and the weights before the update",
             "lower the learning rate, clip gradients (max_grad_norm=0.5), and keep the scale positive: softplus(x) + 1e-5, log_std clamped to"
             " (-20, 2)",
         ),
         examples=(
+            Example(
+                "ValueError: Expected parameter logits (Tensor of shape (280, 13)) of distribution Categorical(logits: torch.Size([280, 13])) to satisfy the constraint IndependentConstraint(Real(), 1), but found invalid values:\n"
+                "tensor([[nan, nan, nan,  ..., nan, nan, nan],\n"
+                "        [nan, nan, nan,  ..., nan, nan, nan],\n"
+                "        [nan, nan, nan,  ..., nan, nan, nan],\n"
+                "        ...,\n"
+                "        [nan, nan, nan,  ..., nan, nan, nan],\n"
+                "        [nan, nan, nan,  ..., nan, nan, nan],\n"
+                "        [nan, nan, nan,  ..., nan, nan, nan]], grad_fn=<SubBackward0>)\n"
+                "\n"
+                "In tower 0 on device cpu",
+                source="IDSIA/hhmarl_2D#15",
+                says=("logits",),
+            ),
+            Example(
+                "ValueError: Expected parameter probs (Tensor of shape (4992,)) of distribution Categorical(probs: torch.Size([4992])) to satisfy the constraint Simplex(), but found invalid values:\n"
+                "tensor([4.9993e-05, 4.9993e-05, 4.9993e-05,  ..., 4.9993e-05, 4.9993e-05,\n"
+                "        4.9993e-05], grad_fn=<DivBackward0>)",
+                source="tansey-lab/bayestme#193",
+            ),
             Example(
                 "ValueError: Expected parameter loc (Tensor of shape (64, 12)) of distribution Normal(loc: torch.Size([64, 12]), scale:"
                 " torch.Size([64, 12])) to satisfy the constraint Real(), but found invalid values:\ntensor([[nan, nan, nan],\n        [nan, nan,"
@@ -443,6 +494,20 @@ TEXTS = (
             "else work in float64 and add to the diagonal (x + 1e-6 * eye); for optimizers such as Shampoo or SOAP raise their eps",
         ),
         examples=(
+            Example(
+                "[W BatchLinearAlgebraLib.cpp:703] Warning: torch.linalg.svd: During SVD computation with the selected cusolver driver, batches 0 failed to converge. A more accurate method will be used to compute the SVD as a fallback. Check doc at https://pytorch.org/docs/stable/generated/torch.linalg.svd.html (function operator ())\n"
+                "[08:32:34.6859554] Projection failed: linalg.svd: The algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated singular values (error code: 2623).",
+                source="jiaweizzhao/GaLore#26",
+                says=("isfinite",),
+            ),
+            Example(
+                '    File "/home/user/miniconda3/envs/comps/lib/python3.10/site-packages/galore_torch/galore_projector.py", line 21, in project\n'
+                "      self.ortho_matrix = self.get_orthogonal_matrix(full_rank_grad, self.rank, type='left')\n"
+                '    File "/home/user/miniconda3/envs/comps/lib/python3.10/site-packages/galore_torch/galore_projector.py", line 83, in get_orthogonal_matrix\n'
+                "      U, s, Vh = torch.linalg.svd(matrix, full_matrices = False)\n"
+                "  torch._C._LinAlgError: linalg.svd: The algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated singular values (error code: 895).",
+                source="jiaweizzhao/GaLore#58",
+            ),
             Example(
                 "torch._C._LinAlgError: linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned or has too many"
                 " repeated eigenvalues (error code: 3).",

@@ -125,7 +125,7 @@ TEXTS = (
             sign("got signal:", r"got signal: 1\b"),
             sign("SIGHUP", r"(?:Signals\.SIGHUP|signal 1 \(SIGHUP\)|SIGHUP: 1)"),
         ),
-        headline="The terminal was closed: the launcher got SIGHUP and stopped all ranks",
+        headline="The launcher got SIGHUP, as when its terminal is closed, and stopped all ranks",
         why="a program that runs in a shell gets SIGHUP when its ssh connection or terminal ends; no rank failed",
         next=(
             "start it so that it outlives the terminal: in tmux or screen, by sbatch, or nohup ... & (with setsid, as torchrun installs its"
@@ -136,12 +136,27 @@ TEXTS = (
         event=EventKind.STOP_REQUESTED,
         examples=(
             Example(
-                "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers",
-                says=("tmux", "SIGHUP"),
+                "W0920 09:10:41.194000 84933 site-packages/torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting down workers\n"
+                "W0920 09:10:41.195000 84933 site-packages/torch/distributed/elastic/multiprocessing/api.py:900] Sending process 85005 closing signal SIGHUP\n"
+                "W0920 09:10:41.195000 84933 site-packages/torch/distributed/elastic/multiprocessing/api.py:900] Sending process 85006 closing signal SIGHUP\n"
+                "Traceback (most recent call last):\n"
+                '  File "<frozen runpy>", line 198, in _run_module_as_main\n'
+                '  File "<frozen runpy>", line 88, in _run_code\n'
+                '  File "/data/user/miniconda3/envs/msswift/lib/python3.11/site-packages/torch/distributed/run.py", line 896, in <module>\n'
+                "    main()",
+                source="modelscope/ms-swift#5884",
+                says=("tmux",),
             ),
             Example(
-                "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4121 got signal: 1",
-                says=("terminal was closed",),
+                "22-09-01 02:48:36.264 : <epoch:  0, iter:     600, lr:4.000e-04> G_loss: 1.637e-02 \n"
+                "22-09-01 03:06:01.631 : <epoch:  0, iter:     800, lr:4.000e-04> G_loss: 7.941e-02 \n"
+                "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers\n"
+                "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 2704351 closing signal SIGHUP\n"
+                "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 2704352 closing signal SIGHUP\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/miniconda3/envs/deblur/lib/python3.7/runpy.py", line 193, in _run_module_as_main\n'
+                '    "__main__", mod_spec)',
+                source="JingyunLiang/VRT#47",
             ),
         ),
         near_misses=(
@@ -169,8 +184,15 @@ TEXTS = (
         event=EventKind.STOP_REQUESTED,
         examples=(
             Example(
-                "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers",
-                says=("Ctrl-C", "py-spy"),
+                "[2024-02-22 19:20:22,163][torch.nn.parallel.distributed][INFO] - Reducer buckets have been rebuilt in this iteration.\n"
+                "\n"
+                "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers\n"
+                "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 4797 closing signal SIGINT\n"
+                "Traceback (most recent call last):\n"
+                '  File "main.py", line 84, in <module>\n'
+                "    main()",
+                source="MCG-NJU/RTD-Action#31",
+                says=("py-spy",),
             ),
         ),
         knowledge="signal(7)",
@@ -217,6 +239,15 @@ TEXTS = (
         tier=Tier.NATIVE_CRASH,
         event=EventKind.SIGNAL,
         examples=(
+            Example(
+                "Loading model from retinanet_rn50fpn.pth...\n"
+                "     model: RetinaNet\n"
+                "  backbone: ResNet50FPN\n"
+                "   classes: 80, anchors: 9\n"
+                "Bus error (core dumped)",
+                source="NVIDIA/retinanet-examples#59",
+                says=("--shm-size",),
+            ),
             Example("Bus error (core dumped)", says=("--shm-size", "bus error")),
             Example(
                 "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 2215) of binary:"
@@ -249,7 +280,13 @@ TEXTS = (
         when=lambda case: "CUDA" not in case.lead.message,
         tier=Tier.NATIVE_CRASH,
         event=EventKind.SIGNAL,
-        examples=(Example("Illegal instruction (core dumped)", says=("AVX", "torch_extensions")),),
+        examples=(
+            Example(
+                "Using embedded DuckDB with persistence: data will be stored in: db\nIllegal instruction (core dumped)",
+                source="zylon-ai/private-gpt#326",
+                says=("AVX",),
+            ),
+        ),
         near_misses=("RuntimeError: CUDA error: an illegal instruction was encountered",),
         knowledge="signal(7)",
     ),
@@ -298,17 +335,39 @@ TEXTS = (
             sign("corrupted ", r"corrupted (?:size vs\. prev_size|double-linked list)"),
         ),
         headline="The heap of a process was damaged by native code: {quote}",
-        why="two libraries free the same memory, most often two copies of one library (OpenMP, protobuf, libstdc++, tcmalloc) in a process;"
-        " the line where it is noticed is not the cause",
+        why="memory was freed twice, or written past its end; often two copies of one library (OpenMP, protobuf, libstdc++, tcmalloc) are in"
+        " the process, and the line where it is noticed is not the cause",
         next=(
-            "if it comes at the import: import torch first, remove LD_PRELOAD, and install the packages from one source (all by pip or all by"
-            " conda); also older OpenCV, pyarrow and open3d are known for it",
+            "if it comes at the import or start: import torch first, remove LD_PRELOAD, and install the packages from one source (all by pip or"
+            " all by conda); also older OpenCV, pyarrow and open3d are known for it",
             "if it comes at the very end, results are whole; call os._exit(0) after saving, or update the package",
             "else " + _FROM_FAULTHANDLER,
         ),
         tier=Tier.NATIVE_CRASH,
         event=EventKind.SIGNAL,
         examples=(
+            Example(
+                "----------------------------------------------------------------------\n"
+                "|                       Pelee Training Program                       |\n"
+                "----------------------------------------------------------------------\n"
+                "free(): invalid pointer\n"
+                "Aborted (core dumped)",
+                source="yxlijun/Pelee.Pytorch#20",
+                says=("heap",),
+            ),
+            Example(
+                "2020-09-29 09:37:43,421 paa_core INFO: Collecting env info (might take some time)\n"
+                "*** Error in `/home/user/anaconda3/envs/PAA/bin/python': double free or corruption (!prev): 0x0000564911fb06d0 ***",
+                source="sfzhang15/ATSS#73",
+                says=("LD_PRELOAD",),
+            ),
+            Example(
+                "    evaluating…\n"
+                "    92%|████████████████▌ | 1667/1811 [4:43:54<08:57,  3.73s/it]\n"
+                "    free(): double free detected in tcache 2\n"
+                "    Aborted (core dumped)",
+                source="pytorch/pytorch#50137",
+            ),
             Example("free(): invalid pointer", says=("import torch first", "heap")),
             Example("double free or corruption (!prev)", says=("LD_PRELOAD",)),
             Example("corrupted double-linked list", says=("faulthandler",)),
@@ -372,6 +431,13 @@ TEXTS = (
         event=EventKind.KNOWN,
         examples=(
             Example(
+                "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+                "frame #2: c10d::ProcessGroupNCCL::workCleanupLoop() + 0x19d (0x7f8601933c3d in /opt/conda/envs/ml_v4/lib/python3.10/site-packages/torch/lib/libtorch_cuda.so)\n"
+                "Exception raised from ncclCommWatchdog at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1186 (most recent call first):\n"
+                "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f8600788d87 in /opt/conda/envs/ml_v4/lib/python3.10/site-packages/torch/lib/libc10.so)",
+                source="arrival-ltd/catalyst-rl-tutorial#15",
+            ),
+            Example(
                 "terminate called after throwing an instance of 'c10::DistBackendError'", says=("watchdog", "what()")
             ),
         ),
@@ -381,7 +447,12 @@ TEXTS = (
         id="processes.thread_at_exit",
         kind=LogClass.SIGNAL,
         what="A process ended while one of its C++ threads was still running.",
-        signs=(sign("terminate called without an active exception"),),
+        signs=(
+            sign(
+                "terminate called without an active exception",
+                r"(?<!pure virtual method called )terminate called without an active exception",
+            ),
+        ),
         headline="The process ended while a thread of C++ was still running, which aborts it",
         why="a thread that is not joined aborts the process at its end; this follows from an exit, and is not its reason",
         next=(
@@ -390,7 +461,20 @@ TEXTS = (
         ),
         tier=Tier.ABORTED,
         event=EventKind.KNOWN,
-        examples=(Example("terminate called without an active exception", says=("look above",)),),
+        examples=(
+            Example(
+                "Loading YOLO model..\n"
+                "Loading pose model from ./models/sppe/duc_se.pth\n"
+                "0it [00:00, ?it/s]\n"
+                "===========================> Finish Model Running.\n"
+                "===========================> Rendering remaining images in the queue...\n"
+                "===========================> If this step takes too long, you can enable the --vis_fast flag to use fast rendering (real-time).\n"
+                "terminate called without an active exception\n"
+                "Aborted (core dumped)",
+                source="Amanbhandula/AlphaPose#12",
+                says=("results",),
+            ),
+        ),
         knowledge="C++: std::thread::~thread",
     ),
     Failure(
@@ -488,13 +572,17 @@ TEXTS = (
         id="processes.wandb_failed",
         kind=LogClass.EXIT_CODE,
         what="wandb reports that the program ended with an error, and not what it was.",
-        signs=(sign("(failed", r"wandb:[^\n]{0,60}\(failed (?P<code>\d+)\)"),),
+        signs=(sign("(failed", r"wandb:[^\n]{0,60}\(failed (?P<code>-?\d+)\)"),),
         headline="The program ended with exit code {code}; wandb only reports it, the cause is above",
         why="wandb watches the program and writes its exit code; nothing shows that wandb failed",
         next=("read the traceback before this line, or the file output.log of the run (wandb/latest-run/files)",),
         tier=Tier.VAGUE,
         event=EventKind.KNOWN,
         examples=(
+            Example(
+                "wandb: Waiting for W&B process to finish... (failed -1)",
+                source="nv-tlabs/NKSR#47",
+            ),
             Example(
                 "wandb: Waiting for W&B process to finish... (failed 1). Press Control-C to abort syncing.",
                 says=("exit code 1",),

@@ -1055,6 +1055,17 @@ _TEXTS: tuple[Failure, ...] = (
         check="ls PATH/config.json on the failing node",
         examples=(
             Example(
+                "OSError: output_dir/checkpoint-139805 is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'\n"
+                "If this is a private repository, make sure to pass a token having permission to this repo with `use_auth_token` or log in with `huggingface-cli login` and pass `use_auth_token=True`.",
+                source="liucongg/GPT2-NewsTitle#26",
+                says=("output_dir/checkpoint-139805",),
+            ),
+            Example(
+                "OSError: vicuna-13b-v1.3 is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+                source="Jiaxuan-Li/EVCap#8",
+                says=("vicuna-13b-v1.3",),
+            ),
+            Example(
                 "OSError: ./output/checkpoint-500 is not a local folder and is not a valid model identifier listed on"
                 " 'https://huggingface.co/models'",
                 says=("./output/checkpoint-500", "config.json"),
