@@ -341,6 +341,33 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="Ray: debugging worker failures",
     ),
     Failure(
+        id="host.ray_disk_nearly_full",
+        kind=LogClass.NEAR_LIMIT,
+        what="Ray warns that the disk of its session folder is nearly full.",
+        signs=(
+            sign("% full, available space", r"(?P<folder>/\S{1,200}) is over (?P<share>\d+)% full, available space"),
+        ),
+        headline="The disk with Ray's session folder is over {share} % full",
+        why="nothing can be spilled to it then: objects that do not fit into the object store fail; the warning alone ends"
+        " nothing",
+        next=(
+            "free space there (`df -h {folder}`; folders /tmp/ray/session_* of earlier runs), or put it on a larger disk:"
+            " ray start --temp-dir=FOLDER, ray.init(_temp_dir=FOLDER)",
+            "if enough is free in bytes, raise the limit: RAY_local_fs_capacity_threshold=0.99",
+        ),
+        event=EventKind.KNOWN,
+        tier=Tier.VAGUE,
+        examples=(
+            Example(
+                "(raylet) [2025-04-21 10:05:37,313 E 959680 959717] file_system_monitor.cc:116: /tmp/ray/session_2025-03-25_17-33-57_554404_959134 is over 95% full, available space: 42.6695 GB; capacity: 876.137 GB. Object creation will fail if spilling is required.\n"
+                "(raylet) [2025-04-21 10:05:47,320 E 959680 959717] file_system_monitor.cc:116: /tmp/ray/session_2025-03-25_17-33-57_554404_959134 is over 95% full, available space: 42.6694 GB; capacity: 876.137 GB. Object creation will fail if spilling is required.",
+                source="InternLM/lmdeploy#3457",
+                says=("95 %",),
+            ),
+        ),
+        knowledge="Ray: object spilling; src/ray/common/file_system_monitor.cc",
+    ),
+    Failure(
         id="host.ray_object_store",
         kind=LogClass.HOST_OOM,
         what="Ray's object store, or the disk to which it spills, is full.",

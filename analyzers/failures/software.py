@@ -1312,6 +1312,97 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="pytorch/pytorch#131662",
     ),
     Failure(
+        id="software.no_cutlass_kernel",
+        kind=LogClass.CRASHED,
+        what="The memory-efficient attention of PyTorch has no kernel for this GPU and dtype.",
+        signs=(sign("no kernel found to launch", r"cutlass[FB]: no kernel found to launch"),),
+        headline="PyTorch's memory-efficient attention has no kernel for this GPU and dtype",
+        why="most often it is bfloat16 on a GPU older than Ampere (V100, T4, RTX 20)",
+        next=(
+            "load the model in float16 (torch_dtype=torch.float16; fp16=True in place of bf16=True)",
+            "or call torch.backends.cuda.enable_mem_efficient_sdp(False), which leaves the plain kernel",
+        ),
+        check="python -c 'import torch; print(torch.cuda.get_device_capability())': bfloat16 needs (8, 0)",
+        examples=(
+            Example(
+                "03/19 21:17:01 llm_wrapper.py:msg:55  Caught an exception: RuntimeError: cutlassF: no kernel found to launch!\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/admin/workspace/aop_lab/app_source/llm_wrapper.py", line 43, in msg\n'
+                "    response, usage = await self.call(messages_, **kwargs)",
+                source="QwenLM/Qwen3#189",
+                says=("float16",),
+            ),
+            Example(
+                "--> 669 attn_output = torch.nn.functional.scaled_dot_product_attention(\n"
+                "    670     query_states,\n"
+                "    671     key_states,\n"
+                "\n"
+                "RuntimeError: cutlassF: no kernel found to launch!",
+                source="open-compass/VLMEvalKit#330",
+                says=("V100",),
+            ),
+        ),
+        knowledge="QwenLM/Qwen3#710",
+    ),
+    Failure(
+        id="software.no_cudnn_plan",
+        kind=LogClass.CRASHED,
+        what="cuDNN has no kernel for an operation, most often attention.",
+        signs=(sign("No execution plans support the graph"),),
+        headline="cuDNN has no kernel for this operation, most often scaled_dot_product_attention",
+        why="PyTorch chose cuDNN for it, and cuDNN refuses this GPU, shape or installation",
+        next=(
+            "call torch.backends.cuda.enable_cudnn_sdp(False) first, or take another PyTorch (2.5.0 prefers cuDNN)",
+            "if the log says `Could not load library libnvrtc`: put the folder of that library into LD_LIBRARY_PATH",
+        ),
+        examples=(
+            Example(
+                '  File "/home/user/EACL/lib/python3.10/site-packages/transformers/models/roberta/modeling_roberta.py", line 370, in forward\n'
+                "    attn_output = torch.nn.functional.scaled_dot_product_attention(\n"
+                "RuntimeError: cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.",
+                source="Yu-Fangxu/EACL#5",
+                says=("enable_cudnn_sdp(False)",),
+            ),
+        ),
+        knowledge="huggingface/diffusers#9704; pytorch/pytorch#140930",
+    ),
+    Failure(
+        id="software.wrong_auto_class",
+        kind=LogClass.CRASHED,
+        what="A model is loaded with an AutoModel class that does not have its kind.",
+        signs=(
+            sign(
+                "Unrecognized configuration class",
+                r"Unrecognized configuration class <class '(?:\w+[.-])*(?P<config>\w+)'> for this kind of AutoModel: (?P<auto>\w+)",
+            ),
+        ),
+        headline="{auto} does not load a model with {config}",
+        why="this model is of another kind (with images or audio, or an encoder), or came after this version of transformers",
+        next=(
+            "load it with the class of its model card; models of images and text: AutoModelForImageTextToText (before 4.45"
+            " AutoModelForVision2Seq)",
+            "if a trainer or engine (trl, vLLM) chose the class: give it the loaded model, or update it and transformers",
+        ),
+        examples=(
+            Example(
+                "Step1: Init prompt_expander...Traceback (most recent call last):\n"
+                '  File "/media/uk/data7T/docker_share/Workspaces/Wan2.1/gradio/t2v_14B_singleGPU.py", line 183, in <module>\n'
+                "    prompt_expander = QwenPromptExpander(\n"
+                "                      ^^^^^^^^^^^^^^^^^^^\n"
+                '  File "/media/uk/data7T/docker_share/Workspaces/Wan2.1/wan/utils/prompt_extend.py", line 357, in __init__\n'
+                "    self.model = AutoModelForCausalLM.from_pretrained(\n"
+                "                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '  File "/opt/conda/lib/python3.11/site-packages/transformers/models/auto/auto_factory.py", line 567, in from_pretrained\n'
+                "    raise ValueError(\n"
+                "ValueError: Unrecognized configuration class <class 'transformers.models.qwen2_5_vl.configuration_qwen2_5_vl.Qwen2_5_VLConfig'> for this kind of AutoModel: AutoModelForCausalLM.\n"
+                "Model type should be one of AriaTextConfig, BambaConfig, BartConfig, BertConfig, BertGenerationConfig, BigBirdConfig",
+                source="Wan-Video/Wan2.1#28",
+                says=("AutoModelForImageTextToText",),
+            ),
+        ),
+        knowledge="transformers' auto_factory.py",
+    ),
+    Failure(
         id="software.no_attention_kernel",
         kind=LogClass.CRASHED,
         what="PyTorch's scaled_dot_product_attention has no kernel for these inputs among the allowed ones.",
@@ -2061,6 +2152,97 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="torch/backends/cudnn/__init__.py",
+    ),
+    Failure(
+        id="software.rope_scaling",
+        kind=LogClass.CRASHED,
+        what="The installed transformers is too old for the rope_scaling of this model.",
+        signs=(sign("must be a dictionary with", r"rope_scaling` must be a dictionary with (?:with )?two fields"),),
+        headline="The installed transformers is too old for this model's rope_scaling",
+        why="it accepts only type and factor; Llama 3.1 and later models have more in their config.json",
+        next=(
+            "pip install -U transformers (4.43 or newer for Llama 3.1)",
+            "if that is installed, another environment runs: print(transformers.__version__, transformers.__file__)",
+        ),
+        examples=(
+            Example(
+                '[rank2]:   File "/usr/local/lib/python3.11/site-packages/transformers/models/llama/configuration_llama.py", line 161, in __init__\n'
+                "[rank2]:     self._rope_scaling_validation()\n"
+                '[rank2]:   File "/usr/local/lib/python3.11/site-packages/transformers/models/llama/configuration_llama.py", line 182, in _rope_scaling_validation\n'
+                "[rank2]:     raise ValueError(\n"
+                "[rank2]: ValueError: `rope_scaling` must be a dictionary with two fields, `type` and `factor`, got {'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 8192, 'rope_type': 'llama3'}",
+                source="foundation-model-stack/foundation-model-stack#384",
+                says=("4.43",),
+            ),
+        ),
+        knowledge="transformers 4.43: modeling_rope_utils.py",
+    ),
+    Failure(
+        id="software.tokenizer_class",
+        kind=LogClass.CRASHED,
+        what="The installed transformers does not have the tokenizer class that the model names.",
+        signs=(
+            sign(
+                "does not exist or is not currently imported",
+                r"Tokenizer class (?P<name>\w{1,80}) does not exist or is not",
+            ),
+        ),
+        headline="The installed transformers has no tokenizer class {name}",
+        why="tokenizer_config.json names it: it came with a later version, or it is code of the model's own repository",
+        next=(
+            "pip install -U transformers (Qwen2Tokenizer needs 4.37; an old Python, such as 3.7, gets only old versions)",
+            "if the model brings it (a file tokenization_*.py): trust_remote_code=True, with that file beside the weights",
+        ),
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "webdemo.py", line 207, in <module>\n'
+                "    main(args.base_model, args.share_gradio)\n"
+                '  File "webdemo.py", line 75, in main\n'
+                "    tokenizer = AutoTokenizer.from_pretrained(base_model, trust_remote_code=True)\n"
+                '  File "/opt/anaconda3/envs/secgpt-mini/lib/python3.7/site-packages/transformers/models/auto/tokenization_auto.py", line 689, in from_pretrained\n'
+                '    f"Tokenizer class {tokenizer_class_candidate} does not exist or is not currently imported."\n'
+                "ValueError: Tokenizer class Qwen2Tokenizer does not exist or is not currently imported.",
+                source="Clouditera/SecGPT#27",
+                says=("Qwen2Tokenizer",),
+            ),
+            Example(
+                '  File "/datas/user/.conda/envs/qwen/lib/python3.8/site-packages/peft/auto.py", line 124, in from_pretrained\n'
+                "    tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path)\n"
+                '  File "/datas/user/.conda/envs/qwen/lib/python3.8/site-packages/transformers/models/auto/tokenization_auto.py", line 724, in from_pretrained\n'
+                "    raise ValueError(\n"
+                "ValueError: Tokenizer class QWenTokenizer does not exist or is not currently imported.",
+                source="QwenLM/Qwen-VL#266",
+                says=("trust_remote_code=True",),
+            ),
+        ),
+        knowledge="transformers' tokenization_auto.py",
+    ),
+    Failure(
+        id="software.optimizer_train",
+        kind=LogClass.CRASHED,
+        what="The installed accelerate is too old for this transformers, whose Trainer calls optimizer.train().",
+        signs=(
+            sign(
+                "object has no attribute 'train'",
+                r"'(?P<name>\w*(?:Adam|SGD|Adafactor|Lion)\w*)' object has no attribute 'train'",
+            ),
+        ),
+        headline="The installed accelerate is too old for this transformers: {name} has no train()",
+        why="Trainer calls optimizer.train(), which an older accelerate passes on to optimizers that do not have it",
+        next=("pip install -U accelerate (0.34.2 works), and restart the notebook or job",),
+        examples=(
+            Example(
+                '[rank0]:   File "/usr/local/lib/python3.10/site-packages/transformers/trainer.py", line 3445, in training_step\n'
+                "[rank0]:     self.optimizer.train()\n"
+                '[rank0]:   File "/usr/local/lib/python3.10/site-packages/accelerate/optimizer.py", line 128, in train\n'
+                "[rank0]:     return self.optimizer.train()\n"
+                "[rank0]: AttributeError: 'AdamW' object has no attribute 'train'",
+                source="QwenLM/Qwen3-VL#163",
+                says=("-U accelerate",),
+            ),
+        ),
+        knowledge="huggingface/transformers#33620",
     ),
     Failure(
         id="software.unknown_architecture",

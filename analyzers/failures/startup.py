@@ -55,6 +55,23 @@ def duplicate_gpu(case: Case) -> str:
     return f"{' and '.join(f'rank {rank}' for rank in pair) or 'two ranks'} use the same GPU"
 
 
+def _free_share(case: Case) -> str:
+    """Return the share of the GPU that was free, rounded down."""
+    return f"{int(100 * float(case.given['free']) / float(case.given['total'])) / 100:g}"
+
+
+def _cache_tokens(case: Case) -> str:
+    """Return how many tokens the KV cache holds, where the text says it."""
+    return case.given.get("room") or case.given.get("most") or ""
+
+
+def _cache_headline(case: Case) -> str:
+    """Return the title for a KV cache that is too small, with the length that does not fit."""
+    if case.given.get("length"):
+        return f"The engine's KV cache has no room for one sequence of {case.given['length']} tokens (max_model_len)"
+    return "The engine's share of the GPU leaves no room for its KV cache"
+
+
 def _wrong_driver(case: Case) -> str:
     """Return a clause for the title on an unsuitable NVIDIA driver: the CUDA version that it supports, or the error.
 
@@ -1025,6 +1042,155 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         knowledge="the hub's page on rate limits",
+    ),
+    Failure(
+        id="startup.engine_memory",
+        kind=LogClass.STARTUP,
+        what="vLLM wants a larger share of the GPU than is free when it starts.",
+        signs=(
+            sign(
+                "on startup is less than desired GPU memory utilization",
+                r"Free memory on device (?:\w+:\d+ )?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired"
+                r" GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
+            ),
+        ),
+        headline="vLLM wants {wanted} GiB of the GPU, and {free} of its {total} GiB are free",
+        why="its share (gpu_memory_utilization) is one of the whole GPU, of which other processes, or this one, already hold a part",
+        next=(
+            lambda case: (
+                f"set gpu_memory_utilization to at most {_free_share(case)} (trl: vllm_gpu_memory_utilization), if the"
+                " model fits into that"
+            ),
+            "or free the GPU: nvidia-smi shows who holds it; end processes left from an earlier run, or give the engine a"
+            " GPU of its own",
+        ),
+        explains=("startup.engine_core",),
+        event=EventKind.KNOWN,
+        rules_out="the GPU is free when the engine starts",
+        examples=(
+            Example(
+                "[multiproc_executor.py:492] ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than desired GPU memory utilization (0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.\n"
+                "ERROR 06-30 13:53:19 [core.py:515] EngineCore failed to start.\n"
+                "ERROR 06-30 13:53:19 [core.py:515] Traceback (most recent call last):\n"
+                'ERROR 06-30 13:53:19 [core.py:515]   File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/core.py", line 506, in run_engine_core\n'
+                "ERROR 06-30 13:53:19 [core.py:515]     engine_core = EngineCoreProc(*args, **kwargs)\n"
+                "ERROR 06-30 13:53:19 [core.py:515]                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+                source="vllm-project/vllm#20305",
+                says=("0.66",),
+            ),
+            Example(
+                '(EngineCore_DP0 pid=17374) ERROR 09-28 15:47:24 [core.py:718]   File "/home/user/projects/.venv/lib/python3.10/site-packages/vllm/v1/worker/gpu_worker.py", line 180, in init_device\n'
+                "(EngineCore_DP0 pid=17374) ERROR 09-28 15:47:24 [core.py:718]     raise ValueError(\n"
+                "(EngineCore_DP0 pid=17374) ERROR 09-28 15:47:24 [core.py:718] ValueError: Free memory on device (3.22/4.0 GiB) on startup is less than desired GPU memory utilization (0.9, 3.6 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.\n"
+                "(EngineCore_DP0 pid=17374) Process EngineCore_DP0:\n"
+                "(EngineCore_DP0 pid=17374) Traceback (most recent call last):",
+                source="vllm-project/vllm#25837",
+                says=("3.6 GiB",),
+            ),
+            Example(
+                "(Worker pid=2291010) [Stage-0] ERROR 03-12 08:22:28 [multiproc_executor.py:800] ValueError: Free memory on device cuda:0 (111.99/139.8 GiB) on startup is less than desired GPU memory utilization (0.95, 132.81 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.\n"
+                "(Worker pid=2291010) [Stage-0] INFO 03-12 08:22:28 [multiproc_executor.py:749] Parent process exited, terminating worker",
+                source="vllm-project/vllm-omni#1842",
+                says=("0.8",),
+            ),
+        ),
+        knowledge="vllm/v1/worker: request_memory",
+    ),
+    Failure(
+        id="startup.engine_cache",
+        kind=LogClass.STARTUP,
+        what="The share of the GPU that an inference engine (vLLM, SGLang) may use leaves too little for its KV cache.",
+        signs=(
+            sign("No available memory for the cache blocks", r'(?<!")No available memory for the cache blocks'),
+            sign(
+                "max seq len",
+                r"max seq len \((?P<length>\d+)\)(?: is larger than the maximum number of tokens that can be stored in KV cache"
+                r" \((?P<room>\d+)\)|[\s\S]{0,160}?larger than the available KV cache memory(?:[\s\S]{0,120}?maximum model"
+                r" length is (?P<most>\d+))?)",
+            ),
+            sign(
+                "Please try to increase --mem-fraction-static",
+                r"Not enough memory\. Please try to increase --mem-fraction",
+            ),
+        ),
+        headline=_cache_headline,
+        why="that share holds the weights, what a forward pass needs and the KV cache; the cache gets what the others leave",
+        next=(
+            Advice(
+                lambda case: (
+                    "lower max_model_len to what prompts and answers need"
+                    + (f" ({_cache_tokens(case)} fit now)" if _cache_tokens(case) else "")
+                ),
+                when=lambda case: bool(case.given.get("length")),
+            ),
+            "raise the share (gpu_memory_utilization; SGLang: mem_fraction_static), if nothing else uses this GPU",
+            "or need less: enforce_eager=True, fewer sequences at once (max_num_seqs), a smaller or quantized model, or more"
+            " GPUs (tensor_parallel_size)",
+        ),
+        explains=("startup.engine_core",),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                '  File "/workspace/vllm/vllm/v1/core/kv_cache_utils.py", line 970, in get_kv_cache_config\n'
+                "    check_enough_kv_cache_memory(vllm_config, kv_cache_spec, available_memory)\n"
+                '  File "/workspace/vllm/vllm/v1/core/kv_cache_utils.py", line 588, in check_enough_kv_cache_memory\n'
+                "    raise ValueError(\n"
+                "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV cache memory (0.71 GiB). Based on the available memory, the estimated maximum model length is 5632. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
+                source="vllm-project/tpu-inference#223",
+                says=("5632",),
+            ),
+            Example(
+                "Memory profiling results: total_gpu_memory=23.58GiB initial_memory_usage=15.34GiB peak_torch_memory=17.98GiB memory_usage_post_profile=15.35GiB non_torch_memory=0.35GiB kv_cache_size=2.89GiB gpu_memory_utilization=0.90\n"
+                "# GPU blocks: 1478, # CPU blocks: 2048\n"
+                "Maximum concurrency for 29000 tokens per request: 0.82x\n"
+                "The model's max seq len (29000) is larger than the maximum number of tokens that can be stored in KV cache (23648). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
+                source="vllm-project/vllm#10517",
+                says=("23648",),
+            ),
+            Example(
+                'vllm-1  | ERROR 11-18 18:07:28 engine.py:366]   File "/usr/local/lib/python3.12/dist-packages/vllm/worker/worker.py", line 493, in raise_if_cache_size_invalid\n'
+                'vllm-1  | ERROR 11-18 18:07:28 engine.py:366]     raise ValueError("No available memory for the cache blocks. "\n'
+                "vllm-1  | ERROR 11-18 18:07:28 engine.py:366] ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+                source="vllm-project/vllm#10439",
+                says=("enforce_eager",),
+            ),
+            Example(
+                "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+                source="sgl-project/sglang#4330",
+                says=("mem_fraction_static",),
+            ),
+        ),
+        knowledge="vLLM: conserving memory; vllm-project/vllm#2248",
+    ),
+    Failure(
+        id="startup.engine_core",
+        kind=LogClass.STARTUP,
+        what="vLLM only says that the process of its engine ended at the start.",
+        signs=(sign("Engine core initialization failed"),),
+        headline="The process of vLLM's engine failed at its start, and this exception does not say why",
+        why="it only reports that the process ended, and is the same for every cause",
+        next=(
+            "look above for the first error of that process (lines with EngineCore, Worker or core.py): that is the cause",
+            "if there is none: VLLM_LOGGING_LEVEL=DEBUG prints more, and with VLLM_ENABLE_V1_MULTIPROCESSING=0 LLM(...) runs"
+            " the engine in the calling process and shows its exception",
+        ),
+        tier=Tier.EXIT_CODE,
+        examples=(
+            Example(
+                "(APIServer pid=1179246)     with launch_core_engines(vllm_config, executor_class,\n"
+                "(APIServer pid=1179246)          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '(APIServer pid=1179246)   File "/home/user/anaconda3/envs/gan_vllm2/lib/python3.12/contextlib.py", line 144, in __exit__\n'
+                "(APIServer pid=1179246)     next(self.gen)\n"
+                '(APIServer pid=1179246)   File "/home/user/vllm-local-build/vllm/vllm/v1/engine/utils.py", line 706, in launch_core_engines\n'
+                "(APIServer pid=1179246)     wait_for_engine_startup(\n"
+                '(APIServer pid=1179246)   File "/home/user/vllm-local-build/vllm/vllm/v1/engine/utils.py", line 759, in wait_for_engine_startup\n'
+                '(APIServer pid=1179246)     raise RuntimeError("Engine core initialization failed. "\n'
+                "(APIServer pid=1179246) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+                source="vllm-project/vllm#23176",
+                says=("EngineCore",),
+            ),
+        ),
+        knowledge="vllm/v1/engine/utils.py: wait_for_engine_startup",
     ),
     Failure(
         id="startup.hub_not_found",
