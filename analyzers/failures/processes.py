@@ -552,6 +552,36 @@ TEXTS = (
         knowledge="Ray: fault tolerance of tasks",
     ),
     Failure(
+        id="processes.engine_core",
+        kind=LogClass.EXIT_CODE,
+        what="vLLM only says that the process of its engine ended at the start.",
+        signs=(sign("Engine core initialization failed"),),
+        headline="The process of vLLM's engine failed at its start, and this exception does not say why",
+        why="it only reports that the process ended, and is the same for every cause",
+        next=(
+            "look above for the first error of that process (lines with EngineCore, Worker or core.py): that is the cause",
+            "if there is none: VLLM_LOGGING_LEVEL=DEBUG prints more, and with VLLM_ENABLE_V1_MULTIPROCESSING=0 LLM(...) runs"
+            " the engine in the calling process and shows its exception",
+        ),
+        tier=Tier.EXIT_CODE,
+        examples=(
+            Example(
+                "(APIServer pid=1179246)     with launch_core_engines(vllm_config, executor_class,\n"
+                "(APIServer pid=1179246)          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '(APIServer pid=1179246)   File "/home/user/anaconda3/envs/gan_vllm2/lib/python3.12/contextlib.py", line 144, in __exit__\n'
+                "(APIServer pid=1179246)     next(self.gen)\n"
+                '(APIServer pid=1179246)   File "/home/user/vllm-local-build/vllm/vllm/v1/engine/utils.py", line 706, in launch_core_engines\n'
+                "(APIServer pid=1179246)     wait_for_engine_startup(\n"
+                '(APIServer pid=1179246)   File "/home/user/vllm-local-build/vllm/vllm/v1/engine/utils.py", line 759, in wait_for_engine_startup\n'
+                '(APIServer pid=1179246)     raise RuntimeError("Engine core initialization failed. "\n'
+                "(APIServer pid=1179246) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+                source="vllm-project/vllm#23176",
+                says=("EngineCore",),
+            ),
+        ),
+        knowledge="vllm/v1/engine/utils.py: wait_for_engine_startup",
+    ),
+    Failure(
         id="processes.wrapper_alone",
         kind=LogClass.EXIT_CODE,
         what="Only torchrun's own exception is in the text: it says that a rank failed, and not why.",
