@@ -503,6 +503,56 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="PyTorch: caffe2/serialize/inline_container.cc",
     ),
     Failure(
+        id="checkpoints.no_tokenizer_model",
+        kind=LogClass.CRASHED,
+        what="A sentencepiece tokenizer is loaded, and the model's folder has no tokenizer.model.",
+        signs=(sign("TypeError: not a string", r"TypeError: not a string\s*\Z"),),
+        headline="A sentencepiece tokenizer got no file: the model has no tokenizer.model here",
+        why="the slow tokenizer reads tokenizer.model; newer models (Llama 3 and what is made from it) have only tokenizer.json",
+        next=(
+            "AutoTokenizer.from_pretrained(MODEL), without use_fast=False and not LlamaTokenizer",
+            "if the model does have a tokenizer.model, copy it into the folder that is loaded (`ls` it)",
+        ),
+        examples=(
+            Example(
+                "    309 def LoadFromFile(self, arg):\n"
+                "--> 310     return _sentencepiece.SentencePieceProcessor_LoadFromFile(self, arg)\n"
+                "\n"
+                "TypeError: not a string",
+                source="krafton-ai/KORani#1",
+                says=("AutoTokenizer",),
+            ),
+        ),
+        knowledge="huggingface/transformers#29137; krafton-ai/KORani#1",
+    ),
+    Failure(
+        id="checkpoints.left_on_meta",
+        kind=LogClass.CRASHED,
+        what="A parameter got no value from the checkpoint while a model was loaded.",
+        signs=(sign("is on the meta device, we need a", r"(?P<name>[\w.]{1,160}) is on the meta device, we need a"),),
+        headline="A parameter ({name}) got no value from the checkpoint",
+        why="loading makes parameters without memory and fills them from the files; this one was not filled",
+        next=(
+            "pip install -U transformers accelerate: some older pairs leave parameters unfilled",
+            "check that the checkpoint has it: all files there, the class of the model as in config.json (not another head"
+            " or a part of the model)",
+        ),
+        examples=(
+            Example(
+                '│   135 │   if old_value.device == torch.device("meta") and device not in ["meta", torch.dev │\n'
+                '│ ❱ 136 │   │   raise ValueError(f"{tensor_name} is on the meta device, we need a `value` to │\n'
+                "│   137 │                                                                                    │\n"
+                "│   138 │   if value is not None:                                                            │\n"
+                "│   139 │   │   if dtype is None:                                                            │\n"
+                "╰────────────────────────────────────────────────────────────────────────────────────────────╯\n"
+                "ValueError: weight is on the meta device, we need a `value` to put in on 0.",
+                source="huggingface/accelerate#1289",
+                says=("-U transformers accelerate",),
+            ),
+        ),
+        knowledge="huggingface/accelerate#1289; huggingface/trl#364",
+    ),
+    Failure(
         id="checkpoints.safetensors_header",
         kind=LogClass.CRASHED,
         what="A file with the ending safetensors is none, or is cut off.",

@@ -1124,6 +1124,48 @@ LOADING = (
         knowledge="huggingface/trl#5927; 2U1/Qwen-VL-Series-Finetune#128",
     ),
     Failure(
+        id="data.no_input_ids",
+        kind=LogClass.CRASHED,
+        what="A collator that pads gets samples without input_ids.",
+        signs=(
+            sign(
+                "You should supply an encoding or a list of encodings",
+                r"method that includes input_ids, but you provided \[(?P<columns>[^\]\n]{0,160})\]",
+            ),
+        ),
+        headline=lambda case: (
+            f"The collator got samples without input_ids, only {case.given['columns']}"
+            if case.given.get("columns")
+            else "The collator got samples without any column, so without input_ids"
+        ),
+        why="padding needs tokens: they are made before, or by a collator that tokenizes",
+        next=(
+            "tokenize first: dataset.map(tokenize, batched=True, remove_columns=dataset.column_names)",
+            "if a collator of your own makes them from other columns, set remove_unused_columns=False; if it comes only"
+            " after some steps, leave out samples that are empty",
+        ),
+        examples=(
+            Example(
+                "    data = self._next_data()\n"
+                '  File "/gpfsdata/home/user/.local/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1345, in _next_data\n'
+                "    return self._process_data(data)\n"
+                '  File "/gpfsdata/home/user/.local/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1371, in _process_data\n'
+                "    data.reraise()\n"
+                '  File "/gpfsdata/home/user/.local/lib/python3.8/site-packages/torch/_utils.py", line 644, in reraise\n'
+                "    raise exception\n"
+                "ValueError: You should supply an encoding or a list of encodings to this method that includes input_ids, but you provided []",
+                source="yangjianxin1/Firefly#158",
+                says=("empty",),
+            ),
+            Example(
+                "ValueError: You should supply an encoding or a list of encodings to this method that includes input_ids, but you provided ['text']",
+                source="huggingface/datasets#5765",
+                says=("'text'",),
+            ),
+        ),
+        knowledge="huggingface/datasets#5765; transformers: DataCollatorWithPadding",
+    ),
+    Failure(
         id="data.columns_differ",
         kind=LogClass.CRASHED,
         what="The files of a data set do not have the same columns or types.",

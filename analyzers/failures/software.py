@@ -2188,7 +2188,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="The installed transformers has no tokenizer class {name}",
-        why="tokenizer_config.json names it: it came with a later version, or it is code of the model's own repository",
+        why="the file tokenizer_config.json names it: it came with a later version, or it is code of the model's own repository",
         next=(
             "pip install -U transformers (Qwen2Tokenizer needs 4.37; an old Python, such as 3.7, gets only old versions)",
             "if the model brings it (a file tokenization_*.py): trust_remote_code=True, with that file beside the weights",
@@ -2243,6 +2243,29 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="huggingface/transformers#33620",
+    ),
+    Failure(
+        id="software.vllm_and_transformers",
+        kind=LogClass.CRASHED,
+        what="The installed vLLM is too old for transformers 5.",
+        signs=(sign("has no attribute all_special_tokens_extended"),),
+        headline="The installed vLLM does not work with transformers 5",
+        why="this vLLM reads all_special_tokens_extended of the tokenizer, which transformers 5 does not have",
+        next=('pip install "transformers<5" (4.57.6 works), or a vLLM that supports transformers 5',),
+        check="pip show vllm transformers",
+        examples=(
+            Example(
+                '(APIServer pid=75487)   File "/opt/anaconda3/envs/vllm-inference/lib/python3.11/site-packages/vllm/transformers_utils/tokenizer.py", line 99, in get_cached_tokenizer\n'
+                "(APIServer pid=75487)     tokenizer.all_special_tokens_extended)\n"
+                "(APIServer pid=75487)     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '(APIServer pid=75487)   File "/opt/anaconda3/envs/vllm-inference/lib/python3.11/site-packages/transformers/tokenization_utils_base.py", line 1293, in __getattr__\n'
+                '(APIServer pid=75487)     raise AttributeError(f"{self.__class__.__name__} has no attribute {key}")\n'
+                "(APIServer pid=75487) AttributeError: Qwen2Tokenizer has no attribute all_special_tokens_extended. Did you mean: 'num_special_tokens_to_add'?",
+                source="QwenLM/Qwen3-VL#2058",
+                says=("transformers<5",),
+            ),
+        ),
+        knowledge="vllm-project/vllm#29686",
     ),
     Failure(
         id="software.unknown_architecture",
