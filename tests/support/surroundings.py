@@ -200,10 +200,10 @@ class Surroundings:
 
 
 def parameters(rows: Sequence[Row], quick: Collection[str]) -> list[Any]:
-    """Return the rows as parameters of a test; of those not in `quick`, every third is slow and the others are rare."""
+    """Return the rows as parameters of a test; of those not in `quick`, every sixth is slow and the others are rare."""
     import pytest  # a process that only runs scripts does not need it
 
-    marks = cycle((pytest.mark.slow, pytest.mark.rare, pytest.mark.rare))
+    marks = cycle((pytest.mark.slow, *[pytest.mark.rare] * 5))
     return [pytest.param(row, id=row.name, marks=() if row.name in quick else next(marks)) for row in rows]
 
 

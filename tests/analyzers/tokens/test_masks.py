@@ -13,11 +13,11 @@ QUICK = {"chatml", "vicuna", "plain"}
 NO_ARROW = "parquet"
 
 
-ONE_OF = 4
+ONE_OF = 10
 
 
 def marks_of(number, case):
-    """Return no mark for a quick case; of the others one in four is run with the slow tests."""
+    """Return no mark for a quick case; of the others one in ten is run with the slow tests."""
     if is_quick(case):
         return ()
     return pytest.mark.rare if number % ONE_OF else pytest.mark.slow
