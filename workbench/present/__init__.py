@@ -1,8 +1,15 @@
 """Convert a report to a document: text, JSON, Markdown or a standalone HTML page; all have the same tables."""
 
-from analyzers.report import Report
+from analyzers.report import Report, Verdict
 from analyzers.run import Run
 from workbench.command_options.options import Format
+
+
+def below_answer(verdict: Verdict) -> list[tuple[str, str]]:
+    """Return (label, text) of what every face shows below an answer: what was tested, where to read on, what lacked."""
+    lines = [("Tested", "; ".join(verdict.tested))] if verdict.tested else []
+    lines += [("About", f"workbench explain {verdict.failure}")] if verdict.failure else []
+    return [*lines, *(("Missing", gap) for gap in verdict.missing)]
 
 
 def render(report: Report[object], wanted: Format, run: Run, *, full: bool = True) -> str:

@@ -11,6 +11,7 @@ from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
 from workbench.console import clean
+from workbench.present import below_answer
 from workbench.present.collective_matrix import STYLE as MATRIX_STYLE
 from workbench.present.figure import prose, text
 from workbench.present.table import Table, sections
@@ -65,7 +66,8 @@ def document(report: Report[object], run: Run) -> str:
     body = [
         f'<div class="verdict" style="--status:{css_severity(verdict.status)}">',
         f"<p><strong>{prose(verdict.sentence)}</strong></p>",
-        *(f"<p>Missing evidence: {prose(gap)}</p>" for gap in verdict.missing),
+        *([f"<p>Next: {prose(verdict.next)}</p>"] if verdict.next and not report.lead() else []),
+        *(f"<p>{label}: {prose(text)}</p>" for label, text in below_answer(verdict)),
         "</div>",
         *(["<h2>Findings</h2>"] if report.findings else []),
         *(card(finding) for finding in report.findings),
@@ -125,7 +127,8 @@ def markdown_document(report: Report[object], run: Run) -> str:
         "",
         f"**{escape(verdict.sentence)}**",
         "",
-        *(f"- Missing evidence: {escape(gap)}" for gap in verdict.missing),
+        *([f"- Next: {escape(verdict.next)}"] if verdict.next and not report.lead() else []),
+        *(f"- {label}: {escape(text)}" for label, text in below_answer(verdict)),
         "",
         *findings(report),
     ]

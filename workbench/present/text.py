@@ -17,6 +17,7 @@ from analyzers.run import Run
 from analyzers.words import quantity, ranks_beside
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
+from workbench.present import below_answer
 from workbench.present.table import Table, sections
 from workbench.rooms import FACES, data_of, room_named, room_of
 
@@ -114,11 +115,7 @@ def head(report: Report[object], facts: int = 5) -> Group:
         ]
     elif verdict.next:
         rows += [("Next", Text(clean(verdict.next), style="bold"))]
-    if verdict.tested:
-        rows += [("Tested", Text(clean("; ".join(verdict.tested)), style="dim"))]
-    if verdict.failure:
-        rows += [("About", Text(f"workbench explain {verdict.failure}", style="dim"))]
-    rows += [("Missing", Text(clean(gap), style="dim")) for gap in verdict.missing]
+    rows += [(label, Text(clean(text), style="dim")) for label, text in below_answer(verdict)]
     layout = Grid.grid(padding=(0, 2))
     layout.add_column(style="bold", width=7)
     layout.add_column(overflow="fold")

@@ -277,7 +277,8 @@ class WorkbenchApp(TerminalApp[None]):
         self._clock.stop()
         await self.query_one("#loading").remove()
         panes = panes_of(self._subject, message.report)
-        first = self._subject.room if self._subject.room in panes else "home"
+        # Of a log the answer says more than its first lines.
+        first = self._subject.room if self._subject.room in panes and self._subject.room != "logs" else "home"
         await self.mount(ViewTabs(self._subject.views, panes, first), before=self.query_one("#search"))
 
     def on_failed(self, message: Failed) -> None:

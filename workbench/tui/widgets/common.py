@@ -15,6 +15,7 @@ from textual.widgets import Static
 from analyzers.report import Report
 from workbench.colours import STATUS_SIGNS, STATUSES
 from workbench.console import clean
+from workbench.present import below_answer
 from workbench.present.table import CUT
 
 
@@ -166,7 +167,9 @@ def banner(report: Report[object]) -> Text:
     ]
     if first:
         lines += [labelled("Why ", first.why), labelled("Next", first.next)]
-    lines += [labelled("Gap ", gap) for gap in verdict.missing]
+    elif verdict.next:
+        lines += [labelled("Next", verdict.next)]
+    lines += [labelled(label, text) for label, text in below_answer(verdict)]
     return Text("\n").join(lines)
 
 

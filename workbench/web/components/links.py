@@ -14,6 +14,7 @@ from analyzers.report import Finding, Report
 from analyzers.words import ranks_beside, share
 from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
+from workbench.present import below_answer
 from workbench.present.table import Table, without_empty
 from workbench.source_files import SOURCE_LINE, find_source
 from workbench.web.query import Query, address
@@ -194,8 +195,10 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
     lines = [html.P(prose(answer.sentence), className="sentence")]
     if first:
         lines += [labelled("Why", prose(first.why)), labelled("Next", prose(first.next))]
+    elif answer.next:
+        lines += [labelled("Next", prose(answer.next))]
     lines += evidence_link(evidence)
-    lines += [labelled("Missing", prose(gap)) for gap in answer.missing]
+    lines += [labelled(label, prose(text)) for label, text in below_answer(answer)]
     sign = html.Span(STATUS_SIGNS[answer.status], className=f"sign {answer.status}")
     title = html.H2([sign, clean(answer.kind).replace("_", " ")])
     return html.Section([title, *lines], id="verdict", className=f"card {answer.status}")
