@@ -119,8 +119,11 @@ _TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 def _text_kind(path: Path, head: bytes) -> Kind | None:
     """Return `Kind.TEXT` for a text log, by its name or by typical lines of PyTorch and launchers; else None."""
-    # A JSON file of another kind and a damaged pickle may have any name.
-    if head.startswith((b"\x80", b'{"', b"PK")) or not head:
+    # A JSON file of another kind and a damaged pickle may have any name; a log may begin with a line of JSON.
+    if head.startswith((b"\x80", b"PK")) or not head:
+        return None
+    rest = head.partition(b"\n")[2].lstrip()
+    if head.startswith(b'{"') and (not rest or rest.startswith((b"{", b'"', b"}", b"]"))):
         return None
     # Named logs may begin with zero bytes, where they were truncated while a job wrote.
     if _TEXT_NAME.fullmatch(path.name):

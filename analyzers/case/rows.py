@@ -12,7 +12,9 @@ _PAIR = re.compile(
 )
 """Matches a name and its number: `loss: 2.1`, `'loss': 2.1`, `loss=2.1`, `Loss 6.9 (7.0)`."""
 _NAMES = {
-    "loss": re.compile(r"(?:total_?|train_?|lm |training_?)?loss", re.IGNORECASE),
+    "loss": re.compile(
+        r"(?:\w{1,16}[/ _-]?)??(?:\w{1,4})?loss(?:[_/-](?!scale|mask|weight|coef|ratio)\w{1,16})?", re.IGNORECASE
+    ),
     "grad_norm": re.compile(r"(?:\w+/)?(?:grad[_ ]?norm|gnorm|gradient_norm)", re.IGNORECASE),
     "time": re.compile(r"(?:iter_?|step_?|batch_?|iteration )?time", re.IGNORECASE),
     "data": re.compile(r"data(?:[_ ]?time|load\w*)?", re.IGNORECASE),

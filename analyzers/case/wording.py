@@ -15,7 +15,7 @@ _BAR = re.compile(r"^.{0,60}?\d{1,3}%\|[^|]{0,200}\|[^\[\n]{0,40}\[[^\]\n]{0,120
 _TIME_PREFIX_LENGTH = 120
 
 
-def who(ranks: list[int], otherwise: str = "a rank") -> str:
+def who(ranks: list[int], otherwise: str = "a process") -> str:
     """Return ranks as `rank 1` or `ranks 0-3`; `otherwise` if the list is empty."""
     return rank_names(ranks) if ranks else otherwise
 

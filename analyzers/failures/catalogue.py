@@ -80,6 +80,8 @@ def known(case: Case) -> tuple[Failure, Case]:
     events = _lead_first(case)
     # An exception without an entry of its own may come from one with an entry.
     texts = [*map(text_of, events), *(link for event in events for link in reversed(event.chain))]
+    # A console or an e-mail may have broken a message within a phrase.
+    texts += [" ".join(text.split()) for text in texts[: len(events)] if "\n" in text]
     for text in texts:
         for entry in shown_by(text):
             if entry.when is None or entry.when(case):

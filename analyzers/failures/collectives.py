@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Case, Tier
@@ -121,29 +122,40 @@ _SAVES = re.compile(r"(?i)\b(?:sav(?:e|ing)|writing|dumping)\b.{0,60}(?:checkpoi
 _EVALUATES = re.compile(r"(?i)\b(?:evaluat|validat|testing\b|generating samples)")
 
 
-def last_said(case: Case) -> str:
-    """Return the last line before a wait that is no report of an error, as it stands in the log; empty without one."""
+_STEP = re.compile(r"(?i)\b(?:step|iter(?:ation)?)\W{0,3}\d|\d+/\d+ \[.{0,40}(?:it/s|s/it)")
+_SAID_AT_MOST = 8
+
+
+def said_before(case: Case) -> list[str]:
+    """Return the last lines before a wait that report no error, the last one first, back to the last line with a step."""
     event = min(case.failure.events, key=lambda event: (event.path, event.line), default=None)
     if event is None:
-        return ""
+        return []
     before, found, _ = event.excerpt.partition(event.message[:60])
     if not found:
-        return ""
+        return []
     # A progress bar has no line end: the report of the error stands behind it.
     glued = _GLUED.search(event.message)
     lines = [*before.splitlines(), event.message[: glued.start()] if glued else ""]
-    return next((line.strip() for line in reversed(lines) if _WORDS.search(line) and not _NOT_SAID.search(line)), "")
+    said = [line.strip() for line in reversed(lines) if _WORDS.search(line) and not _NOT_SAID.search(line)]
+    return said[:1] + list(takewhile(lambda line: not _STEP.search(line), said[1:_SAID_AT_MOST]))
 
 
-def _said(case: Case) -> str:
-    """Return the last line before a wait as a quotation, shortened."""
-    return f"`{shortened(' '.join(last_said(case).split()))}`"
+def last_said(case: Case) -> str:
+    """Return the last line before a wait that reports no error, as it stands in the log; empty without one."""
+    return next(iter(said_before(case)), "")
+
+
+def _said(case: Case, what: re.Pattern[str]) -> str:
+    """Return the last line before a wait that reports `what`, as a quotation, shortened."""
+    line = next((line for line in said_before(case) if what.search(line)), "")
+    return f"`{shortened(' '.join(line.split()))}`"
 
 
 def _is_wait_after(case: Case, what: re.Pattern[str]) -> bool:
     """Return whether ranks gave up waiting, and the last line before it reports what the job was doing."""
     is_open = case.blame is None or case.blame.basis not in (Basis.OTHER_OPERATION, Basis.OTHER_LINE, Basis.CAUGHT)
-    return case.kind is LogClass.COLLECTIVE_TIMEOUT and is_open and bool(what.search(last_said(case)))
+    return case.kind is LogClass.COLLECTIVE_TIMEOUT and is_open and any(map(what.search, said_before(case)))
 
 
 def _different_lines(case: Case) -> str:
@@ -519,7 +531,7 @@ ENTRIES = (
         what="Ranks waited in a collective until its timeout while a checkpoint was being saved.",
         when=lambda case: _is_wait_after(case, _SAVES),
         headline=lambda case: f"Ranks gave up waiting{_duration_of(case)} while a checkpoint was being saved",
-        sentence=lambda case: f"{collective_timeout(case)}; the last line before it is {_said(case)}",
+        sentence=lambda case: f"{collective_timeout(case)}; before it the log says {_said(case, _SAVES)}",
         why="the ranks that do not save wait in the next collective for the one that does, and give up if its write takes longer"
         " than the timeout",
         next=(
@@ -537,7 +549,7 @@ ENTRIES = (
         what="Ranks waited in a collective until its timeout while an evaluation was running.",
         when=lambda case: _is_wait_after(case, _EVALUATES),
         headline=lambda case: f"Ranks gave up waiting{_duration_of(case)} while an evaluation was running",
-        sentence=lambda case: f"{collective_timeout(case)}; the last line before it is {_said(case)}",
+        sentence=lambda case: f"{collective_timeout(case)}; before it the log says {_said(case, _EVALUATES)}",
         why="an evaluation that only one rank runs, or in which ranks have different numbers of batches, lets the others wait",
         next=(
             "run the evaluation on all ranks with the same number of batches, or on one rank with the unwrapped model (model.module)"

@@ -5,8 +5,8 @@ import re
 from analyzers.case.facts import CUT_OFF, EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, place, quoted, who
-from analyzers.failures.entry import Failure
-from analyzers.report import LONGEST_HEADLINE
+from analyzers.failures.entry import Advice, Failure
+from analyzers.report import LONGEST_HEADLINE, shortened_headline
 from analyzers.words import rank_names, source_line
 
 
@@ -40,7 +40,7 @@ def _is_caught(case: Case) -> bool:
 
 
 # DistributedDataParallel raises this where two backward passes reach a parameter, not where none does.
-_READ_TRACEBACK = "read the traceback in the log, and the lines above it, which show what was read or computed"
+_READ_TRACEBACK = "look in the log for the traceback of this exception, and for the lines above it"
 _READY_TWICE = "mark a variable ready only once"
 
 
@@ -111,9 +111,7 @@ _OF_VERSIONS = re.compile(r"^(?:\w+\.)*(?:TypeError|AttributeError|ImportError|N
 def _look_for(case: Case) -> str:
     """Return what to look at in the line of an exception, by its class and words."""
     head = case.lead.headline
-    return next(
-        (look for pattern, look in _LOOKS if pattern.search(head)), "; the lines above the traceback show what was read"
-    )
+    return next((look for pattern, look in _LOOKS if pattern.search(head)), "")
 
 
 def _package_of(case: Case) -> str:
@@ -172,8 +170,13 @@ def _named(case: Case) -> str:
     return text if len(text) <= LONGEST_HEADLINE else text[: LONGEST_HEADLINE - 1].rpartition(" ")[0] + "…"
 
 
+_CUT = "the last line of a traceback, which names its exception, is missing"
+
+
 def _cut_off(case: Case) -> str:
     """Return the headline for a traceback whose last line is missing."""
+    if case.quote:
+        return shortened_headline(case.quote)
     function = case.lead.calls[-1].rpartition(":")[2] if case.lead.calls else ""
     where = f" in {function}" if function else ""
     return f"{who(case.ranks)} failed{where}; the line that names the exception is missing"
@@ -197,9 +200,17 @@ ENTRIES = (
         what="A traceback that ends before the line that names its exception.",
         when=lambda case: case.kind is LogClass.CRASHED and case.lead.message == CUT_OFF,
         headline=_cut_off,
-        sentence=lambda case: f"{_cut_off(case)}{place(case.lead)}{at_step(case.lead)}",
-        why="the frames show where it failed, and the missing line would show why",
+        sentence=lambda case: (
+            f"{_CUT}{place(case.lead)}; a line of the log that looks like an error reads: {case.quote}"
+            if case.quote
+            else f"{_cut_off(case)}{place(case.lead)}{at_step(case.lead)}"
+        ),
+        why="",
         next=(
+            Advice(
+                "start with the quoted line: it was printed by itself, and may be the cause",
+                lambda case: bool(case.quote),
+            ),
             "copy the log to its end, or look in the log of this rank: the line after the last frame names the exception",
         ),
     ),

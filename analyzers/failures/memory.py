@@ -203,7 +203,8 @@ def _foreign_next(case: Case) -> str:
     pids = re.findall(r"Process (\d+) has", names)
     which = f"process {', '.join(pids[:3])}; " if pids else ""
     return (
-        f"end the other processes on the device, which have {size(asked.foreign)} ({which}`nvidia-smi`), or take another"
+        f"end the other processes on the device, which have {'' if asked.listed else 'about '}{size(asked.foreign)} ({which}"
+        "`nvidia-smi`), or take another"
         " GPU"
     )
 
@@ -534,7 +535,8 @@ ENTRIES = (
         "other_processes",
         "Other processes hold the memory of the GPU.",
         lambda case: (
-            f"Other processes hold {size(request_of(case).foreign)} of the GPU's {size(request_of(case).total)}"
+            f"Other processes hold {'' if request_of(case).listed else 'about '}{size(request_of(case).foreign)} of the GPU's"
+            f" {size(request_of(case).total)}"
         ),
         _with_numbers("the rest belongs to other processes, which may be of another user or outside of the container"),
         (_foreign_next, "a process of an earlier run may have stayed: nvidia-smi in a container does not show it"),

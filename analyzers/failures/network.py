@@ -20,6 +20,11 @@ _STATUS = {
 """{code of `ibv_wc_status`: its meaning}."""
 
 
+def _is_refused(case: Case) -> bool:
+    """Return whether the log says, around a failure of NCCL's shared memory, that the permission lacks."""
+    return case.printed("Permission denied")
+
+
 def _from_device(case: Case) -> str:
     """Return the local RDMA device of an InfiniBand error, as `mlx5_10 `; empty if the text does not name it."""
     return f"{case.given['hca']} " if case.given.get("hca") else ""
@@ -233,11 +238,25 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             sign("posix_fallocate", r"shm\S{0,20} NCCL WARN Call to posix_fallocate failed"),
         ),
-        headline="NCCL's buffers do not fit into /dev/shm, which is full or too small (containers: 64 MiB)",
+        headline=lambda case: (
+            "NCCL may not write its buffers to /dev/shm: permission denied"
+            if _is_refused(case)
+            else "NCCL's buffers do not fit into /dev/shm, which is full or too small (containers: 64 MiB)"
+            if case.printed("No space left")
+            else "NCCL could not make its buffers in /dev/shm"
+        ),
         why="ranks of one node exchange data through shared memory; lost connections of other ranks follow from it",
         next=(
-            "give the container more: docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory"
-            " mounted at /dev/shm",
+            Advice(
+                "make it writable for all users, as it usually is: chmod 1777 /dev/shm (ls -ld /dev/shm), or remove the files of"
+                " another user there",
+                _is_refused,
+            ),
+            Advice(
+                "give the container more: docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium:"
+                " Memory mounted at /dev/shm",
+                lambda case: not _is_refused(case),
+            ),
             "remove what an earlier run has left there: `ls -la /dev/shm`, files nccl-* of dead processes",
             "or NCCL_SHM_DISABLE=1 (slower)",
         ),

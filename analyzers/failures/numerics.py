@@ -528,6 +528,35 @@ TEXTS = (
 ENTRIES = (
     *TEXTS,
     Failure(
+        id="numerics.nan_in_table",
+        kind=LogClass.NONFINITE_LOSS,
+        what="A row of a table of numbers, whose names stand elsewhere, has NaN.",
+        signs=(sign("nan", r"^\s{0,12}\d{1,6}/\d{1,6}\s+\S{1,12}\s[\s\d.eE+-]{0,80}(?:\bnan\b\s*){2,}"),),
+        headline="A printed row has NaN where losses or norms stand",
+        sentence=lambda case: f"a printed row has NaN where losses or norms stand: {quoted(case.lead)}",
+        why="once a weight is NaN, all that is computed from it is, too",
+        next=(
+            "if the first rows have it: fp16 on this GPU or this model; train without mixed precision (amp off) or in bfloat16, and"
+            " look at the labels and the learning rate",
+            "if finite rows come before: look at the batches just before the first such row, lower the learning rate, clip"
+            " gradients",
+            _CHECK_FINITE,
+        ),
+        event=EventKind.NAN,
+        tier=Tier.BROKEN_NUMBERS,
+        examples=(
+            Example(
+                "     0/299    0.489G       nan       nan       nan       nan        10       640         0         0",
+                says=("NaN", "mixed precision"),
+            ),
+        ),
+        near_misses=(
+            "epoch 3/30 nan_to_num 0",
+            "     0/299    0.489G    0.0456    0.0321     0.012        10       640",
+        ),
+        knowledge="the rows that Ultralytics' trainers print",
+    ),
+    Failure(
         id="numerics.falling_scale",
         kind=LogClass.NONFINITE_LOSS,
         what="The loss scale of fp16 training falls far below its usual level, because gradients overflow step after step.",

@@ -675,7 +675,8 @@ ENTRIES = (
         when=lambda case: case.kind is LogClass.TERMINATED,
         headline=terminated,
         sentence=terminated,
-        why="such a signal comes from outside the job: from its scheduler, a user or a shell that ends",
+        why="such a signal comes from outside these processes: from a scheduler, a user, a shell that ends, or a program that"
+        " started them and stops them because another part of the job failed",
         next=(_for_terminated,),
         tier=Tier.STOPPED,
     ),

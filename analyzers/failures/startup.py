@@ -8,17 +8,12 @@ from analyzers.case.wording import at_line, first_with, place, quoted
 from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import rank_names
 
-_LATE = (Reason.UNREACHABLE_MASTER, Reason.RENDEZVOUS_TIMEOUT)
-
 
 def startup(case: Case) -> str:
     """Return the title for a job that did not start."""
     describe = _STARTUPS.get(case.reason) if case.reason else None
     lead = first_with(case, "name")
-    what = describe(case) if describe else f"NCCL reports {lead.facts.name or quoted(lead)}{place(lead)}"
-    # After a step the store was lost in mid-run.
-    trained = bool(case.rows) or any(log.last_step for log in case.logs.values())
-    return what if trained and case.reason in _LATE else f"the job did not start: {what}"
+    return describe(case) if describe else f"NCCL reports {lead.facts.name or quoted(lead)}{place(lead)}"
 
 
 def port_in_use(case: Case) -> str:

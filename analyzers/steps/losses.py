@@ -108,6 +108,8 @@ class NonFinite:
     quantity: Quantity
     ranks: list[int]
     finite_from: int | None = None
+    is_passing: bool = False
+    """Whether a later step has a finite value of the same quantity."""
 
 
 def events(steps: Steps) -> list[Event]:
@@ -137,7 +139,11 @@ def first_nonfinite(steps: Steps) -> NonFinite | None:
     # The averaged loss is NaN on all ranks at once; the local one, if it is logged, shows where that began.
     columns = ("local_loss_state", "loss_state", "grad_norm_state")
     ranks = next(ranks for column in columns if len(ranks := first[first[column] == BROKEN]["rank"]))
-    return NonFinite(step, quantity, sorted(ranks.tolist()), _finite_again(table, int(broken["step"].max())))
+    column = "loss_state" if quantity is Quantity.LOSS else "grad_norm_state"
+    is_passing = bool(((table["step"] > step) & (table[column] == FINITE)).any())
+    return NonFinite(
+        step, quantity, sorted(ranks.tolist()), _finite_again(table, int(broken["step"].max())), is_passing
+    )
 
 
 def _finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
@@ -298,12 +304,14 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
     return Finding(
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,
-        title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
-        why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used the"
-        " gradients of that step, the weights are not finite either, and the run cannot recover"
+        title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite"
+        + (f" in step {broken.step}" if broken.is_passing else f" from step {broken.step} on"),
+        why=f"step {broken.step} is the first one in the log whose {broken.quantity} is not finite. If the optimizer"
+        " used the gradients of that step, the weights are not finite either, and the run cannot recover"
         + _in_log(steps, broken),
         next=f"find the origin: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
-        f" the weight update of the step before. Then resume from a checkpoint before step {broken.step}",
+        f" the weight update of the step before"
+        + (f". Then resume from a checkpoint before step {broken.step}" if broken.step > 1 else ""),
         ranks=broken.ranks,
         step=broken.step,
         evidence=_nonfinite_facts(steps, broken),

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_event
 
-from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
+from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Certainty, DifferingCount, Hypothesis, Role, Tier
+from analyzers.case.wording import shortened
 from analyzers.failures.arbitration import arbitrate
 from analyzers.failures.training import judged
 from analyzers.logs.answers.failures import ENDS, TABLE, find_failures, handled_errors
@@ -208,6 +209,10 @@ def find_answer(logs: Logs) -> Answer:
         case = Case(LogClass.UNKNOWN, [], chosen.winner, Certainty.SUSPECTED)
     else:
         case = cause_of(chosen.winner, failures, logs)
+    unread = [line.text for file in logs.files for line in file.unread]
+    if case.lead.message == CUT_OFF and unread:
+        # A compiler puts a long path before what it says.
+        case = replace(case, quote=shortened(_PATH_BEFORE.sub("", unread[0])))
     case = replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size, rows=logs.rows)
     return Answer(case, chosen.explained, chosen.independent)
 
@@ -247,6 +252,9 @@ def _case_of_rows(logs: Logs) -> Case | None:
         peak = replace_event(event, message=top.text, rank=top.rank, line=top.line, step=top.step)
         case = replace(case, failure=replace(hypothesis, events=[peak]))
     return replace(case, kind=kind) if kind else None
+
+
+_PATH_BEFORE = re.compile(r"^\S{30,300}:\d{1,6}:(?:\d{1,6}:)? ")
 
 
 def _may_have_survived(failure: Hypothesis, logs: Logs) -> bool:

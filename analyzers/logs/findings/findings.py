@@ -23,6 +23,8 @@ from analyzers.words import full_sentence, percent, quantity, rank_names, source
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 _HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
 _CONSEQUENCES_AT_MOST = 8
+_CORE = 60
+"""The characters of a message that are compared with the text of another one."""
 _END = "the end of the job, which the text does not show"
 _OVERFLOWS = 3
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
@@ -35,8 +37,8 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     If there is no cause, skipped steps and handled errors are reported instead.
     """
     found = [_cause_finding(answer.case, answer, logs)] if answer.case else []
-    found += _others(answer.explained, answer.case, follow=True)
-    found += _others(answer.independent, answer.case, follow=False)
+    found += _others(_of_other_text(answer.explained, answer.case), answer.case, follow=True)
+    found += _others(_of_other_text(answer.independent, answer.case), answer.case, follow=False)
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += [] if answer.case else _broken_numbers(logs)
     found += _attempts_finding(logs)
@@ -103,6 +105,15 @@ def _others(failures: Sequence[Hypothesis], case: Case | None, *, follow: bool) 
             confidence=0.6 if follow else 0.5,
         )
     ]
+
+
+def _of_other_text(failures: Sequence[Hypothesis], case: Case | None) -> list[Hypothesis]:
+    """Return the failures whose text is no part of the cause's own: a message of several lines may be read twice."""
+    if case is None:
+        return list(failures)
+    own = [" ".join(f"{event.message} {event.details}".split()) for event in case.failure.events]
+    cores = [(one, " ".join(quoted(one.lead).rpartition("] ")[2].split())[:_CORE]) for one in failures]
+    return [one for one, core in cores if not core or not any(core in text for text in own)]
 
 
 def _of_its_ranks(failure: Hypothesis) -> Evidence:
@@ -240,10 +251,10 @@ def _unread_finding(logs: Logs) -> list[Finding]:
             id="logs.unread",
             severity=Severity.INFO,
             title=f"{quantity(count, 'line')} {'looks like an error and is' if is_one else 'look like errors and are'}"
-            " not understood",
+            f" not understood: {shortened(quotes[0][1].text)}",
             why=f"No rule of this version reads {'this line' if is_one else 'these lines'}, so it is not known what"
             f" {'it means' if is_one else 'they mean'} for the job. Lines that differ only in numbers count once.",
-            next=f"read the quoted line{'' if is_one else 's, the first one first'}: it may be the cause",
+            next=f"read {'this line' if is_one else 'these lines, the first one first'}: it may be the cause",
             evidence=[
                 Evidence(text=f"line {line.line}: {line.text}", source=path)
                 for path, line in quotes[:_CONSEQUENCES_AT_MOST]

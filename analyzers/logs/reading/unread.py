@@ -15,6 +15,8 @@ _LOOKS_LIKE_AN_ERROR = re.compile(
     r"|\b(?:[Ff]ailed|FAILED) (?:to|with|for|in|at)\b|\b(?:has|have|is|was) failed\b|\bfailed(?::|!|\.?$)"
     r"|\b[Aa]borted\b|\bAborting\b|\b[Kk]ill(?:ed|ing)\b|\b[Ss]egmentation\b|\b[Ss]egfault\b"
     r"|\b[Cc]an(?:not|'t) (?:open|load|find|allocate|connect|import|access|resolve)\b|\b[Uu]nable to\b"
+    r"|\b[Uu]nreachable\b|\b[Cc]ould(?: not|n't)\b|\b[Uu]nknown error\b"
+    r"|\bexit(?:ed)?(?: with)?(?: code| status)? -?[1-9]"
     r"|\b[Pp]ermission denied\b|\b[Rr]efused\b|\bNo such (?:file|device)\b|\b[Tt]imed out\b|\bcorrupted\b"
 )
 _HARMLESS = re.compile(
@@ -62,6 +64,6 @@ WORDS = (
     b"OOMKilled", b"Evicted", b"error", b"[E ", b" E ", b"ailed", b"FAILED", b"borted", b"Aborting", b"Killed",
     b"killed", b"illing", b"core dumped", b"egmentation", b"egfault", b"undefined symbol", b"access fault",
     b"annot ", b"an't ", b"nable to", b"denied", b"efused", b"No such ", b"out of memory", b"imed out",
-    b"corrupted",
+    b"corrupted", b"nreachable", b"ould not", b"ouldn't", b"nknown error", b"exit code", b"exited with", b"exit status",
 )  # fmt: skip
 """A word that each line has which looks like an error."""

@@ -130,5 +130,5 @@ def test_a_rank_that_the_launcher_never_started_is_a_failed_start(tmp_path):
     report = logs.analyze(run.discover(tmp_path))
     verdict = report.verdict
     assert (verdict.kind, verdict.ranks) == ("startup", [])
-    assert "rank 2 never joined init_process_group (me/train.py:26)" in verdict.sentence
+    assert "Rank 2 never joined init_process_group (me/train.py:26)" in verdict.sentence
     assert report.findings[0].why.startswith("All ranks that the logs show wait for the missing ones")

@@ -33,7 +33,7 @@ def test_a_traceback_without_its_last_line_is_a_failure(tmp_path):
     frame = '  File "/home/user/train.py", line 12, in step\n    loss.backward()\n'
     (tmp_path / "train.log").write_text(f"{ROWS}Traceback (most recent call last):\n{frame}")
     verdict = logs.analyze(tmp_path / "train.log").verdict
-    assert verdict.sentence.startswith("A rank failed in step; the line that names the exception is missing")
+    assert verdict.sentence.startswith("A process failed in step; the line that names the exception is missing")
     assert "user/train.py:12" in verdict.sentence
 
 
@@ -61,3 +61,17 @@ def test_many_such_lines_are_counted_and_few_are_kept(tmp_path):
     assert report.data.files[0].unread_count == 200
     assert len(report.data.files[0].unread) == 20
     assert report.verdict.sentence.startswith("200 lines look like errors")
+
+
+def test_a_line_that_looks_like_an_error_comes_before_a_traceback_that_is_cut_off(tmp_path):
+    frame = '  File "/home/user/train.py", line 12, in step\n    loss.backward()\n'
+    error = "ERROR:root:Number of shards requested is more than the number of shards available\n"
+    (tmp_path / "train.log").write_text(f"{error}Traceback (most recent call last):\n{frame}")
+    verdict = logs.analyze(tmp_path / "train.log").verdict
+    assert "Number of shards requested" in verdict.headline
+    assert verdict.sentence.endswith(error.strip())
+
+
+def test_a_log_may_begin_with_a_line_of_json(tmp_path):
+    (tmp_path / "train.log").write_text('{"epochs":2,"use_amp":false}\nmy.OutOfResources: no\nValueError: odd\n')
+    assert "ValueError: odd" in logs.analyze(tmp_path / "train.log").verdict.sentence

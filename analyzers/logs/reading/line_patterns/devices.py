@@ -163,6 +163,8 @@ PATTERNS = (
     plain("No CUDA GPUs are available", STARTUP, Reason.NO_GPU),
     plain("invalid device ordinal", STARTUP, Reason.NO_GPU),
     pattern("CUDA error:", r"CUDA error: ([^\n]{1,160})", cuda_error),
+    # Markup may have taken the quotes.
+    pattern("Assertion ", r"thread: \[[\d,]{1,40}\] Assertion `?([^`\n]{1,200}?)`? failed", device_assert),
     pattern(".cu:", r"\.cu:\d+: .*?Assertion `([^`]{1,200})` failed", device_assert),
     pattern("NET/IB", r"NET/IB ?: (?:\S+ )?(?:Got completion|.*?[Cc]ompletion.*?(?:error|status))", infiniband),
     plain("async fatal event", HARDWARE, Reason.LINK, r"NET/IB.*async fatal event"),

@@ -135,6 +135,16 @@ def stacks(match: "re.Match[str]") -> Found:
     return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))
 
 
+_KILLED = r"\bexit(?:ed)?(?: with)?(?: an?)?(?: (?:exit )?(?:code|status))?[ :=]{1,3}(-\d{1,2}|13[4579])\b"
+"""Matches a launcher's words on a process that a signal ended; other codes do not say why a process ended."""
+
+
+def _killed(match: "re.Match[str]") -> Found | None:
+    """Return the event for a process that a signal ended, by its exit code."""
+    name = signal_name(int(match[1]))
+    return Found(EventKind.EXIT, Facts(exit_code=int(match[1]), signal=name)) if name else None
+
+
 def _started(match: "re.Match[str]") -> Found:
     """Return the event for a start of the job, with the number of the attempt (`expected`) or its step (`joined`)."""
     given = match.groupdict()
@@ -184,5 +194,7 @@ PATTERNS = (
     pattern("segfault at", r"segfault at [0-9a-f]+ ip()",
             lambda _: Found(EventKind.SIGNAL, Facts(signal="SIGSEGV"))),
     pattern("Killed", r"^(?:\S+: line \d+:\s+\d+ )?(Killed)(?:\s{2,}\S.*)?$", crashed),
+    pattern("exit code", _KILLED, _killed),
+    pattern("exited with", _KILLED, _killed),
     pattern("Segmentation fault", r"^(?:\S+: line \d+:\s+\d+ )?(Segmentation fault)", crashed),
 )  # fmt: skip
