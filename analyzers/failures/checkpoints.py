@@ -494,11 +494,55 @@ ENTRIES: tuple[Failure, ...] = (
         headline="The folder for a checkpoint does not exist: {folder}",
         why="torch.save makes no folders",
         next=(
+            Advice(
+                "if the folder is there: on Windows move it to a path of ASCII letters only",
+                when=lambda case: not case.given["folder"].isascii(),
+            ),
             "make it before the training: os.makedirs(folder, exist_ok=True), on the node that writes; a relative path counts from"
             " the folder in which the job was started",
         ),
         examples=(
-            Example("RuntimeError: Parent directory ./checkpoints does not exist.", says=("./checkpoints", "makedirs")),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/user/KnowledgeablePromptTuning/fewshot.py", line 346, in <module>\n'
+                '    torch.save(prompt_model.state_dict(),f"ckpts/{this_run_unicode}.ckpt")\n'
+                '  File "/opt/homebrew/lib/python3.11/site-packages/torch/serialization.py", line 440, in save\n'
+                "    with _open_zipfile_writer(f) as opened_zipfile:\n"
+                "         ^^^^^^^^^^^^^^^^^^^^^^^\n"
+                '  File "/opt/homebrew/lib/python3.11/site-packages/torch/serialization.py", line 288, in __init__\n'
+                "    super().__init__(torch._C.PyTorchFileWriter(str(name)))\n"
+                "                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+                "RuntimeError: Parent directory ckpts does not exist.",
+                source="thunlp/KnowledgeablePromptTuning#24",
+                says=("ckpts",),
+            ),
+            Example(
+                "Train Epoch: 0 [98560/99286 (99%)]      Loss: 1775.361294\n"
+                "Train Average Loss: 1772.74785672829\n"
+                " Validation: Average Loss: 1936.5173486788433\n"
+                "early stop change\n"
+                "ERROR - main.py - 2024-09-26 16:09:25,111 - Traceback (most recent call last):\n"
+                '  File "/mnt/workspace/TIMEADDM-main/main.py", line 234, in main\n'
+                "    emb.main()\n"
+                '  File "/mnt/workspace/TIMEADDM-main/early_stopping.py", line 85, in savemodel\n'
+                "    torch.save(model.state_dict(), path)\n"
+                '  File "/usr/local/lib/python3.10/site-packages/torch/serialization.py", line 472, in __init__\n'
+                "    super().__init__(torch._C.PyTorchFileWriter(self.name))\n"
+                "RuntimeError: Parent directory ./earlysave does not exist.",
+                source="Hurongyao/TIMEADDM#2",
+                says=("./earlysave",),
+            ),
+            Example(
+                '  File "k:/ZiToZi/train.py", line 127, in main\n'
+                "    model.save_networks(global_steps)\n"
+                '  File "k:\\ZiToZi\\model\\model.py", line 223, in save_networks\n'
+                "    torch.save(net.state_dict(), save_path)\n"
+                '  File "K:\\Program Files\\anaconda3\\envs\\py-37-Pytorch-cu117\\lib\\site-packages\\torch\\serialization.py", line 287, in __init__\n'
+                "    super(_open_zipfile_writer_file, self).__init__(torch._C.PyTorchFileWriter(str(name)))  \n"
+                "RuntimeError: Parent directory K:\\ZiToZi\\训练\\experiment_dir\\checkpoint does not exist.  ",
+                source="EuphoriaYan/zi2zi-pytorch#54",
+                says=("ASCII",),
+            ),
         ),
         knowledge="PyTorch: caffe2/serialize/inline_container.cc",
     ),
@@ -1174,6 +1218,25 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         examples=(
             Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 281, in <module>\n'
+                "    main()\n"
+                '  File "train.py", line 67, in main\n'
+                "    main_worker(configs.gpu_idx, configs)\n"
+                '  File "train.py", line 132, in main_worker\n'
+                "    optimizer.load_state_dict(utils_state_dict['optimizer'])\n"
+                "KeyError: 'optimizer'",
+                source="maudzung/SFA3D#48",
+                says=("skip that line",),
+            ),
+            Example(
+                "    scheduler=scheduler, pretrained=pretrained, model=model, criterion=criterion, batch_scheduler=batch_scheduler)\n"
+                '  File "E:\\Pythonfiles\\hyperseg-main\\hyperseg\\train.py", line 227, in main\n'
+                '    optimizer.load_state_dict(checkpoint["optimizer"])\n'
+                "KeyError: 'optimizer'",
+                source="YuvalNirkin/hyperseg#34",
+            ),
+            Example(
                 '  File "test_models.py", line 142, in <module>\n'
                 "    checkpoint = checkpoint['state_dict']\n"
                 "KeyError: 'state_dict'",
@@ -1221,10 +1284,14 @@ ENTRIES: tuple[Failure, ...] = (
         check="the keys of the file beside the line of the traceback",
         examples=(
             Example(
-                "Traceback (most recent call last):\n"
-                '  File "train.py", line 183, in <module>\n    best = checkpoint["best_val_loss"]\n'
-                "KeyError: 'best_val_loss'",
-                says=("'best_val_loss'", "keys()"),
+                '  File "train.py", line 110, in load_checkpoint\n'
+                "    iteration = checkpoint_dict['iteration']\n"
+                "KeyError: 'iteration'",
+                source="NVIDIA/flowtron#116",
+                says=(
+                    "'iteration'",
+                    "keys()",
+                ),
             ),
         ),
         near_misses=(

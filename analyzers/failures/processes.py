@@ -211,9 +211,20 @@ TEXTS = (
         tier=Tier.LOST_CONNECTION,
         examples=(
             Example(
-                'Traceback (most recent call last):\n  File "train.py", line 84, in <module>\n    main()\n  File'
-                ' "/usr/lib/python3.10/threading.py", line 320, in wait\n    waiter.acquire()\nKeyboardInterrupt',
-                says=("interrupted", "py-spy"),
+                "Traceback (most recent call last):\n"
+                '  File "C:\\nunif\\train.py", line 22, in <module>\n'
+                "    main()\n"
+                '  File "C:\\nunif\\train.py", line 18, in main\n'
+                "    args.handler(args)\n"
+                '  File "C:\\nunif\\waifu2x\\training\\train.py", line 37, in train\n'
+                "    trainer.fit()\n"
+                '  File "C:\\nunif\\nunif\\training\\env.py", line 52, in optimizer_step\n'
+                "    grad_scaler.step(optimizer)\n"
+                '  File "F:\\1\\envs\\nunif\\lib\\site-packages\\torch\\cuda\\amp\\grad_scaler.py", line 287, in <genexpr>\n'
+                '    if not sum(v.item() for v in optimizer_state["found_inf_per_device"].values()):\n'
+                "KeyboardInterrupt",
+                source="nagadomi/nunif#26",
+                says=("py-spy",),
             ),
         ),
         knowledge="Python: KeyboardInterrupt",
