@@ -216,7 +216,7 @@ def _weight_files(path: Path) -> Mapping[str, str]:
     Raises:
         CheckpointError: The folder has no weights, or its index is damaged.
     """
-    index = read_json(path / INDEX)
+    index = read_json(path / INDEX, by_links=True)
     listed = index.get("weight_map") if isinstance(index, dict) else None
     if isinstance(listed, dict):
         # An index from elsewhere may not lead to other folders.

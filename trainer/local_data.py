@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from trainer.errors import DataError
+from workbench.recorders.files import read_regular
 
 BLOCK, BLOCKS = 1 << 20, 64
 """The bytes of a block, and the most blocks that a checksum reads, so that data of any size are checked fast."""
@@ -154,7 +155,13 @@ def _json_records(path: Path, skip: int) -> Numbered:
         # A file that begins with a lone bracket is an array, whose lines are no JSON.
         if (first := next(lines, None)) and first[1].lstrip().startswith("["):
             file.seek(0)
-            for number, value in enumerate(islice(json.load(file), skip, None), start=skip):
+            try:
+                values = json.load(file)
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{path}: {type(error).__name__}: {error}", "write one JSON array of objects"
+                ) from error
+            for number, value in enumerate(islice(values, skip, None), start=skip):
                 yield f"{path}, item {number}", _as_object(value, f"{path}, item {number}")
             return
         file.seek(0)
@@ -163,7 +170,7 @@ def _json_records(path: Path, skip: int) -> Numbered:
             where = f"{path}, line {number}"
             try:
                 value = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"{where}: {type(error).__name__}: {error}", "write one JSON object per line"
                 ) from error
@@ -323,8 +330,8 @@ def _saved_splits(path: Path) -> list[str]:
         DataError: The file with the names is damaged.
     """
     try:
-        return [str(name) for name in json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [str(name) for name in json.loads(read_regular(path / "dataset_dict.json", by_links=True))["splits"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path / 'dataset_dict.json'}: {error}", "save the data set again") from error
 
 

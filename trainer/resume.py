@@ -3,7 +3,6 @@
 The settings of the run that saved a checkpoint are compared with the settings of the run that loads it.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +16,7 @@ from trainer.config.mesh import Degrees
 from trainer.config.sections import LRScheduler
 from trainer.data.loader import Loader
 from trainer.step import lr_factor
-from workbench.recorders.files import write_json
+from workbench.recorders.files import read_json, write_json
 
 FILE = "made_with.json"
 """Name of the file in a checkpoint's folder that holds the settings of the run that saved the checkpoint."""
@@ -124,10 +123,7 @@ def write(path: Path, made: Made) -> None:
 
 def read(path: Path) -> Made | None:
     """Return the settings of the run that saved the checkpoint in folder `path`; None if they are not recorded."""
-    try:
-        made = json.loads((path / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    made = read_json(path / FILE, by_links=True)
     return made if isinstance(made, dict) else None
 
 

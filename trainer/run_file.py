@@ -1,6 +1,5 @@
 """Write run.json, which describes a run: configuration, hosts and outcome. See docs/reference/run-folder.md."""
 
-import json
 import platform
 import shutil
 import socket
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from trainer.config import JobConfig, as_dict
 from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
-from workbench.recorders.files import RankInfo, write_json
+from workbench.recorders.files import RankInfo, read_json, write_json
 from workbench.recorders.memory.limits import soft_limits
 from workbench.recorders.secret_text import without_secrets
 
@@ -111,10 +110,10 @@ def move_earlier_run(config: JobConfig) -> None:
 def _start_stamp(run_file: Path) -> str:
     """Return the start time in a run.json as a UTC timestamp that is valid as a folder name."""
     try:
-        seconds = json.loads(run_file.read_text(encoding="utf-8"))["started_ns"] / 1e9
-    except (ValueError, KeyError, TypeError):
-        seconds = run_file.stat().st_mtime
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        started = datetime.fromtimestamp(read_json(run_file)["started_ns"] / 1e9, UTC)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        started = datetime.fromtimestamp(run_file.stat().st_mtime, UTC)
+    return started.strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 def move(path: Path, target: Path) -> None:

@@ -144,7 +144,8 @@ def _clashing_modules_here() -> Iterator[Finding]:
 
     A module named `workbench` gives a warning, because it breaks training scripts. The other names rarely matter.
     """
-    for module in hidden_packages(Path.cwd()):
+    here = working_folder()
+    for module in hidden_packages(here) if here else ():
         breaks_scripts = module.stem == "workbench"
         yield Finding(
             id="doctor.module_here",

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -211,6 +212,29 @@ def test_mistakes_end_in_a_hint(words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, words.split())
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a." * 50_000 + "a = 1", id="dots"),
+        pytest.param(
+            "[" + "a." * 20_000 + "a]\n" + "".join(f"x{n} = 1\n" for n in range(8000)), id="below a deep table"
+        ),
+        pytest.param("x = {" + "a . " * 25_000 + "a = 1}", id="in an inline table"),
+        pytest.param('"a".' * 25_000 + "a = 1", id="quoted"),
+        pytest.param("x = " + "{a=" * 16_000 + "1" + "}" * 16_000, id="inline tables"),
+        pytest.param("".join(f"steps{n} = 1\n" for n in range(10_000)), id="unknown keys"),
+        pytest.param("x = [" + "1," * 600_000 + "]", id="long"),
+        pytest.param('x = """\n[' + " " * 100_000 + '\n"""\n' + "y=" * 9, id="what looks like a table"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    began = time.process_time()
+    with pytest.raises(ConfigError):
+        explain(tmp_path / "a.toml")
+    assert time.process_time() - began < 2
 
 
 def test_registry_functions_give_configurations() -> None:

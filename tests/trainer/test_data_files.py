@@ -264,6 +264,8 @@ def test_a_wrong_row_of_small_data_ends_the_run_at_its_start(tmp_path: Path) -> 
         ("a.jsonl", b'{"text": "\xff"}\n', "can't decode byte"),
         ("a.json.gz", b"no gzip", "a.json.gz"),
         ("a.json", b'[{"text": "a"}', "a.json"),
+        ("a.jsonl", b"[" * 200_000 + b"\n", "a.jsonl: RecursionError"),
+        ("a.jsonl", b'{"text": "a"}\n{"a":' + b"[" * 200_000 + b"\n", "line 2: RecursionError"),
         ("a.md", b"text", "known format"),
         ("a.jsonl", b"", "fewer than one sequence"),
     ],

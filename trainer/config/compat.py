@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -281,9 +282,14 @@ def translate(key: str, value: object, written: Values) -> Translation | None:
     return Translation(RENAMED[key], value) if key in RENAMED else None
 
 
-_SECTION = re.compile(r"\s*\[\s*([\w.\-\s]+?)\s*\]")
-LONGEST = 1 << 24
-"""The largest number of characters that is read of a configuration file; a device such as /dev/zero has no end."""
+_LONGEST = 1 << 20
+"""The most characters of a configuration file; a device such as /dev/zero has no end."""
+_MOST_KEYS = 2000
+_DEEPEST = 16
+"""The most parts of a dotted key: tomllib walks all of them for each key below a table, and more than once."""
+_PART = r"(?:[\w\-]+|\"[^\"\n]*\"|'[^'\n]*')"
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*{_PART}(?:[ \t]*\.[ \t]*{_PART}){{{_DEEPEST},}}", re.MULTILINE)
+_SECTION = re.compile(r"\s*\[\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*\]")
 _ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 
@@ -311,11 +317,16 @@ def read_toml(path: Path) -> list[WrittenKey]:
     """Return the keys of a TOML file, in the order of the file.
 
     Raises:
-        ConfigError: There is no such file, or it is not TOML.
+        ConfigError: There is no such file, it is not TOML, or it is longer or deeper than any configuration.
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST)
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise ConfigError(f"{path}: longer than any configuration", f"it has at most {_LONGEST >> 20} MiB")
+        if deep := _DEEP_KEY.search(text):
+            line = text.count("\n", 0, deep.end()) + 1
+            raise ConfigError(f"{path}: keys nested too deeply (line {line})", "keys are written section.key")
         tree = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "give the path of a TOML file") from error
@@ -324,7 +335,10 @@ def read_toml(path: Path) -> list[WrittenKey]:
     except RecursionError as error:
         raise ConfigError(f"{path}: arrays nested too deeply", "no key of a configuration needs that") from error
     lines = _line_numbers(text)
-    return [WrittenKey(key, value, lines.get(key)) for key, value in flatten(tree)]
+    written = [WrittenKey(key, value, lines.get(key)) for key, value in islice(flatten(tree), _MOST_KEYS + 1)]
+    if len(written) > _MOST_KEYS:
+        raise ConfigError(f"{path}: more keys than a configuration has", f"a file has at most {_MOST_KEYS} keys")
+    return written
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -182,7 +182,7 @@ def has_file(folder: Path, name: str) -> bool:
 
 def _check_span(form: Format, folder: Path, length: int) -> None:
     """Raise ConfigError if the described model attends to fewer tokens than `length`, the length of a sequence."""
-    described = read_json(folder / DESCRIPTION)
+    described = read_json(folder / DESCRIPTION, by_links=True)
     span, layers = described.get(form.attention_span), described.get("layer_types")
     everywhere = isinstance(layers, list) and set(layers) == {"full_attention"}
     if isinstance(span, int) and span < length and not everywhere:
@@ -204,7 +204,7 @@ def _stated_settings(form: Format, folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is unreadable, belongs to another model, or has values that our model does not support.
     """
-    path, described = folder / DESCRIPTION, read_json(folder / DESCRIPTION)
+    path, described = folder / DESCRIPTION, read_json(folder / DESCRIPTION, by_links=True)
     if not isinstance(described, dict):
         raise ConfigError(f"{path} is missing or no JSON object", "give a folder of the transformers package")
     described = {key: described[other] for other, key in form.aliases.items() if other in described} | described

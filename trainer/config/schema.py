@@ -180,7 +180,7 @@ def _toml_list(word: str) -> object:
     """Return the list that `word` contains in TOML syntax, such as `["a", "b"]`; None if it is not a list."""
     try:
         return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from trainer.config.hf_format import has_file
 from trainer.errors import DataError
+from workbench.recorders.files import read_regular
 
 _BOS, _EOS = 256, 257
 VOCAB_SIZE = 320
@@ -112,10 +113,10 @@ def tokenizer_config(folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
     try:
         if (folder / "tokenizer_config.json").exists():
-            result = dict(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")))
+            result = dict(json.loads(read_regular(folder / "tokenizer_config.json", by_links=True)))
         if (folder / "chat_template.jinja").exists():
-            result["chat_template"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    except (OSError, ValueError, TypeError) as error:
+            result["chat_template"] = read_regular(folder / "chat_template.jinja", by_links=True).decode()
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{folder}: {error}", "check that its files were copied whole") from error
     return result
 

@@ -16,6 +16,7 @@ from workbench.console import note
 from workbench.launch.guard import guarded_job
 from workbench.launch.plan import Plan
 from workbench.launch.processes import MARK, end_processes, has_handler, read, run_child, send
+from workbench.python_path import working_folder
 
 _ENDING = Path("dumps", ".ending")
 """The file in the run's folder with the id of the job that a person or scheduler ends."""
@@ -95,19 +96,35 @@ def _silence_loggers(prefix: str) -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+@contextlib.contextmanager
+def _in_a_folder() -> Iterator[None]:
+    """Return a context in which the working folder exists: torch's mathematics library ends a process without one."""
+    if working_folder() is not None:
+        yield
+        return
+    removed = os.open(".", os.O_RDONLY)
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.fchdir(removed)
+        os.close(removed)
+
+
 def _run_under_agent(plan: Plan, job: str) -> Outcome:
     """Start the ranks of a plan under torchrun's elastic agent, wait for their end, and return how they ended.
 
     Each rank runs a Python module (our trainer or another) or the user's command.
     """
     warnings.filterwarnings("ignore")
-    from torch.distributed import DistError
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    with _in_a_folder():
+        from torch.distributed import DistError
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous import RendezvousError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from workbench.launch.rank_output import PipedLogs
+        from workbench.launch.rank_output import PipedLogs
 
     _silence_loggers("torch.distributed.elastic")
     _accept_cut_error_files()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from analyzers.errors import InputError
 from workbench.errors import UsageProblem
+from workbench.python_path import working_folder
 
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?")
 _LAUNCHERS = frozenset(
@@ -115,7 +116,9 @@ def python_command(words: tuple[str, ...]) -> JobCommand:
     if option == "-c" or program in ("", "-"):
         return JobCommand(words, Form.OTHER if program in ("", "-") else Form.PYTHON)
     if not Path(program).exists():
-        raise InputError(f"{program}: no such script", f"check the path; this folder is {Path.cwd()}")
+        raise InputError(
+            f"{program}: no such script", f"check the path; this folder is {working_folder() or 'removed'}"
+        )
     if Path(program).name in _LAUNCHERS:
         return JobCommand(words, Form.LAUNCHER)
     return JobCommand(words, Form.PYTHON, Path(program))

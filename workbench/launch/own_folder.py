@@ -1,6 +1,7 @@
-"""Refuse to write a run into a folder in which somebody has put links or pipes in the places of its files."""
+"""Choose the folder of a run: one that can be written, and has no links or pipes in the places of its files."""
 
 import stat
+import tempfile
 from pathlib import Path
 
 from analyzers.errors import InputError
@@ -10,6 +11,31 @@ _WRITTEN = (
     *("nodes", "memory_snapshot", "profile_traces", "values", "not_finite", "checkpoint/step-0", "proof.toml"),
 )
 """What the launcher opens, writes or moves in the folder of a run; the recorders refuse links themselves."""
+
+
+def usable_folder(folder: Path, what: str, prefix: str) -> tuple[Path | None, str | None]:
+    """Return `folder` after creating it; where it cannot be written, a new temporary one and a note that says so.
+
+    `what` is what is written there, in the note, and `prefix` begins the name of the temporary folder. The folder is
+    None if there is no place for one.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Also a full disk may refuse a new folder.
+        Path(tempfile.mkdtemp(prefix=".try_", dir=folder)).rmdir()
+    except OSError as error:
+        other = temporary_folder(prefix)
+        place = "nowhere" if other is None else f"in {other}"
+        return other, f"{what} {place}, because {folder} cannot be written: {error.strerror}"
+    return folder, None
+
+
+def temporary_folder(prefix: str) -> Path | None:
+    """Create and return a temporary folder; None if there is no place for one."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError:
+        return None
 
 
 def refuse_links(folder: Path, *, with_itself: bool = False) -> None:

@@ -9,7 +9,6 @@ import fcntl
 import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 
 from analyzers.files import private_opener
 from workbench.console import note
+from workbench.launch.own_folder import temporary_folder, usable_folder
 from workbench.launch.processes import as_system_error
 
 _PIPE_BYTES = 1 << 20
@@ -29,30 +29,6 @@ _DRAIN_S = 2.0
 """The seconds to wait for the rest of the output after the end of the ranks; a daemon of theirs may keep it open."""
 
 
-def _usable_folder(folder: Path) -> Path:
-    """Return `folder` after creating it; where it cannot be written, a new temporary folder, which a note names.
-
-    Without either, return the null device, with which torchrun's agent keeps no logs.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Also a full disk may refuse a new folder.
-        Path(tempfile.mkdtemp(prefix=".try_", dir=folder)).rmdir()
-    except OSError as error:
-        other = _temporary_folder("workbench_logs_") or Path(os.devnull)
-        note(f"logs are in {other}, because {folder} cannot be written: {error.strerror}")
-        return other
-    return folder
-
-
-def _temporary_folder(prefix: str) -> Path | None:
-    """Create and return a temporary folder; None if there is no place for one."""
-    try:
-        return Path(tempfile.mkdtemp(prefix=prefix))
-    except OSError:
-        return None
-
-
 class PipedLogs(DefaultLogsSpecs):
     """torchrun's scheme of log files, but the ranks write to pipes, from which threads copy to the files.
 
@@ -61,8 +37,12 @@ class PipedLogs(DefaultLogsSpecs):
     """
 
     def __init__(self, folder: Path, *, shown: bool, prefixed: bool) -> None:
-        super().__init__(log_dir=str(_usable_folder(folder)), redirects=Std.ALL)
-        self._pipes = _temporary_folder("wb_")
+        usable, why = usable_folder(folder, "logs are", "workbench_logs_")
+        if why:
+            note(why)
+        # With the null device, torchrun's agent keeps no logs.
+        super().__init__(log_dir=str(usable or os.devnull), redirects=Std.ALL)
+        self._pipes = temporary_folder("wb_")
         self._sinks = (sys.stdout.buffer, sys.stderr.buffer) if shown else (None, None)
         self._prefixed = prefixed
         self._lock = threading.Lock()

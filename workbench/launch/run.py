@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from analyzers.errors import Exit, WorkbenchError
@@ -21,8 +22,9 @@ from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
 from workbench.launch.collection import Collection, collecting, folder_to_explain
 from workbench.launch.environment import from_environment
-from workbench.launch.own_folder import refuse_links
+from workbench.launch.own_folder import refuse_links, usable_folder
 from workbench.launch.plan import Plan, Request, loaded, plan, refuse_missing_checkpoint, trainer_arguments
+from workbench.launch.recording import recording_config
 from workbench.launch.run_manifest import record_outcome, record_start, set_aside_earlier_run
 from workbench.present import render
 from workbench.python_path import clashes
@@ -61,6 +63,8 @@ MOST_RANKS = 4
 def run(request: Request) -> Exit:
     """Launch the requested job and return the exit status of `workbench launch`."""
     request, notes = from_environment(request)
+    if request.command is not None and request.scheduler == Scheduler.LOCAL and not request.dry_run:
+        request = _with_usable_folder(request)
     job = plan(request)
     for text in (*notes, *job.notes):
         note(text)
@@ -90,6 +94,15 @@ def run(request: Request) -> Exit:
         # As with the answer of any command; the files below `logs` have all of the output.
         raise outcome.lost[0]
     return Exit.OK
+
+
+def _with_usable_folder(request: Request) -> Request:
+    """Return the request of a command; where its folder cannot be written, with a temporary one, which a note names."""
+    folder, why = usable_folder(Path(recording_config(request).job.dump_folder), "the run is recorded", "workbench_")
+    if why:
+        note(why)
+    overrides = ("--job.dump_folder", str(folder)) if why and folder else ()
+    return replace(request, overrides=(*request.overrides, *overrides))
 
 
 def dry_run(job: Plan) -> Exit:

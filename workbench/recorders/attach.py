@@ -96,7 +96,7 @@ def _record_steps(folder: Path, timeout_s: float | None, profile_step: int | Non
             folder=folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s, profile_step=profile_step
         )
         recording = Recording.of_script = Recording(settings)
-        os.register_at_fork(after_in_child=recording.abandon)
+        signals.call_in_children(recording.abandon)
         register_optimizer_step_pre_hook(recording.before_step)
         register_optimizer_step_post_hook(recording.after_step)
         note_errors(lambda: recording)

@@ -14,7 +14,8 @@ from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.memory.recorder import MemoryRecorder, on_cuda
 from workbench.recorders.options import RecorderOptions
 from workbench.recorders.own_files import harmless
-from workbench.recorders.timing.profiler_traces import TraceRecorder, mark_garbage_collections
+from workbench.recorders.timing.garbage import marked_collections
+from workbench.recorders.timing.profiler_traces import TraceRecorder
 from workbench.recorders.timing.step_log import StepLine, StepRecorder
 from workbench.recorders.timing.step_table import StepTable
 
@@ -88,7 +89,7 @@ class Recorders:
                 stack.enter_context(self.memory.recording(step))
             self._profiled = traced or (self.memory is not None and self.memory.is_recording)
             if self._profiled:
-                stack.enter_context(mark_garbage_collections())
+                stack.enter_context(marked_collections())
             yield
 
     def phase(self, name: str) -> AbstractContextManager[None]:

@@ -7,10 +7,11 @@ import resource
 import socket
 import stat
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from workbench.recorders import signals
 
 _SPARE_DESCRIPTORS = 32
 JOB_VARIABLE = "WORKBENCH_JOB"
@@ -91,7 +92,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
         draft.replace(path)
     except OSError:
-        with suppress(OSError):
+        with signals.ignoring(OSError):
             draft.unlink()
         raise
 
@@ -101,7 +102,7 @@ def remove_other(path: Path) -> None:
 
     To write through a link would change a file that is not ours, and to open a pipe would wait for a reader.
     """
-    with suppress(FileNotFoundError):
+    with signals.ignoring(FileNotFoundError):
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             path.unlink()
@@ -133,21 +134,22 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; None if it does not exist or is not valid JSON."""
+def read_json(path: Path, *, by_links: bool = False) -> Any:
+    """Return the content of a JSON file, as `read_regular` reads it; None if there is none, or it is not valid JSON."""
     try:
-        return json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError):
+        return json.loads(read_regular(path, by_links=by_links))
+    except (OSError, ValueError, RecursionError) as error:
+        signals.raise_of_script(error)
         return None
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file.
+def read_regular(path: Path, *, by_links: bool = False) -> bytes:
+    """Return the content of a regular file; with `by_links`, also if a link leads to it, such as in a cache of models.
 
     Raises:
         OSError: It cannot be read, or it is a link, a pipe or a device, which would lead elsewhere or never end.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if by_links else os.O_NOFOLLOW))
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))

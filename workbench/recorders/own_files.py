@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import ref
@@ -39,7 +38,7 @@ _noted: list[str] = []
 
 def note(text: str) -> None:
     """Print a line on stderr; do nothing where stderr is closed or cannot be written."""
-    with suppress(Exception):
+    with signals.ignoring(Exception):
         if sys.stderr is not None:
             print(f"workbench: {text}", file=sys.stderr, flush=True)
 
@@ -107,7 +106,7 @@ def make_folder(path: Path) -> bool:
 
 def remove_file(path: Path) -> None:
     """Delete a file if it exists and can be deleted."""
-    with suppress(OSError):
+    with signals.ignoring(OSError):
         path.unlink()
 
 
@@ -196,7 +195,7 @@ class OwnFile:
         fd = self.descriptor
         self._fd = -1
         if fd >= 0:
-            with suppress(OSError):
+            with signals.ignoring(OSError):
                 os.close(fd)
 
     def _open(self, flags: int) -> None:
@@ -217,7 +216,8 @@ def high_descriptor(descriptor: int) -> int:
     highest = _HIGHEST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(soft, _HIGHEST_DESCRIPTOR)
     try:
         high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(highest - _DESCRIPTORS, highest // 2))
-    except OSError:
+    except OSError as error:
+        signals.raise_of_script(error)
         return descriptor
     os.close(descriptor)
     return high

@@ -6,11 +6,13 @@ installs later replaces ours.
 """
 
 import _thread
+import collections
 import contextlib
 import ctypes
 import faulthandler
 import functools
 import inspect
+import itertools
 import os
 import signal
 import sys
@@ -25,6 +27,8 @@ _UNUSED_RT_SIGNALS = 6
 """The number of the highest and lowest realtime signals that are left to others: debuggers and runtimes take these."""
 _ACTION_BYTES = 512
 """More than the size of C's `struct sigaction` on any system."""
+_MASK_BYTES = 128
+"""No less than the size of C's `sigset_t` on any system."""
 _OF_FAULTS = {
     signal.SIGSEGV,
     signal.SIGBUS,
@@ -42,9 +46,8 @@ _ours: set[int] = set()
 """The signals for which we have registered with faulthandler."""
 _requests: set[int] = set()
 """The realtime signals on which our handler writes the stack."""
-_masks: dict[int, set[int]] = {}
-"""The signals that a thread which is about to fork had blocked before, by the thread's identifier."""
-_held: dict[int, Callable[[], None]] = {}
+_in_children: list[Callable[[], None]] = []
+"""What is called in the next forked child."""
 
 
 _faulthandler = SimpleNamespace(**vars(faulthandler))
@@ -110,7 +113,8 @@ def is_free(number: int) -> bool:
         return False
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError as error:  # no Linux
+        raise_of_script(error)
         return True
     masks = [line.split()[1] for line in lines if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:"))]
     return not any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
@@ -243,33 +247,43 @@ def start_thread(run: Callable[[], object]) -> bool:
     return True
 
 
-def reset_in_children(number: int, reset: Callable[[], None]) -> None:
-    """Call `reset` in each forked child, before the child can get the signal `number`.
+def call_in_children(act: Callable[[], None]) -> None:
+    """Call `act` in each forked child, before the child gets any signal.
 
-    A child inherits our handler, and would not end by the signal. Worse, the handler may write to a pipe of the parent.
+    A child inherits our handlers, and would not end by their signals. Worse, a handler may write to a pipe of its
+    parent.
     """
     _register_once()
-    _held[number] = reset
+    _in_children.append(act)
 
 
 @functools.cache
 def _register_once() -> None:
-    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_reset)
+    """Block the signals of a thread while it forks, so that no handler of the script runs in a hook of ours.
+
+    What it raised there would be lost. For the same reason, the hooks around ours are chains of functions in C: of each
+    iterator, the next item is taken. The function `signal.pthread_sigmask` itself would run handlers.
+    """
+    libc, mask = ctypes.PyDLL(None), ctypes.c_char * _MASK_BYTES
+    libc.pthread_sigmask.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
+    every = mask()
+    libc.sigfillset(every)
+    for number in _OF_FAULTS:
+        libc.sigdelset(every, int(number))
+    masks: collections.defaultdict[int, Any] = collections.defaultdict(mask)
+    thread = iter(threading.get_ident, None)
+    block = map(functools.partial(libc.pthread_sigmask, signal.SIG_BLOCK, every), map(masks.__getitem__, thread))
+    before = map(masks.pop, thread, itertools.repeat(None))
+    restore = map(functools.partial(libc.pthread_sigmask, signal.SIG_SETMASK), before, itertools.repeat(None))
+    os.register_at_fork(
+        before=functools.partial(next, block),
+        after_in_parent=functools.partial(next, restore),
+        after_in_child=_call_in_child,
+    )
+    os.register_at_fork(after_in_child=functools.partial(next, restore))
 
 
-def _block() -> None:
-    _masks[threading.get_ident()] = set(signal.pthread_sigmask(signal.SIG_BLOCK, _held))
-
-
-def _unblock() -> None:
-    mask = _masks.pop(threading.get_ident(), None)
-    if mask is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _reset() -> None:
-    for reset in _held.values():
-        reset()
-    _unblock()
-    _held.clear()
-    _masks.clear()
+def _call_in_child() -> None:
+    for act in _in_children:
+        act()
+    _in_children.clear()

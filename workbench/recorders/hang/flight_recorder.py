@@ -217,7 +217,7 @@ class FlightRecorder:
         self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{rank}.txt")
         self._thread_error = ThreadErrorFile(self._dumps / f"thread_{rank}.json", rank)
         importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
-        with contextlib.suppress(RuntimeError):  # registered before, in this process
+        with signals.ignoring(RuntimeError):  # registered before, in this process
             c10d._register_handler("workbench_fr_trace", _answer_trace)  # noqa: SLF001
             # PyTorch frees the function after Python's end, which aborts the process if this was the last reference.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer_trace))
@@ -299,7 +299,8 @@ class FlightRecorder:
             try:
                 if group.group_desc != CHECKPOINT_GROUP:
                     found[name] = sequence_number(group)
-            except RuntimeError:
+            except RuntimeError as error:
+                signals.raise_of_script(error)
                 continue
         return found
 
@@ -319,7 +320,7 @@ class FlightRecorder:
     def _free_descriptors(self) -> None:
         """Close the file descriptors opened in reserve, so that a process at its limit of open files can write."""
         while self._spare:
-            with contextlib.suppress(OSError):  # the script has closed it
+            with signals.ignoring(OSError):  # the script has closed it
                 os.close(self._spare.pop())
 
     def ask(self, reason: str, detail: str) -> bool:
@@ -342,7 +343,7 @@ class FlightRecorder:
 
         Then no rank is to blame, and this one ends as soon as it would without recorders.
         """
-        with contextlib.suppress(OSError):
+        with signals.ignoring(OSError):
             if read_regular(self._dumps / ENDING).decode() == os.environ.get(JOB_VARIABLE):
                 return
         self.ask("asked", "terminated by SIGTERM")
@@ -397,7 +398,7 @@ class FlightRecorder:
         search = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
         with contextlib.ExitStack() as stack:
             log: Any = subprocess.DEVNULL
-            with contextlib.suppress(OSError):
+            with signals.ignoring(OSError):
                 log = stack.enter_context(open(self._dumps / ".collector.log", "ab", opener=private_opener))
             process = subprocess.Popen(
                 command,

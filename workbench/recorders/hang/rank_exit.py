@@ -158,7 +158,7 @@ class TerminationDelay:
         os.set_blocking(self._pipe[1], False)
         # Of all threads: if none of Python's gets the signal, faulthandler has no stack of this one to write.
         signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=True)
-        signals.reset_in_children(signal.SIGTERM, self._forget_in_child)
+        signals.call_in_children(self._forget_in_child)
         signals.start_thread(self._wait)
 
     def remove(self) -> None:
@@ -166,7 +166,7 @@ class TerminationDelay:
         if self._pipe[1] >= 0:
             signals.release(signal.SIGTERM)
             # The thread that reads the other end then gets an end of file, and stops.
-            with contextlib.suppress(OSError):
+            with signals.ignoring(OSError):
                 os.close(self._pipe[1])
             self._pipe = (-1, -1)
             self._has_read.wait(_UNTIL_READ_S)

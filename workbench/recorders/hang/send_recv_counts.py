@@ -79,7 +79,8 @@ class SendRecvCounts:
         self._rooted: dict[str, list[int]] = {}
         self._used = 0
         self._originals: dict[tuple[Any, str], object] = {}
-        self._messages: weakref.WeakSet[Any] = weakref.WeakSet()
+        # No `WeakSet`, whose callbacks are Python code: what a handler of a signal raises there would be lost.
+        self._messages: set[weakref.ref[Any]] = set()
 
     def install(self) -> None:
         """Wrap the methods of `ProcessGroup` that every send and recv goes through, so that each call is counted."""
@@ -124,7 +125,7 @@ class SendRecvCounts:
     def _note_message(self, work: object) -> None:
         """Remember a send or recv that has been issued, so that a wait for it can be told from other waits."""
         try:
-            self._messages.add(work)
+            self._messages.add(weakref.ref(work, self._messages.discard))
             if (_work, "wait") not in self._originals:
                 self._wrap_wait()
         except Exception as error:  # noqa: BLE001  # the job's call counts
@@ -134,7 +135,7 @@ class SendRecvCounts:
         original, messages = self._original(_work, "wait"), self._messages
 
         def wait(work: object, *arguments: object, **named: object) -> object:
-            if work in messages:
+            if weakref.ref(work) in messages:
                 return _wait_for_message(original, work, *arguments, **named)
             return original(work, *arguments, **named)
 

@@ -23,6 +23,7 @@ from workbench.recorders.memory.snapshot import Details, Frame, Segment, Segment
 from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note, TensorHooks
 from workbench.recorders.own_files import harmless
 from workbench.recorders.quiet import profiler_messages_hidden, torch_warnings_hidden
+from workbench.recorders.signals import raise_of_script
 from workbench.recorders.timing.profiler_traces import TracePlan, activities, export
 
 _SEGMENT_ALIGNMENT = 2 << 20
@@ -380,6 +381,7 @@ class CpuHistory:
                 session.stop()
         # With Python stacks, PyTorch 2.13 raises an IndexError at times. A recorder must not end the job.
         except Exception as error:  # noqa: BLE001
+            raise_of_script(error)
             why = f"PyTorch's profiler failed ({type(error).__name__}: {error})"
             print(f"workbench: the memory of step {self._step} is not recorded: {why}", file=sys.stderr)
             self._hooks.take_notes()

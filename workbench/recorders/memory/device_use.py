@@ -7,6 +7,7 @@ import torch
 from torch import distributed
 
 from workbench.recorders.memory.snapshot import Details
+from workbench.recorders.signals import raise_of_script
 
 _PROCESSES_AT_MOST = 256
 _NOT_AVAILABLE = (1 << 64) - 1
@@ -51,7 +52,8 @@ def process_bytes(uuid: str) -> int | None:
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         processes = _running_processes(nvml, uuid)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        raise_of_script(error)
         return None
     own = [one for one in processes if one.pid == os.getpid()] or (processes if len(processes) == 1 else [])
     known = [one.used_bytes for one in own if one.used_bytes != _NOT_AVAILABLE]

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from workbench.recorders.signals import raise_of_script
+
 NAMES = {resource.RLIMIT_DATA: "RLIMIT_DATA", resource.RLIMIT_AS: "RLIMIT_AS"}
 LIMITS = tuple(NAMES)
 
@@ -33,7 +35,8 @@ def memory_room() -> Room:
         return Room(None, None)
     try:
         pages = Path("/proc/self/statm").read_text().split()
-    except OSError:
+    except OSError as error:
+        raise_of_script(error)
         return Room(None, None)
     # Fields of statm in pages: 0 is the address space, 5 is data and stack. See man 5 proc.
     field, page = {resource.RLIMIT_DATA: 5, resource.RLIMIT_AS: 0}, resource.getpagesize()
@@ -52,7 +55,8 @@ def resident_bytes() -> int | None:
     """Return the resident memory of this process in bytes, or None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
+    except OSError as error:
+        raise_of_script(error)
         return None
 
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from workbench.recorders.module_hooks import ModuleHook
+from workbench.recorders.signals import ignoring
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -196,7 +197,7 @@ class TensorHooks:
     def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:
         """Write a note that the storage of `tensor` has the category `kind` and the label `label`."""
         if self._running:
-            with suppress(RuntimeError, NotImplementedError):  # subclasses without a storage
+            with ignoring(RuntimeError, NotImplementedError):  # subclasses without a storage
                 self._add(local_tensor(tensor).untyped_storage().data_ptr(), kind, label)
 
     def long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:

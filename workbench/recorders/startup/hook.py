@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from workbench.recorders import signals
 from workbench.recorders.own_files import harmless, note_failure
 from workbench.recorders.startup.settings import settings
 
@@ -34,8 +35,8 @@ def recording() -> "Recording":
     from workbench.recorders.startup.recording import Recording
 
     made = Recording(settings())
-    os.register_at_fork(after_in_child=made.abandon)
-    os.register_at_fork(after_in_child=recording.cache_clear)
+    signals.call_in_children(made.abandon)
+    signals.call_in_children(recording.cache_clear)
     return made
 
 

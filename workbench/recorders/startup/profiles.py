@@ -12,6 +12,7 @@ from torch.profiler import ProfilerAction
 
 from workbench.recorders.files import read_json
 from workbench.recorders.own_files import harmless, save_json
+from workbench.recorders.signals import raise_of_script
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 
 REQUEST = "profile_now"
@@ -106,7 +107,8 @@ def _time_of(path: Path) -> int:
     """Return the time of the last change of a file in ns; 0 if there is none."""
     try:
         return path.stat().st_mtime_ns
-    except OSError:
+    except OSError as error:
+        raise_of_script(error)
         return 0
 
 

@@ -25,6 +25,7 @@ from workbench.recorders.files import RankInfo, group_position, private_opener, 
 from workbench.recorders.hang.rank_exit import exit_report
 from workbench.recorders.memory import cuda_failure
 from workbench.recorders.own_files import note_failure, save_json
+from workbench.recorders.signals import raise_of_script
 from workbench.recorders.startup.profiles import Profiles
 from workbench.recorders.startup.settings import Settings
 from workbench.recorders.timing.profiler_traces import TracePlan
@@ -223,7 +224,8 @@ class Recording:
         )  # it holds until the process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            raise_of_script(error)
             return False
         return True
 

@@ -56,6 +56,7 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
         try:
             getattr(hook(), patch)(module)
         except Exception as error:  # noqa: BLE001
+            _raise_of_script(error)
             note(f"no recorders in this process: {error}")
 
     return exec_module
@@ -66,8 +67,15 @@ def note(text: str) -> None:
     try:
         if sys.stderr is not None:
             print(f"workbench: {text}", file=sys.stderr, flush=True)
-    except Exception:  # noqa: BLE001, S110
-        pass
+    except Exception as error:  # noqa: BLE001
+        _raise_of_script(error)
+
+
+def _raise_of_script(error: Exception) -> None:
+    """Raise an exception again if it is the script's own, from a handler of a signal that has come meanwhile."""
+    signals = sys.modules.get("workbench.recorders.signals")
+    if signals is not None:
+        signals.raise_of_script(error)
 
 
 def _prepare_torchtitan() -> None:
@@ -77,6 +85,7 @@ def _prepare_torchtitan() -> None:
     try:
         hook().patch_torchtitan()
     except Exception as error:  # noqa: BLE001
+        _raise_of_script(error)
         note(f"torchtitan is not prepared for this machine: {error}")
 
 

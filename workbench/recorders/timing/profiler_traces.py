@@ -7,16 +7,15 @@ In any training script:
 """
 
 import errno
-import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import _C
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.own_files import note_failure, remove_file
@@ -24,8 +23,6 @@ from workbench.recorders.quiet import profiler_messages_hidden
 
 _TRACE_END = 64
 """The bytes at the end of a trace that are read to see whether it is complete."""
-_OLDEST_GENERATION = 2
-"""The generation number with which Python's garbage collector reports a full collection."""
 
 
 def activities(device: str) -> list[ProfilerActivity]:
@@ -36,26 +33,6 @@ def activities(device: str) -> list[ProfilerActivity]:
 def profiler_runs() -> bool:
     """Return whether a session of PyTorch's profiler is active in this process; there can be only one."""
     return bool(_C._autograd._profiler_enabled())  # noqa: SLF001
-
-
-@contextmanager
-def mark_garbage_collections() -> Iterator[None]:
-    """Return a context in which full garbage collections appear in the profiler's trace as spans named `gc`."""
-    marks = ExitStack()
-
-    def note(moment: str, info: dict[str, int]) -> None:
-        if info["generation"] == _OLDEST_GENERATION:
-            if moment == "start":
-                marks.enter_context(record_function("gc"))
-            else:
-                marks.close()
-
-    gc.callbacks.append(note)
-    try:
-        yield
-    finally:
-        gc.callbacks.remove(note)
-        marks.close()
 
 
 def export(profiler: profile, path: Path) -> None:

@@ -7,16 +7,14 @@ In any training script:
 """
 
 import functools
-import gc
 import json
 import math
-import os
 import resource
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ContextDecorator, contextmanager, suppress
+from contextlib import ContextDecorator, contextmanager
 from pathlib import Path
 from time import perf_counter_ns, process_time_ns, time_ns
 from types import MappingProxyType
@@ -27,6 +25,7 @@ from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 from workbench.recorders.memory.limits import memory_room
 from workbench.recorders.own_files import Backlog, OwnFile, note_failure
 from workbench.recorders.timing.device_clock import DeviceClock, Spans
+from workbench.recorders.timing.garbage import Collections
 from workbench.recorders.timing.step_table import MemoryUse, StepRecord, StepTable
 
 _LINE = (
@@ -135,8 +134,7 @@ class StepRecorder:
         self.current_step = 0
         self._started = 0
         self._line = StepLine(0)
-        self._thread, self._pid = threading.get_ident(), rank_info.pid
-        gc.callbacks.append(self._time_garbage_collection)
+        self._thread, self._garbage = threading.get_ident(), Collections()
         self._file.append(json.dumps(header(rank_info, device), separators=(",", ":")).encode() + b"\n")
         self.heartbeat.beat(0, "init")
         automatic.give_way_to_steps(self)
@@ -178,6 +176,8 @@ class StepRecorder:
     def end_step(self) -> None:
         """End the step that began last; the heartbeat is left to the caller, which may begin the next step at once."""
         ended, line = perf_counter_ns(), self._line
+        if self._garbage.times:
+            self._charge_collections()
         line.dur_ns = ended - self._started
         del self._open[-1:]  # an exception in the middle of our code may have left none
         if self._device is None:
@@ -193,27 +193,27 @@ class StepRecorder:
         """Record the time inside this context as phase `name`; phases inside this phase do not count for it."""
         return Phase(self, name)
 
-    def begin_phase(self, name: str, *, on_device: bool = True) -> None:
-        """Begin phase `name`, like `phase` but without a context; call `end_phase` afterwards.
-
-        Without `on_device`, the phase is not timed on the device; then `end_phase` gets the same.
-        """
+    def begin_phase(self, name: str) -> None:
+        """Begin phase `name`, like `phase` but without a context; call `end_phase` afterwards."""
         wall, phases = perf_counter_ns(), self._open
         # The residual is not measured, as it follows from the others.
         if len(phases) > 1:
             self._charge(wall)
-        elif self._is_measured:
-            self._cpu_mark = process_time_ns()
+        else:
+            if self._is_measured:
+                self._cpu_mark = process_time_ns()
+            if self._garbage.times:
+                self._charge_collections()
         phases.append(name)
         self._wall_mark = wall
         self.heartbeat.beat(self.current_step, name)
-        if self._device and on_device:
+        if self._device:
             self._device.begin(name)
 
-    def end_phase(self, *, step_ends: bool = False, on_device: bool = True) -> None:
+    def end_phase(self, *, step_ends: bool = False) -> None:
         """End the phase that began last; `step_ends` says that the step ends too, so that no heartbeat is needed."""
         phases = self._open
-        if self._device and on_device:
+        if self._device:
             self._device.end()
         wall = perf_counter_ns()
         self._charge(wall)
@@ -236,8 +236,7 @@ class StepRecorder:
 
         The heartbeat keeps the last phase. `close`, in contrast, writes that the rank has ended.
         """
-        with suppress(ValueError):  # stopped before
-            gc.callbacks.remove(self._time_garbage_collection)
+        self._garbage.stop()
         self._flush(last=True)
         self._backlog.flush()
         self._file.close()
@@ -248,16 +247,6 @@ class StepRecorder:
         self.stop()
         self.heartbeat.beat(self.current_step, DONE)
         self.heartbeat.flush()
-
-    def _time_garbage_collection(self, when: str, info: dict[str, int]) -> None:
-        """Count the time of full garbage collections as phase `gc`; Python's gc module calls this method."""
-        # Python calls the hook on the thread that collects, also in a forked child; the step's time is this thread's.
-        if info["generation"] < 2 or threading.get_ident() != self._thread or os.getpid() != self._pid:
-            return
-        if when == "start":
-            self.begin_phase("gc", on_device=False)
-        elif self.current_phase == "gc":
-            self.end_phase(on_device=False)
 
     def _charge(self, wall: int) -> None:
         """Add the time since the last phase began or ended to the innermost open phase; `wall` is the time now."""
@@ -277,8 +266,18 @@ class StepRecorder:
                 self._cpu_share[name] = spent_cpu / spent
         else:
             spent_cpu = int(spent * self._cpu_share.get(name, 1.0))
+        if self._garbage.times and (collecting := self._charge_collections()):
+            spent, spent_cpu = max(0, spent - collecting), max(0, spent_cpu - collecting)
         line.phases[name] = line.phases.get(name, 0) + spent
         line.cpu_ns[name] = line.cpu_ns.get(name, 0) + spent_cpu
+
+    def _charge_collections(self) -> int:
+        """Count full garbage collections of this step, in the thread that trains, as phase `gc`; return their ns."""
+        spent, line = self._garbage.take(self._started, self._thread), self._line
+        if spent:
+            line.phases["gc"] = line.phases.get("gc", 0) + spent
+            line.cpu_ns["gc"] = line.cpu_ns.get("gc", 0) + spent
+        return spent
 
     def _flush(self, *, last: bool) -> None:
         while self._waiting and (last or self._waiting[0][1].ready()):

@@ -6,7 +6,6 @@ are needed.
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 from workbench.recorders.module_hooks import ModuleHook
+from workbench.recorders.signals import ignoring
 
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
 """The operations that are not logged, because their result has no values yet or gets them from another rank.
@@ -93,7 +93,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        with suppress(NotImplementedError):
+        with ignoring(NotImplementedError):
             self._log(func, (args, kwargs), result)
         return result
 

@@ -1,0 +1,55 @@
+"""A command runs where no run can be recorded in the current folder, and its failure is explained as elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analyzers.errors import Exit
+
+SCRIPT = "import sys; print('ran in', sys.argv[1]); sys.exit(int(sys.argv[2]))"
+
+
+def launched(home: Path, enter: str, status: int) -> "subprocess.CompletedProcess[str]":
+    (home / "script.py").write_text(SCRIPT)
+    (home / "temporary").mkdir()
+    command = f"exec {sys.executable} -P -m workbench launch --no-watch --nproc 1 -- {sys.executable}"
+    return subprocess.run(
+        ["sh", "-c", f"{enter}; {command} {home}/script.py here {status}"],
+        cwd=home,
+        env=os.environ | {"TMPDIR": str(home / "temporary")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        pytest.param("mkdir gone; cd gone; rmdir ../gone", id="removed"),
+        pytest.param("cd /proc", id="not writable"),
+        pytest.param("mkdir other; cd other; touch outputs", id="a file has the name of the folder"),
+    ],
+)
+def test_a_failure_is_recorded_elsewhere_and_explained(tmp_path: Path, enter: str) -> None:
+    ended = launched(tmp_path, enter, 5)
+
+    assert ended.returncode == Exit.FINDINGS
+    assert "ran in here" in ended.stdout
+    assert "Rank 0 died: exit code 5" in ended.stdout
+    assert "error:" not in ended.stderr
+    recorded = re.search(r"the run is recorded in (\S+), because .*outputs cannot be written", ended.stderr)
+    assert recorded
+    assert (Path(recorded[1]) / "run.json").exists()
+    assert Path(recorded[1]).parent == tmp_path / "temporary"
+
+
+def test_a_script_runs_in_a_removed_folder(tmp_path: Path) -> None:
+    ended = launched(tmp_path, "mkdir gone; cd gone; rmdir ../gone", 0)
+
+    assert (ended.returncode, ended.stdout) == (Exit.OK, "ran in here\n")
