@@ -18,6 +18,7 @@ from analyzers.files import read_json
 from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
 from analyzers.words import quantity
+from workbench.present.person_numbers import replace_person_numbers
 from workbench.recorders.secret_text import replace_secrets, without_secrets
 
 _PUBLIC_BELOW = re.compile(r"(?:site|dist)-packages|python3(?:\.\d+)?|trainer|torch|aten|c10")
@@ -37,7 +38,9 @@ _COLONS = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])"
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
 _LOCAL = frozenset({"127.0.0.1", "0.0.0.0", "::1", "localhost", "255.255.255.255"})  # noqa: S104  # names, not a server
 _MAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
-_LOGIN = re.compile(r"(?<![\w.@/])(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z][\w.-]*\w)(?=[\s:]|\Z)")
+_INDEXED = r"(?:ranks?|local_rank|gpu|cuda|cpu|xpu|npu|hpu|step|layer|node|worker|device|group|proc|stage)[-_:]?\d{0,2}"
+"""What has a number and is no name, such as rank3 or gpu0."""
+_LOGIN = re.compile(rf"(?<![\w.@/])(?!{_INDEXED}@)(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z][\w.-]*\w)(?=[\s:]|\Z)")
 _DOMAINS = (
     "com|org|net|edu|gov|mil|io|ai|dev|app|cloud|internal|local"
     "|localdomain|corp|lan|intra|example|test|invalid|info|biz"
@@ -56,6 +59,12 @@ KEY = r"(?<![\w./-])[\"']?"
 IS = r"[\"']?\s*[=:]\s*[\"']?"
 NO_FILE = rf"(?!\S+\.(?:{SUFFIXES})\b)"
 NAME = r"(?P<name>[A-Za-z0-9_][\w.\[\],-]*\w\]?)"
+_NODE = (
+    r"(?<![\w.@/-])(?P<name>(?:node|nid|cn|dgx|gpu|compute|login|head|hpc|worker|srv|server)"
+    r"(?:[\w-]{0,40}?[A-Za-z-])?\d{1,9}(?:-\d{1,9}){0,4}(?<=\d\d)"
+)
+"""The beginning of a name as nodes of clusters have them, with two digits or more, and the end still open."""
+_PLACE = rf"(?!{_INDEXED}\b)(?P<name>[A-Za-z](?=[\w.-]*\d)[\w.-]*\w)"
 _VERB = r"(?:is|has|was|does|can|cannot|may|must|not|needs)\b"
 _CONTEXTS = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
@@ -95,6 +104,20 @@ _CONTEXTS = tuple(
         ("address", r"guid\W{1,4}(?P<name>0x[0-9a-f]{16})\b"),
         ("serial", r"\bserial(?: ?(?:number|no\.?))?\s*[:=]\s*(?P<name>[A-Z0-9]{6,})"),
         ("host", rf"\b(?:running )?on (?:node|host)s?:? {NAME}"),
+        (
+            "host",
+            r"(?<![\w.@/-])(?P<name>[A-Za-z][\w-]*\d)(?=-(?:ib|eth|en[opsx]|hsn|opa|roce|bond|bmc|ipmi|mgmt)\d*\b)",
+        ),
+        ("host", rf"{_NODE}(?:\.[a-z][\w-]*)+)(?![\w(])"),
+        ("host", rf"{_NODE})(?=(?::|/|\[|#)\d{{1,4}}\b)"),
+        ("host", rf"\brank \d+(?: on|,? at| @|:)? \(?{_PLACE}"),
+        (
+            "host",
+            (
+                r"\b[A-Za-z_]{0,20}\d{1,6} ?@ ?(?!(?:rank|gpu|cuda|cpu|step)[-_:]?\d)"
+                r"(?P<name>[A-Za-z](?=[\w.-]*\d)[\w.-]*\w)"
+            ),
+        ),
         ("host", rf"\bSTEP \S+ ON {NAME}"),
         ("host", rf"\b(?:remote peer|master_addr is) {NAME}"),
         ("host", rf"\bsrun: error: {NAME}(?=:)"),
@@ -233,8 +256,18 @@ class Anonymiser:
         # The longest first: `node1` must not replace the beginning of `node1.cluster`.
         longest_first = sorted(self._names, key=len, reverse=True)
         known = "|".join(map(re.escape, longest_first))
-        self._known = re.compile(rf"(?<![\w-])(?:{known})(?![\w-])" if known else r"(?!)")
+        nodes = "|".join(re.escape(name) for name in longest_first if self._is_node(name))
+        # Of a node, the name is also in those of its interfaces, its ranks and its domain.
+        self._known = re.compile(
+            (rf"(?<![\w-])(?:{known})(?![\w-])" if known else r"(?!)")
+            + (rf"|(?<![A-Za-z0-9])(?:{nodes})(?![A-Za-z0-9])(?:(?:\.[A-Za-z][\w-]*)+(?!\())?" if nodes else "")
+        )
         self._public = {short for text in seen for path in PATH.findall(text) for short in _public_forms(path)}
+
+    def _is_node(self, name: str) -> bool:
+        return (
+            self._names[name] == "host" and len(name) > 3 and bool(_HAS_LETTERS.search(name)) and name[-1].isdecimal()
+        )
 
     def _learn(self, kind: str, names: Iterable[str]) -> None:
         self._names |= {name: kind for name in names if name not in self._names}
@@ -245,7 +278,7 @@ class Anonymiser:
         for kind, pattern in _CONTEXTS:
             text = pattern.sub(lambda match, kind=kind: self._context(kind, match), text)  # type: ignore[misc]
         text = PATH.sub(lambda match: self._hold_text(self.path(match[0])), text)
-        text = self._known.sub(lambda match: self._hold(self._names[match[0]], match[0]), text)
+        text = self._known.sub(lambda match: self._hold(self._names.get(match[0], "host"), match[0]), text)
         text = _DOMAIN.sub(lambda match: self._domain(match[0]), text)
         text = _MAC.sub(lambda match: self._hold("address", match[0]), text)
         text = _COLONS.sub(lambda match: self._hold("address", match[0]) if _is_address(match[0]) else match[0], text)
@@ -254,7 +287,9 @@ class Anonymiser:
 
     def key(self, text: str) -> str:
         """Return the key of a mapping; only secrets, addresses and known names in it are replaced."""
-        text = self._known.sub(lambda match: self._hold(self._names[match[0]], match[0]), self._without_strong(text))
+        text = self._known.sub(
+            lambda match: self._hold(self._names.get(match[0], "host"), match[0]), self._without_strong(text)
+        )
         return self._shown(text)
 
     def statement(self) -> str:
@@ -269,6 +304,7 @@ class Anonymiser:
         text = _LONG_WORD.sub(lambda match: f"<{len(match[0])} characters>", text)
         text = URL.sub(self._url, text)
         text = replace_secrets(text, lambda secret: secret if HELD.fullmatch(secret) else self._hold("secret", secret))
+        text = replace_person_numbers(text, self._hold)
         text = _MAIL.sub(lambda match: self._hold("email", match[0]), text)
         return _LOGIN.sub(
             lambda match: f"{self._hold('user', match['user'])}@{self._hold('host', match['host'])}", text
