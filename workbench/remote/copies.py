@@ -26,11 +26,9 @@ from analyzers.run import DEEPEST, FILES_AT_MOST, SKIPPED_FOLDERS
 from analyzers.words import quantity, size
 from workbench.console import note
 from workbench.progress import shown_text
-from workbench.remote.file_system import Details, FileSystem, Vanished, asking, open_file_system
+from workbench.remote.file_system import BOUNDS, Details, FileSystem, Vanished, asking, open_file_system
 from workbench.remote.urls import without_credentials
 
-_LISTING_S = 300
-"""Seconds after which a listing that goes on is given up."""
 _NAME_BYTES = 255
 """The most bytes in the name of a file on this machine."""
 WEIGHTS = frozenset({".bin", ".ckpt", ".distcp", ".pt", ".pth", ".safetensors"})
@@ -78,7 +76,6 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
         InputError: There are more than FILES_AT_MOST files, or the server takes too long to list them.
         Exception: Any error of the file system, if the files cannot be listed.
     """
-    deadline = time.monotonic() + _LISTING_S
     details, listing = file_system.info(root), Listing()
     # The web knows no folders: there, a URL that ends with a slash is a page that lists files.
     if details["type"] != "directory" and not root.endswith("/"):
@@ -100,8 +97,6 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
                 listing.refused.append(str(copy))
         if len(seen) + len(listing.refused) > FILES_AT_MOST:
             raise InputError(f"more than {FILES_AT_MOST} files", "give the folder of one run")
-        if time.monotonic() > deadline:
-            raise InputError(f"not all files are listed after {_LISTING_S} s", "give the folder of one run")
     return listing
 
 
@@ -109,9 +104,18 @@ def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tu
     """Yield the details of each file and folder below `root`, and the relative path of its local copy.
 
     Unsafe names are added to `refused`.
+
+    Raises:
+        InputError: The server takes too long to list them.
     """
-    folders = [(root, PurePosixPath())]
+    folders, deadline = [(root, PurePosixPath())], time.monotonic() + BOUNDS.listing_s
+
+    def require_time() -> None:
+        if time.monotonic() > deadline:
+            raise InputError(f"not all files are listed after {BOUNDS.listing_s:.0f} s", "give the folder of one run")
+
     while folders:
+        require_time()
         folder, place = folders.pop()
         for details in sorted(file_system.ls(folder, detail=True), key=lambda details: str(details["name"])):
             path, name = str(details["name"]), _last_part(str(details["name"]))
@@ -122,6 +126,7 @@ def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tu
             if not _is_safe(name) or _parent_of(path) != _parent_of(f"{folder}/x"):
                 refused.append(path)
                 continue
+            require_time()
             yield details, place / name
             if details["type"] == "directory" and name not in SKIPPED_FOLDERS and len(place.parts) < DEEPEST:
                 folders.append((path, place / name))

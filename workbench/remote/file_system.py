@@ -5,6 +5,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -14,9 +15,24 @@ from workbench.console import note
 from workbench.remote.urls import scrubbed, without_credentials
 
 Value = TypeVar("Value")
-_WHOLE_BYTES = 16 << 20
-_WHOLE_S, _REQUEST_S, _SILENT_S = 120, 300, 30
-"""The most seconds for what is read as a whole, for any request, and without any byte from a web server."""
+
+
+@dataclass
+class Bounds:
+    """What a server may cost: bytes of a page that is read as a whole, and seconds.
+
+    The seconds are those of a page that is read as a whole, of any request, without any byte from a web server, and of
+    all requests that list the files below an address.
+    """
+
+    page_bytes: int = 16 << 20
+    page_s: float = 120
+    request_s: float = 300
+    silent_s: float = 30
+    listing_s: float = 300
+
+
+BOUNDS = Bounds()
 Details = Mapping[str, object]
 """The properties that a file system reports of a file: `name`, `size`, `type`, and more that depend on the protocol."""
 _PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
@@ -102,7 +118,7 @@ def _web_options(url: str) -> dict[str, dict[str, Any]]:
             async def read(self) -> bytes:
                 if self._body is None:
                     try:
-                        async with asyncio.timeout(_WHOLE_S):
+                        async with asyncio.timeout(BOUNDS.page_s):
                             self._body = await self._read_bounded()
                     except BaseException:
                         self.close()
@@ -114,16 +130,18 @@ def _web_options(url: str) -> dict[str, dict[str, Any]]:
                 body = bytearray()
                 async for chunk in self.content.iter_any():
                     body += chunk
-                    if len(body) > _WHOLE_BYTES:
+                    if len(body) > BOUNDS.page_bytes:
                         raise InputError(
-                            f"{without_credentials(str(self.url))}: a page of more than {size(_WHOLE_BYTES)}",
+                            f"{without_credentials(str(self.url))}: a page of more than {size(BOUNDS.page_bytes)}",
                             "give the folder of one run",
                         )
                 return bytes(body)
 
         watch = aiohttp.TraceConfig()
         watch.on_request_redirect.append(check)
-        patience = aiohttp.ClientTimeout(total=_REQUEST_S, sock_connect=_SILENT_S, sock_read=_SILENT_S)
+        patience = aiohttp.ClientTimeout(
+            total=BOUNDS.request_s, sock_connect=BOUNDS.silent_s, sock_read=BOUNDS.silent_s
+        )
         given = {"timeout": patience, "response_class": Response} | options
         return aiohttp.ClientSession(trace_configs=[watch], **given)
 

@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ class Site(http.server.ThreadingHTTPServer):
 
     A path in `cut` is answered with so many bytes of its content and then nothing until `release`, or the end of the
     connection. A path in `redirects` is answered with a redirect to its address, and one in `endless` without end.
+    One in `slow` is answered with a byte now and then, and one in `silent` with nothing. Each takes `delay_s` longer.
     """
 
     daemon_threads = True
@@ -20,7 +22,8 @@ class Site(http.server.ThreadingHTTPServer):
     def __init__(self, folder):
         super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
         self.requests, self.cut, self.redirects, self.release = [], {}, {}, threading.Event()
-        self.endless = set()
+        self.delay_s = 0.0
+        self.endless, self.slow, self.silent = set(), set(), set()
 
     @property
     def url(self):
@@ -35,13 +38,19 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.server.requests.append((self.command, self.path))
 
     def do_GET(self):
-        if self.path not in self.server.endless:
+        time.sleep(self.server.delay_s)
+        if self.path in self.server.silent:
+            self.server.release.wait(60)
+            return
+        if self.path not in self.server.endless | self.server.slow:
             super().do_GET()
             return
         self.send_response(http.HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
         with contextlib.suppress(OSError):
+            while self.path in self.server.slow and not self.server.release.wait(0.05):
+                self.wfile.write(b" ")
             while not self.server.release.is_set():
                 self.wfile.write(b'<a href="rank_0.log">x</a>' * 10_000)
 

@@ -37,12 +37,15 @@ def copies(cache):
     return {str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file() and "files" in path.parts}
 
 
-def fetched(url):
-    """Return the path of the copies of what is at a web address.
+def fetched(url, **bounds):
+    """Return the path of the copies of what is at a web address; `bounds` replace some of what a server may cost.
 
     Another process makes them: fsspec starts a thread, after which this process could fork no more readers.
     """
-    code = f"from workbench.remote.local_paths import local_path; print(local_path({url!r}))"
+    code = (
+        "from workbench.remote.local_paths import local_path; from workbench.remote.file_system import BOUNDS;"
+        f"vars(BOUNDS).update({bounds}); print(local_path({url!r}))"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if ended.returncode:
         raise InputError(ended.stderr, "")
@@ -152,6 +155,39 @@ def test_a_page_without_end_is_not_read_to_its_end(serve, cache, tmp_path):
     assert "a page of more than 16.0 MiB" in ended.stderr
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert largest < 1 << 20, "KiB"
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds", "why"),
+    [
+        ("slow", {"page_s": 1}, "TimeoutError"),
+        ("slow", {"request_s": 1}, "Timeout"),
+        ("silent", {"silent_s": 1}, "Timeout"),
+    ],
+)
+def test_a_page_that_never_ends_is_given_up(kind, bounds, why, serve, cache, tmp_path):
+    (tmp_path / "rank_0.log").write_bytes(RECORDING)
+    site = serve(tmp_path)
+    getattr(site, kind).add("/")
+    began = time.monotonic()
+
+    with pytest.raises(InputError, match=why):
+        fetched(site.url, **bounds)
+
+    assert time.monotonic() - began < 25
+    assert not copies(cache)
+
+
+def test_a_listing_that_goes_on_is_given_up(serve, cache, tmp_path):
+    for number in range(50):
+        (tmp_path / f"step_{number}").mkdir()
+    site = serve(tmp_path)
+    site.delay_s = 0.2
+
+    with pytest.raises(InputError, match="not all files are listed after 1 s"):
+        fetched(site.url, listing_s=1)
+
+    assert len(site.requests) < 40
 
 
 def test_a_download_that_ends_early_is_no_file(serve, cache, tmp_path):
