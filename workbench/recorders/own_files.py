@@ -40,7 +40,12 @@ def note(text: str) -> None:
     """Print a line on stderr; do nothing where stderr is closed or cannot be written."""
     with signals.ignoring(Exception):
         if sys.stderr is not None:
-            print(f"workbench: {text}", file=sys.stderr, flush=True)
+            line = f"workbench: {text}"
+            with signals.ignoring(ValueError, AttributeError):  # no file of the system
+                status = os.fstat(sys.stderr.fileno())
+                if stat.S_ISREG(status.st_mode):
+                    require_room(status.st_size + len(line.encode(errors="replace")) + 1)
+            print(line, file=sys.stderr, flush=True)
 
 
 def note_failure(error: BaseException) -> None:
@@ -171,7 +176,8 @@ class OwnFile:
         if fd < 0:
             return False
         try:
-            require_room(offset + len(content))
+            if offset + len(content) > self._size:
+                require_room(offset + len(content))
             written = os.pwrite(fd, content, offset)
             if written < len(content):
                 os.pwrite(fd, bytes(written), offset)

@@ -52,7 +52,7 @@ def profiler_messages_hidden() -> Iterator[None]:
     finally:
         level.value = before
         if asked is None:
-            del os.environ[VARIABLE]
+            os.environ.pop(VARIABLE, None)
         else:
             os.environ[VARIABLE] = asked
 

@@ -181,6 +181,9 @@ ROWS = [
         early="os.umask(0o777)",
         end="open('new', 'w').close(); print(oct(os.stat('new').st_mode), oct(os.umask(0)), flush=True); os.chmod('new', 0o600)",
     ),
+    Row("the environment is cleared early", early="os.environ.clear()", own=True),
+    Row("the environment is cleared before the group", before="os.environ.clear()"),
+    Row("the environment is cleared before the first step, no group", after="os.environ.clear()", group=""),
     Row("HOME is unset", environment={"HOME": None}),
     Row("TMPDIR is missing", environment={"TMPDIR": "/nonexistent/tmp"}),
     Row("TMPDIR is long", environment={"TMPDIR": "/tmp/" + "x" * 200}),
@@ -227,6 +230,10 @@ if n == 2:
             step="time.sleep(0.03)",
         )
         for effect in ("SIG_IGN", "SIG_DFL")
+    ),
+    Row(
+        "limit of the size of files, in mid-run, with its signal",
+        step="import resource\nif n == 2: signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))",
     ),
     Row("limit of processes", early="import resource; resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))", group=""),
     Row("limit of the stack", early="import resource; resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))"),

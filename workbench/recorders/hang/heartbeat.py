@@ -12,7 +12,7 @@ from time import time_ns
 from workbench.recorders.files import read_regular
 from workbench.recorders.own_files import Backlog, OwnFile
 
-_INTERVAL_S = 0.008
+_INTERVAL_S = 0.02
 _BURST = 20
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
@@ -34,7 +34,7 @@ class Beat:
 class Heartbeat:
     """The heartbeat of this rank, a file that other processes read.
 
-    `beat` rewrites the file in place; if there are more than 125 heartbeats a second, not for each of them.
+    `beat` rewrites the file in place; if there are more than 50 heartbeats a second, not for each of them.
     """
 
     def __init__(self, path: Path) -> None:

@@ -5,7 +5,6 @@ A process can have only one active session. So if the same steps are traced, the
 
 import atexit
 import gc
-import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,7 @@ from workbench.recorders.memory.live_tensors import LiveStorage, live_storages
 from workbench.recorders.memory.profiler_events import Allocation, FrameTable, ProfilerSession, Span
 from workbench.recorders.memory.snapshot import Details, Frame, Segment, SegmentBlock, Snapshot, TraceEntry, first_entry
 from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note, TensorHooks
-from workbench.recorders.own_files import harmless
+from workbench.recorders.own_files import harmless, note
 from workbench.recorders.quiet import profiler_messages_hidden, torch_warnings_hidden
 from workbench.recorders.signals import raise_of_script
 from workbench.recorders.timing.profiler_traces import TracePlan, activities, export
@@ -383,7 +382,7 @@ class CpuHistory:
         except Exception as error:  # noqa: BLE001
             raise_of_script(error)
             why = f"PyTorch's profiler failed ({type(error).__name__}: {error})"
-            print(f"workbench: the memory of step {self._step} is not recorded: {why}", file=sys.stderr)
+            note(f"the memory of step {self._step} is not recorded: {why}")
             self._hooks.take_notes()
             self._blocks.forget()
             return False

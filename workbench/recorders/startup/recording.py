@@ -4,6 +4,7 @@ The script does not call the recorders. Instead, hooks in functions of torch cal
 """
 
 import atexit
+import ctypes
 import fcntl
 import functools
 import multiprocessing
@@ -37,6 +38,8 @@ _OTHERS_STEPS = 100
 
 That happens if the optimizer that counted them makes no step meanwhile.
 """
+_SCALARS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+"""{type of a number in memory: the same of C}."""
 _SHORT_NS, _SHORT_STEPS = 2_000_000, 10
 """After a step shorter than `_SHORT_NS`, the numbers of collectives are read only at every tenth step."""
 
@@ -290,17 +293,25 @@ class Recording:
 
         Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """
-        # A mode or profiler of the script would see our operations.
-        if not self._in_step or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack():  # noqa: SLF001
-            return
-        if _C._autograd._profiler_enabled() and not (self._profiles and self._profiles.active):  # noqa: SLF001
+        # A mode of the script would see our calls.
+        if not self._in_step or _C._len_torch_function_stack():  # noqa: SLF001
             return
         # And so would a class of the script; of a DTensor, this rank's part is one of torch's own.
         value = root if type(root) is torch.Tensor else getattr(root, "_local_tensor", None)
-        if type(value) is torch.Tensor and value.numel() == 1 and value.is_cpu:
-            number = value.item()
-            if isinstance(number, float):  # a complex one is no loss
-                self._line.local_loss = number
+        if type(value) is not torch.Tensor or value.numel() != 1 or not value.is_cpu:
+            return
+        scalar = _SCALARS.get(value.dtype)
+        if scalar is not None and not value.is_neg() and (address := value.data_ptr()):
+            # `item` is an operation of torch, which takes more than all else in a step that the recorders do.
+            self._line.local_loss = scalar.from_address(address).value
+        elif value.is_floating_point() and not self._operations_are_seen():
+            self._line.local_loss = value.item()
+
+    def _operations_are_seen(self) -> bool:
+        """Return whether a mode or profiler of the script would see operations of ours."""
+        if _C._len_torch_dispatch_stack():  # noqa: SLF001
+            return True
+        return _C._autograd._profiler_enabled() and not (self._profiles and self._profiles.active)  # noqa: SLF001
 
     def _begin_step(self) -> None:
         if self._steps is None or self._profiles is None:

@@ -9,6 +9,8 @@ from typing import Any
 
 VARIABLE = "WORKBENCH_RECORD"
 """The environment variable that holds the settings as JSON."""
+at_start = ""
+"""What the variable had when this process was started by the launcher's job: a script may clear its environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +47,18 @@ def run_folder(folder: str | Path | None) -> Path:
     """Return `folder`; None stands for the folder of the run that `workbench launch` started, or else `outputs`."""
     if folder is not None:
         return Path(folder)
-    return settings().folder if VARIABLE in os.environ else Path("outputs")
+    return settings().folder if _given() else Path("outputs")
 
 
 def settings() -> Settings:
     """Return the settings that the launcher passed to this process in the environment."""
-    return Settings.of(json.loads(os.environ[VARIABLE]))
+    return Settings.of(json.loads(_given()))
 
 
 def is_recorded_by_launcher() -> bool:
     """Return whether `workbench launch` started this process and records it."""
-    return VARIABLE in os.environ and settings().record
+    return bool(_given()) and settings().record
+
+
+def _given() -> str:
+    return at_start or os.environ.get(VARIABLE, "")

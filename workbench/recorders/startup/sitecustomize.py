@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_SETTINGS = os.environ.get("WORKBENCH_RECORD", "")
+"""The settings of the recorders, read now: a script may clear its environment before it imports torch."""
 _WATCHED = {
     "torch.distributed.distributed_c10d": "patch_distributed",
     "torch.optim.optimizer": "patch_optimizer",
@@ -93,13 +95,14 @@ def hook() -> "ModuleType":
     """Import and return `workbench.recorders.startup.hook`; this project is on sys.path only during the import."""
     import json
 
-    root = json.loads(os.environ["WORKBENCH_RECORD"])["root"]
+    root = json.loads(_SETTINGS)["root"]
     other = PathFinder.find_spec("workbench")
     if other is not None and os.path.dirname(os.path.dirname(other.origin or "")) != root:
         raise ImportError(f"{other.origin} has the name of our package")
     sys.path.append(root)
     try:
         __import__("workbench.recorders.startup.hook")
+        setattr(sys.modules["workbench.recorders.startup.settings"], "at_start", _SETTINGS)  # noqa: B010
         return sys.modules["workbench.recorders.startup.hook"]
     finally:
         # The last occurrence, because the user may have the same folder earlier on the path.
@@ -117,6 +120,6 @@ def _run_own_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":
-    if os.environ.get("WORKBENCH_RECORD"):
+    if _SETTINGS:
         sys.meta_path.insert(0, Watcher())
     _run_own_sitecustomize()

@@ -28,20 +28,15 @@ from workbench.recorders.timing.device_clock import DeviceClock, Spans
 from workbench.recorders.timing.garbage import Collections
 from workbench.recorders.timing.step_table import MemoryUse, StepRecord, StepTable
 
-_LINE = (
-    '{"step":%d,"start_ns":%d,"dur_ns":%d,"phases":{%s},"cpu_ns":{%s},"device_ns":{%s},"residual_ns":%d,"tokens":%d,'
-    '"loss":%s,"local_loss":%s,"grad_norm":%s,"memory_bytes":%d,"reserved_bytes":%d,"limit_bytes":%s,'
-    '"alloc_retries":%d,"tags":%s,"seqs":{%s}}\n'
-)
-"""A line of the step log: a JSON encoder would take four times as long, which a job with short steps would notice."""
 BETWEEN = "between"
 _RESIDUAL = "step"
-_MEMORY_INTERVAL_NS = 5_000_000
-_CLOCK_INTERVAL_NS = 4_000_000
+_MEMORY_INTERVAL_NS = 20_000_000
+_CLOCK_INTERVAL_NS, _CLOCK_INTERVAL_AT_MOST_NS, _CLOCK_SHARE = 4_000_000, 50_000_000, 1000
 """The CPU clock, a system call that visits all threads, is read in the phases of one step per such interval.
 
-So it is read in each step that is as long. The phases of other steps get the share of the CPU that they had in the last
-one that was measured, unless they take longer than `_LONG_PHASE_NS`.
+So it is read in each step that is as long; where it takes long, less often, as a step has some five readings, which
+shall take half a percent of the time. The phases of other steps get the share of the CPU that they had in the last one
+that was measured, unless they take longer than `_LONG_PHASE_NS`.
 """
 _LONG_PHASE_NS = 1_000_000
 _LINE_INTERVAL_S = 0.02
@@ -170,7 +165,9 @@ class StepRecorder:
         line.start_ns, self._started = time_ns(), perf_counter_ns()
         self._is_measured = self._started >= self._next_measured_ns
         if self._is_measured:
-            self._next_measured_ns = self._started + _CLOCK_INTERVAL_NS
+            self._cpu_mark = process_time_ns()
+            pause = _CLOCK_SHARE * (perf_counter_ns() - self._started)
+            self._next_measured_ns = self._started + min(max(pause, _CLOCK_INTERVAL_NS), _CLOCK_INTERVAL_AT_MOST_NS)
         return line
 
     def end_step(self) -> None:
@@ -364,32 +361,40 @@ def _record_of(line: StepLine) -> StepRecord:
 
 def _encoded(line: StepLine) -> str:
     """Return a finished step as its line in the step log, with the fields of `_record_of`."""
-    memory = line.memory or _NO_MEMORY
-    limit = memory["limit_bytes"]
-    return _LINE % (
-        *(line.step, line.start_ns, line.dur_ns, _named(line.phases), _named(line.cpu_ns)),
-        _named(line.device_ns) if line.device_ns else "",
-        *(line.dur_ns - sum(line.phases.values()), line.tokens),
-        *(_number(line.loss), _number(line.local_loss), _number(line.grad_norm)),
-        *(memory["memory_bytes"], memory["reserved_bytes"], "null" if limit is None else limit),
-        *(memory["alloc_retries"], json.dumps(line.tags) if line.tags else "[]"),
-        _named(line.seqs) if line.seqs else "",
+    # Written out: a JSON encoder would take four times as long, which a job with short steps would notice.
+    phases, cpu_ns, device_ns, seqs = line.phases, line.cpu_ns, line.device_ns, line.seqs
+    loss = "null" if line.loss is None else _number(line.loss)
+    local_loss = "null" if line.local_loss is None else _number(line.local_loss)
+    grad_norm = "null" if line.grad_norm is None else _number(line.grad_norm)
+    tags = json.dumps(line.tags) if line.tags else "[]"
+    return (
+        f'{{"step":{line.step},"start_ns":{line.start_ns},"dur_ns":{line.dur_ns}'
+        f',"phases":{{{_members(*phases) % tuple(phases.values())}}}'
+        f',"cpu_ns":{{{_members(*cpu_ns) % tuple(cpu_ns.values())}}}'
+        f',"device_ns":{{{_members(*device_ns) % tuple(device_ns.values()) if device_ns else ""}}}'
+        f',"residual_ns":{line.dur_ns - sum(phases.values())},"tokens":{line.tokens}'
+        f',"loss":{loss},"local_loss":{local_loss},"grad_norm":{grad_norm}'
+        f',{_memory_members(*(line.memory or _NO_MEMORY).values())},"tags":{tags}'
+        f',"seqs":{{{_members(*seqs) % tuple(seqs.values()) if seqs else ""}}}}}\n'
     )
 
 
-def _named(values: Mapping[str, int]) -> str:
-    """Return the members of a JSON object of integers."""
-    return ",".join([f"{_key(name)}:{value}" for name, value in values.items()])
+@functools.lru_cache(maxsize=16)
+def _memory_members(used: int, reserved: int, limit: int | None, retries: int) -> str:
+    """Return the members of a JSON object for a `MemoryUse`; several short steps have the same."""
+    most = "null" if limit is None else limit
+    return f'"memory_bytes":{used},"reserved_bytes":{reserved},"limit_bytes":{most},"alloc_retries":{retries}'
 
 
-@functools.cache
-def _key(name: str) -> str:
-    return json.dumps(name)
+@functools.lru_cache(maxsize=512)
+def _members(*names: str) -> str:
+    """Return a template of the members of a JSON object of integers; most steps have the same names."""
+    return ",".join(json.dumps(name).replace("%", "%%") + ":%d" for name in names)
 
 
-def _number(value: float | None) -> str:
-    """Return a number, or null, as JSON."""
-    return "null" if value is None else json.dumps(_json_number(value))
+def _number(value: float) -> str:
+    """Return a number as JSON."""
+    return repr(value) if type(value) is float and math.isfinite(value) else json.dumps(_json_number(value))
 
 
 _NO_MEMORY: MemoryUse = {"memory_bytes": 0, "reserved_bytes": 0, "limit_bytes": None, "alloc_retries": 0}
@@ -398,7 +403,7 @@ _NO_MEMORY: MemoryUse = {"memory_bytes": 0, "reserved_bytes": 0, "limit_bytes": 
 class ProcessMemory:
     """Reads the peak resident memory of this process and its memory limit, in bytes.
 
-    Both are read at most every 5 ms, because the system counts over all threads of the process.
+    Both are read at most every 20 ms, because the system counts over all threads of the process.
     """
 
     def __init__(self) -> None:
