@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
+from analyzers.holders import HOW_TO_ASK, Holder, cure, holder_of, how_it_grew, what_keeps
 from analyzers.memory.categorise import Guess
 from analyzers.memory.evidence import FORWARD_ONLY, STEPS_INFERRED, fact, in_words, innermost, ranks_of
 from analyzers.memory.lifetimes import Replay
@@ -17,7 +18,7 @@ from analyzers.memory.snapshot import CATEGORIES
 from analyzers.memory.stacks import stack_and_category, stack_lines
 from analyzers.memory.training_loop import TrainingLoop
 from analyzers.report import Finding, Severity
-from analyzers.words import quantity, size, size_change
+from analyzers.words import bounded, quantity, size, size_change
 
 _RISES_AT_LEAST, _RISES_TO_BE_SURE = 4, 8
 """The number of steps that must add live bytes for a leak, and the number that is enough to be sure.
@@ -248,6 +249,10 @@ _LEAK_CAUSES = (
 )
 
 
+_NO_HOLDER = (
+    "The recorder found no object of Python that keeps as much as this: look for what C++ code keeps, such as graphs"
+    " that `backward(create_graph=True)` or `retain_graph=True` leaves."
+)
 _CACHE = re.compile(r"(?i)kv_?cache|cache_utils\.py|past_key_value|key_value_cache")
 _GROWING_CACHE = (
     "This is a cache of keys and values, which grows with each token. Bound the length of a sequence (max_new_tokens)"
@@ -255,10 +260,18 @@ _GROWING_CACHE = (
 )
 
 
-def leak_advice(growth: Growth, line: str) -> str:
+def _holder(device: Device, growing: Sequence[Growth]) -> Holder | None:
+    """Return what keeps the growing memory of a device, if its recorder found it and the sizes agree."""
+    return holder_of(device.holders or [], sum(growth.bytes_per_step for growth in growing))
+
+
+def leak_advice(device: Device, growth: Growth, line: str) -> str:
     if any(map(_CACHE.search, growth.frames)):
         return _GROWING_CACHE
-    return f"Find what keeps the tensors of {line} alive. {_LEAK_CAUSES}"
+    if holder := _holder(device, [growth]):
+        return cure(holder)
+    how = HOW_TO_ASK if isinstance(device.holders, msgspec.UnsetType) else _NO_HOLDER
+    return f"Find what keeps the tensors of {line} alive. {_LEAK_CAUSES} {how}"
 
 
 def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
@@ -269,15 +282,18 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     since = f" from step {worst.first_step} on" if is_annotated else ""
     how = "" if is_annotated else f" {STEPS_INFERRED}"
     how += FORWARD_ONLY if worst.forward_only else ""
+    holder = _holder(device, growing)
+    kept = f" {what_keeps(holder)} keeps them. {how_it_grew(holder)}" if holder else ""
     together = sum(growth.total_bytes for growth in growing)
     all_lines = f" All lines in the evidence together left {size(together)}." if len(growing) > 1 else ""
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
-        title=f"Memory grows by {size(worst.bytes_per_step)} per step{since} in {where}",
+        title=f"Memory grows by {size(worst.bytes_per_step)} per step{since} in {where}"
+        + (f", kept by `{bounded(holder.name)}`" if holder else ""),
         why=f"In each of the last {worst.steps} steps this line allocated memory that was not freed by the end of the"
-        f" recording, {size(worst.total_bytes)} in total.{all_lines}{how}",
-        next=leak_advice(worst, "this line"),
+        f" recording, {size(worst.total_bytes)} in total.{all_lines}{kept}{how}",
+        next=leak_advice(device, worst, "this line"),
         ranks=ranks_of(device),
         step=worst.first_step,
         evidence=[
@@ -288,7 +304,8 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
                 innermost(growth.frames),
             )
             for growth in growing
-        ],
+        ]
+        + ([fact(device, f"kept by {what_keeps(holder)}")] if holder else []),
         confidence=min(0.95 if is_annotated else 0.8, 0.6 + 0.05 * worst.steps),
     )
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from analyzers.device_memory import MemoryPart, NcclProcess
+from analyzers.holders import Holder
 from analyzers.memory.job import Job
 
 
@@ -579,7 +580,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     allocator's garbage_collection_threshold if no setting in the snapshot gives it a limit to work with.
     `older_blocks_known` is true if the recorder of a CPU's memory counted what was allocated before its trace begins,
     so that the live bytes of several snapshots of one run can be compared (unset: it did not, or the snapshot is of
-    CUDA, where they always can).
+    CUDA, where they always can). `holders` are what the recorder found to keep the tensors that each step leaves, the
+    largest growth first (unset: it was not asked to look for them).
     """
 
     path: str
@@ -619,6 +621,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     caught: CaughtRequest | msgspec.UnsetType = msgspec.UNSET
     idle_threshold: str | msgspec.UnsetType = msgspec.UNSET
     older_blocks_known: bool | msgspec.UnsetType = msgspec.UNSET
+    holders: list[Holder] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def exceeds_segments(self) -> bool:

@@ -217,7 +217,7 @@ def _end_growth(device: Device) -> str:
     worst = device.growing[0]
     line = innermost(worst.frames, "an unknown line")
     grown = size(worst.bytes_per_step)
-    return leak_advice(worst, f"{line}, which grow by {grown} per step,")
+    return leak_advice(device, worst, f"{line}, which grow by {grown} per step,")
 
 
 def _crowded_layer(oom: Oom) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from analyzers import store
 from analyzers.device_memory import NcclProcess, process_of, with_nccl
 from analyzers.errors import InputError, WorkbenchError
+from analyzers.holders import read_holders
 from analyzers.memory import diff
 from analyzers.memory.call_sites import RankMemory
 from analyzers.memory.evidence import fact, in_words, rank_subject, ranks_of
@@ -310,11 +311,19 @@ def _devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
     failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)
+    holders = read_holders(artefact.path.parents[1], rank) if len(artefact.path.parents) > 1 else None
     for device in msgspec.convert(snapshot.columns.meta["devices"], list[Device]):
         oom = device.oom
         if oom and oom.step is None:
             oom = msgspec.structs.replace(oom, step=failing_step)
-        yield msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
+        yield msgspec.structs.replace(
+            device,
+            path=str(artefact.path),
+            rank=rank,
+            step=step,
+            oom=oom,
+            holders=msgspec.UNSET if holders is None else holders,
+        )
 
 
 def _with_buffers(device: Device, nccl: Sequence[NcclProcess]) -> Device:
@@ -380,19 +389,22 @@ def compare(
     """
     first, second = diff.fullest(a, options), diff.fullest(b, options)
     difference = diff.between(first, second, options)
-    return difference, comparison_findings(difference, first, second, _leak_between(first, second, options))
+    return difference, comparison_findings(difference, first, second, *_leak_between(first, second, options))
 
 
-def _leak_between(a: diff.Instant, b: diff.Instant, options: store.Options | None) -> Growth | None:
+def _leak_between(
+    a: diff.Instant, b: diff.Instant, options: store.Options | None
+) -> tuple[Device, Growth] | tuple[None, None]:
     """Return what leaks in `b` if it is a later snapshot of the run of `a`, of the same rank and device; else None."""
     earlier, later = a.artefact, b.artefact
     is_one_run = (earlier.path.parents[1], earlier.rank, a.device) == (later.path.parents[1], later.rank, b.device)
     if not is_one_run or earlier.step is None or later.step is None or earlier.step >= later.step:
-        return None
+        return None, None
     devices = [
         device
         for instant in (a, b)
         for device in _devices_of(open_snapshot(instant.artefact, options), instant.artefact)
         if device.device == instant.device
     ]
-    return next((growing[0] for device, growing in leaking_devices(devices) if device.step == later.step), None)
+    leaks = ((device, growing[0]) for device, growing in leaking_devices(devices) if device.step == later.step)
+    return next(leaks, (None, None))

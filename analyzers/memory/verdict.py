@@ -408,11 +408,13 @@ _STATES = {"went": "is gone"}
 """{state of a group of blocks: words for it in a sentence}, for a state that is not a verb of a sentence."""
 
 
-def comparison_findings(diff: Diff, a: Instant, b: Instant, leak: Growth | None) -> list[Finding]:
+def comparison_findings(
+    diff: Diff, a: Instant, b: Instant, device: Device | None, leak: Growth | None
+) -> list[Finding]:
     """Return a list with the finding that the peak changed; empty if the change is no more than noise.
 
     The rank and step of the finding are those of `b`, the second of the two compared states. `leak` is what grows from
-    step to step if both are snapshots of one run (None: they are not, or nothing does).
+    step to step on `device` if both are snapshots of one run (None: they are not, or nothing does).
     """
     if abs(diff.bytes) < max(_NOISE_BYTES, _NOISE_SHARE * diff.a_bytes):
         return []
@@ -431,8 +433,8 @@ def comparison_findings(diff: Diff, a: Instant, b: Instant, leak: Growth | None)
             why=f"The peak went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
             f" ({percent_change(diff.a_bytes, diff.b_bytes)}), {category} from {size(most.a_bytes)} to"
             f" {size(most.b_bytes)}.",
-            next=leak_advice(leak, leaking_line)
-            if leak and leaking_line
+            next=leak_advice(device, leak, leaking_line)
+            if device and leak and leaking_line
             else f"Look at the modules and lines in the evidence: they grew most. {if_intended}"
             if grew
             else "Nothing to do; the evidence lists the modules and lines that shrank most.",

@@ -1,14 +1,16 @@
 """Check whether all ranks had issued equally many collectives by the end of each step; if not, the job may hang."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from analyzers.holders import Holder, cure, holder_of, how_it_grew, what_keeps
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.steps.model import Problem
 from analyzers.steps.table import Steps
-from analyzers.words import number, process_group, quantity, rank_names, size
+from analyzers.words import bounded, number, process_group, quantity, rank_names, size
 
 
 @dataclass(frozen=True)
@@ -162,16 +164,25 @@ def _count_evidence(mismatch: CountMismatch) -> list[Evidence]:
     ]
 
 
-def growth_finding(growth: Growth, device_type: str) -> Finding:
-    """Return the finding on a rank whose memory grows; the steps ran on a device of the type `device_type`."""
+def growth_finding(growth: Growth, device_type: str, holders: Sequence[Holder] | None = None) -> Finding:
+    """Return the finding on a rank whose memory grows; the steps ran on a device of the type `device_type`.
+
+    `holders` are what its recorder found to keep tensors (None: it was not asked to look for them).
+    """
+    holder = holder_of(holders or (), growth.bytes_per_step)
+    kept = f"; {what_keeps(holder)} keeps tensors of each step. {how_it_grew(holder)}" if holder else ""
+    ask = "; `workbench launch --find-holders -- COMMAND` shows what keeps it" if holders is None else ""
     return Finding(
         id=Problem.MEMORY_GROWTH.finding_id,
         severity=Severity.WARNING,
-        title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
+        title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step"
+        + (f", kept by `{bounded(holder.name)}`" if holder else ""),
         why=f"the memory rises in nearly every step from step {growth.step} on; after the warm-up it should stay the"
-        " same",
-        next=f"{_SNAPSHOTS_ON_CPU if device_type == 'cpu' else _SNAPSHOTS_ON_CUDA}. Then compare the two files"
-        " (`workbench compare A B`), which names the lines whose memory stays",
+        f" same{kept}",
+        next=cure(holder)
+        if holder
+        else f"{_SNAPSHOTS_ON_CPU if device_type == 'cpu' else _SNAPSHOTS_ON_CUDA}. Then compare the two files"
+        f" (`workbench compare A B`), which names the lines whose memory stays{ask}",
         ranks=[growth.rank],
         step=growth.step,
         confidence=0.7,

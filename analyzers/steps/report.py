@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from analyzers import run, store
 from analyzers.columns import Floats, Integers, Mask
 from analyzers.errors import InputError
+from analyzers.holders import FOLDER, Holder, read_holders
 from analyzers.kinds import Kind
 from analyzers.report import (
     EVIDENCE_AT_MOST,
@@ -503,8 +505,14 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
         *loss_findings(steps, data.events),
         *([nonfinite_finding(steps, nonfinite)] if nonfinite and nonfinite.finite_from is None else []),
         *(count_finding(mismatch) for mismatch in count_mismatches(steps)),
-        *(growth_finding(growth, steps.device_type) for growth in memory_growth(steps)),
+        *(growth_finding(growth, steps.device_type, _holders(steps, growth.rank)) for growth in memory_growth(steps)),
     ]
+
+
+def _holders(steps: Steps, rank: int) -> list[Holder] | None:
+    """Return what the recorder found to keep tensors on a rank; None if it was not asked to look."""
+    logs = (Path(log.path) for log in steps.inputs if log.rank == rank)
+    return next((read_holders(log.parents[1] / FOLDER, rank) for log in logs if len(log.parents) > 1), None)
 
 
 def _in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:

@@ -86,6 +86,14 @@ class ForeignOptions:
         int | None,
         typer.Option(help="Profile this step on every rank.", rich_help_panel=_FOREIGN, show_default=False, min=1),
     ] = None
+    find_holders: Annotated[
+        bool,
+        typer.Option(
+            "--find-holders",
+            help="Look for what keeps the tensors that each step leaves: lists, caches, attributes, graphs.",
+            rich_help_panel=_FOREIGN,
+        ),
+    ] = False
     recorders: Annotated[
         bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=_FOREIGN)
     ] = True

@@ -29,6 +29,7 @@ _TORCHTITAN = ("torchtitan", "torchtitan.train")
 _PROCESSES_WITHOUT_GPU = 2
 _KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
+    "--find-holders": "it is for a command after --: workbench launch --find-holders -- python train.py",
     "--profile-step": "the trainer has --profiling.enable_profiling --profiling.profile_freq",
 }
 # torchtitan's default for comm.trace_buf_size.
@@ -67,6 +68,7 @@ class Request:
     timeout: float | None = None
     """The seconds after which a collective times out; None leaves it to the script."""
     profile_step: int | None = None
+    find_holders: bool = False
     recorders: bool = True
     watch: bool = True
     dry_run: bool = False
@@ -162,7 +164,11 @@ def _refuse_options_of_commands(request: Request) -> None:
             f"give it as --config {word}" if word.endswith(".toml") else "put a command behind --: -- python train.py"
         )
         raise UsageProblem(f"launch: {word!r} is not an option", hint)
-    given = {"--timeout": request.timeout, "--profile-step": request.profile_step}
+    given = {
+        "--timeout": request.timeout,
+        "--profile-step": request.profile_step,
+        "--find-holders": request.find_holders or None,
+    }
     for name, value in given.items():
         if value is not None:
             raise UsageProblem(f"{name} has no effect without a command after --", _KEYS_INSTEAD[name])

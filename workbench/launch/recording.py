@@ -60,6 +60,7 @@ def recording(request: "Request", config: JobConfig) -> dict[str, object]:
         "folder": str(Path(config.job.dump_folder).resolve()),
         "timeout_s": timeout_s,
         "profile_step": request.profile_step,
+        "find_holders": request.find_holders,
         "profile_freq": profiling.profile_freq if profiling.enable_profiling else None,
         "profiler_active": profiling.profiler_active,
         "profiler_warmup": profiling.profiler_warmup,

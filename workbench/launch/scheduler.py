@@ -184,7 +184,11 @@ def options(request: Request) -> list[str]:
         "--collect": request.collect,
     }
     words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
-    switches = {"--no-recorders": not request.recorders, "--no-watch": not request.watch}
+    switches = {
+        "--find-holders": request.find_holders,
+        "--no-recorders": not request.recorders,
+        "--no-watch": not request.watch,
+    }
     return words + [name for name, is_set in switches.items() if is_set]
 
 

@@ -53,6 +53,7 @@ class Recorders:
                 window=options.memory_snapshot_window,
                 last_step=options.memory_until,
                 traces=shared,
+                find_holders=options.find_holders,
             )
         self._profiled = False
 

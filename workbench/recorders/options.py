@@ -10,7 +10,8 @@ class RecorderOptions:
     The names are those of torchtitan's sections `profiling` and `comm`. All other folders are relative to `folder`.
     `..._freq`, `..._window`, `profiler_active` and `profiler_warmup` are numbers of steps. `trace_buf_size` is the
     number of collectives that Flight Recorder keeps; timeouts are in seconds. `memory_until` is the number of a step
-    for a table of the memory: allocations up to this step are recorded even if no snapshot follows.
+    for a table of the memory: allocations up to this step are recorded even if no snapshot follows. `find_holders`
+    looks for what keeps the tensors that each step leaves (see `MemoryRecorder`).
     """
 
     folder: str = "outputs"
@@ -28,3 +29,4 @@ class RecorderOptions:
     init_timeout_s: float = 300.0
     train_timeout_s: float = 100.0
     timing_breakdown: bool = False
+    find_holders: bool = False

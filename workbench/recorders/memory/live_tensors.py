@@ -77,22 +77,33 @@ def described(tensor: torch.Tensor) -> str:
         return f"{kind} {list(_base.shape.__get__(tensor))}"
 
 
-def saved_for_backward(tensors: Iterable[torch.Tensor], nodes_at_most: int = _NODES_AT_MOST) -> Iterator[torch.Tensor]:
-    """Yield the tensors that the graphs of some tensors keep for a backward pass; at most so many nodes are visited.
+def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that the graphs of some tensors keep for a backward pass.
 
     Of a tensor that a hook has packed, what the hook returned is yielded if it is a tensor.
     """
+    for node in graph_of(tensors, _NODES_AT_MOST):
+        yield from saved_by(node)
+
+
+def graph_of(tensors: Iterable[torch.Tensor], nodes_at_most: int) -> Iterator[Any]:
+    """Yield the nodes of the autograd graphs of some tensors, each once, and at most so many."""
     # It keeps the nodes: Python's objects for them are made on the way, and an id may be another's afterwards.
     seen: dict[int, object] = {}
+    waiting = [grad_fn_of(tensor) for tensor in tensors]
+    while waiting and len(seen) < nodes_at_most:
+        node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen[id(node)] = node
+        yield node
+        waiting += [following for following, _ in node.next_functions]
+
+
+def grad_fn_of(tensor: torch.Tensor) -> Any:
+    """Return the node of the autograd graph that computed a tensor; None if it has none."""
     with torch._C.DisableTorchFunction():  # noqa: SLF001
-        waiting = [_base.grad_fn.__get__(tensor) for tensor in tensors]
-        while waiting and len(seen) < nodes_at_most:
-            node = waiting.pop()
-            if node is None or id(node) in seen:
-                continue
-            seen[id(node)] = node
-            yield from saved_by(node)
-            waiting += [following for following, _ in node.next_functions]
+        return _base.grad_fn.__get__(tensor)
 
 
 def saved_by(node: Any) -> Iterator[torch.Tensor]:
@@ -103,8 +114,8 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
         except RuntimeError:  # freed by a backward pass
             return
         for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-            content = getattr(one, "data", None)
-            if isinstance(content, torch.Tensor):
+            content: Any = getattr(one, "data", None)
+            if issubclass(type(content), torch.Tensor):
                 yield content
 
 
@@ -114,3 +125,12 @@ def _names_of_saved(node: Any) -> tuple[str, ...]:
     if kind not in _names:
         _names[kind] = tuple(name for name in dir(kind) if name.startswith(_RAW_SAVED))
     return _names[kind]
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor's memory on any device; 0 if it has none of its own."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        try:
+            return int(_base.untyped_storage(tensor).nbytes())
+        except (RuntimeError, NotImplementedError, AttributeError):
+            return 0

@@ -30,6 +30,7 @@ from workbench.recorders.hang.rank_exit import error_frames, is_out_of_memory
 from workbench.recorders.memory.breakdown_table import table
 from workbench.recorders.memory.cpu_history import CpuHistory
 from workbench.recorders.memory.cuda_history import CudaHistory
+from workbench.recorders.memory.holders import HolderSearch
 from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes, soft_limits_kept
 from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
 from workbench.recorders.memory.tensor_hooks import TensorHooks
@@ -79,7 +80,8 @@ class MemoryRecorder:
 
     N is the last finished step. `optimizer` tells the optimizer's state from other memory. A snapshot is written every
     `freq` steps; on a CPU, the last `window` steps before each are recorded, and all steps until `last_step`. `traces`
-    says in which steps a recording on a CPU also writes a profiler trace. In the training loop:
+    says in which steps a recording on a CPU also writes a profiler trace. With `find_holders`, what keeps tensors that
+    each step leaves is looked for at the ends of a few steps (`HolderSearch`). In the training loop:
 
         memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer)
         for n in range(1, steps + 1):
@@ -97,12 +99,14 @@ class MemoryRecorder:
         window: int = WINDOW,
         last_step: int | None = None,
         traces: TracePlan | None = None,
+        find_holders: bool = False,
     ) -> None:
         self._folder, self.traces = Path(folder), traces
         self._plan = SnapshotPlan(freq, window, last_step)
         self._on_device = on_cuda(model)
         self._hooks = TensorHooks(model, optimizer)
         self._history = CudaHistory(self._hooks) if self._on_device else CpuHistory(self._hooks, window, traces)
+        self._search = HolderSearch(self._folder) if find_holders else None
         self._marks: list[Mark] = []
         self._phase = ""
         self.is_recording = False
@@ -147,6 +151,8 @@ class MemoryRecorder:
         if not self._history.end():
             self._marks.clear()
         self.is_recording = False
+        if self._search is not None:
+            self._search.step_ended(self._last_finished_step or 0)
 
     def is_due(self, step: int) -> bool:
         """Return whether a snapshot is due after this step."""

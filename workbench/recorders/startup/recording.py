@@ -25,6 +25,7 @@ from workbench.recorders.attach import Attached, attach
 from workbench.recorders.files import RankInfo, group_position, private_opener, remove_other, require_descriptors
 from workbench.recorders.hang.rank_exit import exit_report
 from workbench.recorders.memory import cuda_failure
+from workbench.recorders.memory.holders import HolderSearch
 from workbench.recorders.own_files import note_failure, save_json
 from workbench.recorders.signals import raise_of_script
 from workbench.recorders.startup.profiles import Profiles
@@ -59,6 +60,7 @@ class Recording:
         self._steps: StepRecorder | None = None
         self._profiles: Profiles | None = None
         self._attached: Attached | None = None
+        self._search = HolderSearch(settings.folder / "memory_snapshot") if settings.find_holders else None
         self._in_step = False
         self._number = 0
         self._open_phases = 0
@@ -336,6 +338,8 @@ class Recording:
             self._line.seqs = self._attached.flight.sequences()
         self._in_step = False
         self._steps.end_step()
+        if self._search is not None:
+            self._search.step_ended(self._number)
         self._is_short = self._line.dur_ns < _SHORT_NS
 
     def _save_memory(self, error: BaseException) -> None:

@@ -20,8 +20,8 @@ class Settings:
     `traces` is the name of the folder for profiler traces below `folder`. `timeout_s` is set as the timeout of
     collectives if the script sets none. If the launcher knows which timeouts the script sets, `init_timeout_s` is the
     timeout until the first step has ended, and `train_timeout_s` the timeout afterwards. If `record` is False, nothing
-    is recorded. `torchtitan` says that the script is torchtitan, which needs the patches of `torchtitan_on_cpu` on a
-    CPU.
+    is recorded. `find_holders` looks for what keeps the tensors that each step leaves. `torchtitan` says that the
+    script is torchtitan, which needs the patches of `torchtitan_on_cpu` on a CPU.
     """
 
     folder: Path
@@ -34,6 +34,7 @@ class Settings:
     init_timeout_s: float | None = None
     train_timeout_s: float | None = None
     record: bool = True
+    find_holders: bool = False
     torchtitan: bool = False
 
     @classmethod
