@@ -77,7 +77,7 @@ def _for_course(case: Case) -> str:
             f"the loss rose before, from {rise[0]:.4g} to {rise[1]:.4g}: lower the learning rate, warm up longer, clip gradients"
             " (clip_grad_norm_), and resume from before the rise"
         )
-    if _finite_before(case):
+    if len(_finite_before(case)) > 1:
         return (
             "the rows before are finite and calm: look at the batch of that step (lengths, rows without labels, inf in the data), skip"
             " steps whose gradient norm is not finite, and resume from a checkpoint before it. fp16 overflows at 65504, bf16 does not"
@@ -137,6 +137,10 @@ def _evidence(case: Case) -> str:
 def _is_early(case: Case) -> bool:
     """Return whether the number was not finite within the first steps, or in the first row of all."""
     rows = [row for row in case.rows if row.line <= case.lead.line and "loss" in row.values]
+    epoch = _EPOCH.search(case.lead.message)
+    if epoch and float(epoch[1]) > _EARLY_EPOCH:
+        # The text begins in the middle of a training.
+        return False
     is_first = len(rows) == 1 and rows[0].line == case.lead.line and (case.lead.step or 0) <= _EARLY_STEPS
     return is_first or (case.lead.step is not None and case.lead.step <= _EARLY_STEPS)
 
@@ -155,7 +159,8 @@ def _rise_before(case: Case) -> tuple[float, float] | None:
     return min(losses[:-1]), losses[-1]
 
 
-_EARLY_STEPS, _RISE = 20, 2.0
+_EARLY_STEPS, _EARLY_EPOCH, _RISE = 20, 0.05, 2.0
+_EPOCH = re.compile(r"(?i)\bepoch['\"]?\s?[:=]?\s?(\d{1,5}(?:\.\d{1,6})?)")
 
 
 _NO_CUDNN = (

@@ -254,6 +254,8 @@ def _case_of_rows(logs: Logs) -> Case | None:
     return replace(case, kind=kind) if kind else None
 
 
+_WARNED = re.compile(r"^(?:\[\w+\]:\s?)*\[W(?:\d{3,4})? ")
+"""Matches a warning of the loggers of C++, which report what ends a process as an error."""
 _PATH_BEFORE = re.compile(r"^\S{30,300}:\d{1,6}:(?:\d{1,6}:)? ")
 
 
@@ -281,6 +283,8 @@ def _is_harmless(failure: Hypothesis, logs: Logs) -> bool:
     For example, a store answered late before training began. Or the driver does not support a device of the machine;
     the job then does not use this device.
     """
+    if all(_WARNED.match(event.message) for event in failure.events):
+        return True
     if not any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked)):
         return False
     if failure.lead.facts.reason is Reason.UNSUPPORTED_DEVICE:

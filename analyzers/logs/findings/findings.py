@@ -140,17 +140,18 @@ def finding_id(case: Case) -> str:
 
 
 def _broken_numbers(logs: Logs) -> list[Finding]:
-    """Return, in a list, the finding on NaN in the rows of a training that completed all the same; else empty."""
-    broken = [event for event in logs.events if event.kind is EventKind.NAN] if has_completed(logs) else []
+    """Return, in a list, the finding on NaN in the rows of a training that went on all the same; else empty."""
+    broken = [event for event in logs.events if event.kind is EventKind.NAN]
     if not broken:
         return []
     count = sum(event.count for event in broken)
+    of_what = "of a training that completed" if has_completed(logs) else "with finite ones after"
     return [
         Finding(
             id="logs.nonfinite_loss",
             severity=Severity.WARNING,
-            title=f"{quantity(count, 'row')} of a training that completed {'has' if count == 1 else 'have'} a loss or a"
-            " gradient that is not finite",
+            title=f"{quantity(count, 'row')} {of_what} {'has' if count == 1 else 'have'} a loss or a gradient that is"
+            " not finite",
             why="a step whose gradient is not finite either changed all weights to NaN, or was skipped: later rows show"
             " which",
             next="look for the batch of the first such row; skip steps whose gradient norm is not finite"
@@ -323,6 +324,7 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
     steps = [row.step for row in logs.rows if row.step is not None]
     upto = f" up to step {max(steps)}" if steps else ""
     count = quantity(len(logs.rows), "row") if len(logs.rows) < ROWS_AT_MOST else "the first and the last rows"
+    odd = sum(not row.is_finite for row in logs.rows)
     finite = [
         name for name in ("loss", "grad_norm") if (numbers := column(logs.rows, name)) and all(map(isfinite, numbers))
     ]
@@ -332,7 +334,10 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
     return Verdict(
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
-        sentence=f"no failure in {count}{upto} so far; the end of the job is not in the text",
+        sentence=f"{odd} of {count}{upto} {'has' if odd == 1 else 'have'} a loss or a gradient that is not finite, and"
+        " later ones are finite again; the end of the job is not in the text"
+        if odd
+        else f"no failure in {count}{upto} so far; the end of the job is not in the text",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=[*lacks, _END],
         tested=["known errors and tracebacks: none that ended a rank", *tested],

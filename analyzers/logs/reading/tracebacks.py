@@ -30,8 +30,11 @@ _NAMED_EXCEPTION = re.compile(
 """Matches a line that names an exception, even without a traceback."""
 _MESSAGE_BELOW = re.compile(r":$|^Exception has occurred: \w+$")
 """Matches a line that names an exception whose message begins in the next line, also in the words of a debugger."""
-_STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? ")
-"""Matches the time that a container's log puts before each line."""
+_STAMP = re.compile(
+    r"^(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? "
+    r"|(?:ERROR|WARNING|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,40}:\d{1,6}\] )?"
+)
+"""Matches what stands before each line of a traceback: the time of a container's log, or a logger's level."""
 _QUOTES_A_FRAME = re.compile(r"\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
 """Matches the line that names an exception, whose message may quote a frame."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")

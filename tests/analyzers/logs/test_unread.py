@@ -75,3 +75,21 @@ def test_a_line_that_looks_like_an_error_comes_before_a_traceback_that_is_cut_of
 def test_a_log_may_begin_with_a_line_of_json(tmp_path):
     (tmp_path / "train.log").write_text('{"epochs":2,"use_amp":false}\nmy.OutOfResources: no\nValueError: odd\n')
     assert "ValueError: odd" in logs.analyze(tmp_path / "train.log").verdict.sentence
+
+
+def test_a_traceback_may_stand_behind_a_level_or_a_time(tmp_path):
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/user/core.py", line 506, in run',
+        "ValueError: no room",
+    ]
+    for before in ("ERROR 06-30 13:53:19 [core.py:515] ", "2022-01-23 02:08:36.029 "):
+        (tmp_path / "train.log").write_text("".join(f"{before}{line}\n" for line in lines))
+        assert "user/core.py:506" in logs.analyze(tmp_path / "train.log").verdict.sentence
+
+
+def test_rows_that_were_not_finite_are_counted_where_later_ones_are(tmp_path):
+    (tmp_path / "train.log").write_text("step: 3 loss: 0.5\nstep: 4 loss: nan\nstep: 5 loss: 0.4\nstep: 6 loss: 0.3\n")
+    report = logs.analyze(tmp_path / "train.log")
+    assert report.verdict.sentence.startswith("1 of 4 rows up to step 6 has a loss or a gradient that is not finite")
+    assert "no failure" not in report.verdict.sentence
