@@ -201,7 +201,10 @@ _OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UN
 
 def find_answer(logs: Logs) -> Answer:
     """Return why a job ended according to its logs: the cause, and the failures that are consequences of the cause."""
-    failures = [f for f in find_failures(logs) if not _is_harmless(f, logs)]
+    found = find_failures(logs)
+    # Warnings beside nothing worse: what they warn of did not happen.
+    is_warned = all(_WARNED.match(event.message) for failure in found for event in failure.events)
+    failures = [] if is_warned else [failure for failure in found if not _is_harmless(failure, logs)]
     if not failures:
         return Answer(_case_of_rows(logs))
     chosen = arbitrate(failures)
@@ -283,8 +286,6 @@ def _is_harmless(failure: Hypothesis, logs: Logs) -> bool:
     For example, a store answered late before training began. Or the driver does not support a device of the machine;
     the job then does not use this device.
     """
-    if all(_WARNED.match(event.message) for event in failure.events):
-        return True
     if not any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked)):
         return False
     if failure.lead.facts.reason is Reason.UNSUPPORTED_DEVICE:

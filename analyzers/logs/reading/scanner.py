@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.case.facts import CUT_OFF, EventKind, Facts, LogEvent, Reason
+from analyzers.failures.catalogue import is_clue
 from analyzers.frames import Origin, origin_of
 from analyzers.log_signs import failed_ranks, hint_in
 from analyzers.logs.reading.line_patterns.pattern import Found
@@ -595,7 +596,8 @@ class Scanner:
         found = None if is_of_stack else recognise(text) or self.recognise_wrapped(text, at)
         if found and found.kind is EventKind.STARTED:
             self.begin_attempt(found, text, at, prefix)
-            return
+            # An entry of the catalogue may compare the step with others.
+            found = Found(EventKind.CLUE) if is_clue(text) else None
         if found:
             self.filter.read_on()
             if is_handled(found.kind, text):
