@@ -257,8 +257,8 @@ def _case_of_rows(logs: Logs) -> Case | None:
     return replace(case, kind=kind) if kind else None
 
 
-_WARNED = re.compile(r"^(?:\[\w+\]:\s?)*\[W(?:\d{3,4})? ")
-"""Matches a warning of the loggers of C++, which report what ends a process as an error."""
+_WARNED = re.compile(r"^(?:\[\w+\]:\s?)*\[W(?:\d{3,4})? (?!.{0,300}\b(?:server socket|listen|bind)\b)")
+"""Matches a warning of the loggers of C++ that another try may follow; of a port that is taken nothing more is said."""
 _PATH_BEFORE = re.compile(r"^\S{30,300}:\d{1,6}:(?:\d{1,6}:)? ")
 
 
