@@ -195,9 +195,15 @@ class FailedAttempt:
 
 def failed_attempts(logs: Logs) -> list[FailedAttempt]:
     """Return the attempts before the last one in a log of several, the earliest first; empty for other logs."""
+    if not logs.is_of_attempts:
+        return []
+    last = max(logs.attempts)
+    by_attempt: dict[int, list[LogEvent]] = {}
+    for event in logs.events:
+        if event.attempt < last:
+            by_attempt.setdefault(event.attempt, []).append(event)
     found = []
-    for attempt in sorted(logs.attempts)[:-1] if logs.is_of_attempts else ():
-        events = [event for event in logs.events if event.attempt == attempt]
+    for _, events in sorted(by_attempt.items()):
         roles = [(role.tier, n) for n, event in enumerate(events) if (role := role_of(event))]
         if roles:
             start = next((event.step for event in events if event.kind is EventKind.STARTED), None)
