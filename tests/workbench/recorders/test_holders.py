@@ -3,6 +3,7 @@
 import functools
 import json
 import stat
+import subprocess
 import sys
 import weakref
 from collections import deque
@@ -193,8 +194,26 @@ def accumulated(step):
         model.zero_grad()
 
 
+_PROGRAM = """
+import importlib.util, sys
+from pathlib import Path
+name, file, folder, train = sys.argv[1:]
+spec = importlib.util.spec_from_file_location(name, file)
+module = sys.modules[name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.search_in(Path(folder), getattr(module, train))
+"""
+
+
 def searched(folder, train):
-    """Return what is found in a run of `train`, whose steps call `step`."""
+    """Return what is found in a run of `train` in a process of its own, whose heap has nothing of other tests."""
+    words = [__name__, __file__, str(folder), train.__name__]
+    subprocess.run([sys.executable, "-c", _PROGRAM, *words], check=True)
+    return read_holders(folder, 0)
+
+
+def search_in(folder, train):
+    """Search in a run of `train`, whose steps call `step`."""
     search = HolderSearch(folder)
 
     def step():
@@ -203,7 +222,6 @@ def searched(folder, train):
             search.step_ended(number)
 
     train(step)
-    return read_holders(folder, 0)
 
 
 @pytest.mark.parametrize("train", LEAKS, ids=lambda train: train.__name__)

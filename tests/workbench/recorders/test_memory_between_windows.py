@@ -1,5 +1,6 @@
 """A recorder that records only the steps before each snapshot still knows what all other steps left in memory."""
 
+import gc
 import itertools
 
 import numpy as np
@@ -37,6 +38,7 @@ def unpack(_tensor):
 
 def record(folder, keep=None, steps=range(1, STEPS + 1), window=2):
     """Return the snapshots of a run that calls `keep` with a tensor of 1 MiB in `steps`; one is due every 10 steps."""
+    gc.collect()  # what other tests left must not be freed in mid-run
     torch.manual_seed(0)
     model = nn.Linear(256, 1024)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
