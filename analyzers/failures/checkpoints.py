@@ -1419,7 +1419,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "[rank2]:     os.renames(output_dir, checkpoint_dir)\n"
                 '[rank2]:   File "/opt/conda/lib/python3.10/os.py", line 272, in renames\n'
                 "[rank2]:     rename(old, new)\n"
-                "[rank2]: OSError: [Errno 39] Directory not empty: '/root/results/tmp-checkpoint-s0yubqtr' -> '/root/results/checkpoint-50'\n"
+                "[rank2]: OSError: [Errno 39] Directory not empty: '/home/user/results/tmp-checkpoint-s0yubqtr' -> '/home/user/results/checkpoint-50'\n"
                 "\n"
                 "[rank2]: During handling of the above exception, another exception occurred:",
                 source="FanqingM/MM-Eureka-V0#8",
@@ -1486,7 +1486,7 @@ ENTRIES: tuple[Failure, ...] = (
                 says=("--model-base",),
             ),
             Example(
-                "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, model.ckpt.index or flax_model.msgpack found in directory /root/.llama/checkpoints/Llama3.2-1B-Instruct.",
+                "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, model.ckpt.index or flax_model.msgpack found in directory /home/user/.llama/checkpoints/Llama3.2-1B-Instruct.",
                 source="meta-llama/llama-models#159",
                 says=("convert_llama_weights_to_hf",),
             ),

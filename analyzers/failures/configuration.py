@@ -651,7 +651,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "  return torch._C._cuda_getDeviceCount() > 0\n"
                 "FlashAttention-2 is not installed, ignore this if you are not using FlashAttention.\n"
                 "Traceback (most recent call last):\n"
-                '  File "/work/LLaMA-Efficient-Tuning/src/train_bash.py", line 14, in <module>\n'
+                '  File "/home/user/LLaMA-Efficient-Tuning/src/train_bash.py", line 14, in <module>\n'
                 "    main()\n"
                 "ValueError: FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation (`--fp16_full_eval`) can only be used on CUDA devices.",
                 source="hiyouga/LlamaFactory#1132",
@@ -768,11 +768,11 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(
             Example(
                 "Traceback (most recent call last):\n"
-                '  File "/root/user/TokenPacker/llava/train/train_mem.py", line 13, in <module>\n'
+                '  File "/home/user/TokenPacker/llava/train/train_mem.py", line 13, in <module>\n'
                 "    train()\n"
-                '  File "/root/user/LLaVA/llava/train/train.py", line 793, in train\n'
+                '  File "/home/user/LLaVA/llava/train/train.py", line 793, in train\n'
                 "    model_args, data_args, training_args = parser.parse_args_into_dataclasses()\n"
-                '  File "/root/miniconda3/envs/llava/lib/python3.10/site-packages/transformers/hf_argparser.py", line 348, in parse_args_into_dataclasses\n'
+                '  File "/home/user/miniconda3/envs/llava/lib/python3.10/site-packages/transformers/hf_argparser.py", line 348, in parse_args_into_dataclasses\n'
                 '    raise ValueError(f"Some specified arguments are not used by the HfArgumentParser: {remaining_args}")\n'
                 "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--scale_factor', '2']\n"
                 "[2025-07-12 10:41:18,916] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 14659\n"
@@ -784,9 +784,9 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             Example(
                 "Traceback (most recent call last):\n"
-                '  File "/work/LLaVA-MoD/align_train.py", line 647, in <module>\n'
+                '  File "/home/user/LLaVA-MoD/align_train.py", line 647, in <module>\n'
                 "    train()\n"
-                '  File "/work/LLaVA-MoD/align_train.py", line 528, in train\n'
+                '  File "/home/user/LLaVA-MoD/align_train.py", line 528, in train\n'
                 "    model_args, data_args, training_args, align_args = parser.parse_args_into_dataclasses()\n"
                 "                                                       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
                 '  File "/home/user/miniconda3/envs/llavaMod/lib/python3.11/site-packages/transformers/hf_argparser.py", line 367, in parse_args_into_dataclasses\n'

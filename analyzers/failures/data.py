@@ -226,15 +226,15 @@ LOADING = (
         examples=(
             Example(
                 "Original Traceback (most recent call last):\n"
-                '  File "/root/anaconda3/envs/test/lib/python3.7/site-packages/torch/utils/data/_utils/worker.py", line 202, in _worker_loop\n'
+                '  File "/home/user/anaconda3/envs/test/lib/python3.7/site-packages/torch/utils/data/_utils/worker.py", line 202, in _worker_loop\n'
                 "    data = fetcher.fetch(index)\n"
-                '  File "/root/anaconda3/envs/test/lib/python3.7/site-packages/torch/utils/data/_utils/fetch.py", line 44, in <listcomp>\n'
+                '  File "/home/user/anaconda3/envs/test/lib/python3.7/site-packages/torch/utils/data/_utils/fetch.py", line 44, in <listcomp>\n'
                 "    data = [self.dataset[idx] for idx in possibly_batched_index]\n"
                 '  File "tools/../vedastr/datasets/lmdb_dataset.py", line 81, in __getitem__\n'
                 "    img, label = self.read_data(index)\n"
                 '  File "tools/../vedastr/datasets/lmdb_dataset.py", line 73, in read_data\n'
                 "    img = Image.open(buf).convert('RGB')  # for color image\n"
-                '  File "/root/anaconda3/envs/test/lib/python3.7/site-packages/PIL/ImageFile.py", line 249, in load\n'
+                '  File "/home/user/anaconda3/envs/test/lib/python3.7/site-packages/PIL/ImageFile.py", line 249, in load\n'
                 '    "(%d bytes not processed)" % len(b)\n'
                 "OSError: image file is truncated (43 bytes not processed)",
                 source="Media-Smart/vedastr#72",

@@ -344,7 +344,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "    default_pg = _new_process_group_helper(\n"
                 '  File "/usr/local/python/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py", line 703, in _new_process_group_helper\n'
                 "    pg = ProcessGroupGloo(prefix_store, rank, world_size, timeout=timeout)\n"
-                "RuntimeError: [enforce fail at /root/pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: bond1",
+                "RuntimeError: [enforce fail at /home/user/pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: bond1",
                 source="NVIDIA/Megatron-LM#436",
                 says=("bond1",),
             ),

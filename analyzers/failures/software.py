@@ -1221,7 +1221,7 @@ ENTRIES: tuple[Failure, ...] = (
                 source="hiyouga/LlamaFactory#8048",
             ),
             Example(
-                '  File "/root/.cache/huggingface/modules/transformers_modules/microsoft/Phi-3-mini-4k-instruct/0a67737cc96d2554230f90338b163bc6380a2a85/modeling_phi3.py", line 1291, in prepare_inputs_for_generation\n'
+                '  File "/home/user/.cache/huggingface/modules/transformers_modules/microsoft/Phi-3-mini-4k-instruct/0a67737cc96d2554230f90338b163bc6380a2a85/modeling_phi3.py", line 1291, in prepare_inputs_for_generation\n'
                 "    past_length = past_key_values.seen_tokens\n"
                 "AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",
                 source="oreilly-japan/hands-on-llm-ja#5",
@@ -1443,7 +1443,7 @@ ENTRIES: tuple[Failure, ...] = (
         check="print(q.dtype, q.shape, q.device) before the call",
         examples=(
             Example(
-                ' File "/root/miniforge3/envs/latentsync/lib/python3.10/site-packages/torch/nn/modules/module.py", line 1562, in _call_impl\n'
+                ' File "/home/user/miniforge3/envs/latentsync/lib/python3.10/site-packages/torch/nn/modules/module.py", line 1562, in _call_impl\n'
                 "    return forward_call(*args, **kwargs)\n"
                 '  File "/workspace/LatentSync/latentsync/models/attention.py", line 273, in forward\n'
                 "    hidden_states = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)\n"

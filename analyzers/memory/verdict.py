@@ -179,8 +179,8 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
 
 
 def _without_stacks(device: Device, unknown: int) -> Evidence:
-    told = sum(stack.bytes for stack in device.top_stacks if stack.category == "unknown" and stack.frames)
-    how_many = f"{size(unknown - told)} of it has no stack" if told else "none of them has a stack"
+    with_stack = sum(stack.bytes for stack in device.top_stacks if stack.category == "unknown" and stack.frames)
+    how_many = f"{size(unknown - with_stack)} of it has no stack" if with_stack else "none of them has a stack"
     return fact(device, f"blocks of unknown category: {size(unknown)}; {how_many}")
 
 

@@ -103,7 +103,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize(("body", "error", "words"), BODIES, ids=[words for *_, words in BODIES])
 def test_how_a_child_may_end(reader, dump, cache, monkeypatch, way, body, error, words):
     name = reader(body, f"reader_{abs(hash(words))}_{way}")
-    monkeypatch.setattr(worker_pool, "Task", lambda *told, seconds: Task(*told, seconds=min(seconds, 2)))
+    monkeypatch.setattr(worker_pool, "Task", lambda *given, seconds: Task(*given, seconds=min(seconds, 2)))
     with pytest.raises(error, match=words) as caught:
         store.load([dump], name)
     assert type(caught.value) is error

@@ -84,12 +84,12 @@ def _others(failures: Sequence[Hypothesis], case: Case | None, *, follow: bool) 
         f"{who(one.ranks, _REPORTERS.get(one.role.kind, 'a process of the job'))} reported: {quoted(one.lead)}"
         for one in shown
     ]
-    count = f"{quantity(len(failures), 'other error')} {'follows' if len(failures) == 1 else 'follow'} from it"
     if follow:
+        count = f"{quantity(len(failures), 'other error')} follow from it"
         why = "the first failure of the job explains this"
         step = f"nothing to do here: fix the first failure{_first_failure(case)}"
     else:
-        count = f"{quantity(len(failures), 'other error')} {'was' if len(failures) == 1 else 'were'} reported, too"
+        count = f"{quantity(len(failures), 'other error')} were reported, too"
         why = "whether this follows from the first failure is not known"
         step = "look at this, too, if it comes back when the first failure is mended"
     return [

@@ -474,7 +474,7 @@ class Scanner:
     """The prefixes of processes whose exception stands above its traceback."""
     wrapper: tuple[Raised, Position, Prefix] | None = None
     """The last exception of a launcher, which is an event only if the log has no other."""
-    told_above: dict[str, str] = field(default_factory=dict)
+    message_below: dict[str, str] = field(default_factory=dict)
     """{prefix of the lines of a process: the line below its exception that is the message of that}."""
     logged_last: tuple[int, int] = (-1, 0)
     """The index of the last exception that a logger printed as an error, and the number of the last line of it."""
@@ -582,8 +582,8 @@ class Scanner:
                 self.unread.drop(at.number - 1)
         if _QUOTED.match(body) or self.stacks.takes(prefix.key, body) or self.follow_box(prefix.key, body):
             return
-        if body.strip() == self.told_above.get(prefix.key):
-            del self.told_above[prefix.key]
+        if body.strip() == self.message_below.get(prefix.key):
+            del self.message_below[prefix.key]
             return
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
@@ -673,7 +673,7 @@ class Scanner:
         further = message_after(at, prefix.key, labelled=self.labelled) if is_early else []
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
         if raised.goes_on and (first_line := next((line.strip() for line in further if line.strip()), "")):
-            self.told_above[prefix.key] = first_line
+            self.message_below[prefix.key] = first_line
             raised = replace(raised, message=f"{raised.message} {first_line}".strip())
         raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
         if _USER_CODE in raised.details:

@@ -24,7 +24,7 @@ _record: Any = _autograd
 _ignored: Any = operator.is_
 
 
-class _Told(deque[dict[str, int]]):
+class _Reports(deque[dict[str, int]]):
     """What the collector says about a collection that begins or ends."""
 
     start = stop = property(None, deque.append)
@@ -47,15 +47,15 @@ def _hooks(begin: Callable[[], object], end: Callable[[], object]) -> list[Calla
 
     The collector calls them with "start" or "stop" and a dict; each sets the attribute of that name, a property.
     """
-    told = _Told()
+    reports = _Reports()
 
     def on_full(act: Callable[[], object]) -> Iterator[Callable[[], object]]:
-        generations = map(operator.itemgetter("generation"), iter(told.popleft, None))
+        generations = map(operator.itemgetter("generation"), iter(reports.popleft, None))
         return map((int, int, act).__getitem__, generations)
 
     return [
         partial(setattr, each)
-        for each in (told, _Begins(operator.call, on_full(begin)), _Ends(operator.call, on_full(end)))
+        for each in (reports, _Begins(operator.call, on_full(begin)), _Ends(operator.call, on_full(end)))
     ]
 
 
