@@ -190,7 +190,7 @@ ENTRIES = (
         when=lambda case: case.kind is LogClass.CRASHED and case.lead.kind is EventKind.CUDA_ERROR,
         headline=crashed,
         sentence=crashed,
-        why="",
+        why="a kernel runs beside the program, so the line that reports its error need not be the one that started it",
         next=(_for_crash,),
         tier=Tier.NATIVE_CRASH,
     ),

@@ -166,7 +166,8 @@ def banner(report: Report[object]) -> Text:
         )
     ]
     if first:
-        lines += [labelled("Why ", first.why), labelled("Next", first.next)]
+        lines += [labelled("Why ", first.why)] if first.why else []
+        lines += [labelled("Next", first.next)]
     elif verdict.next:
         lines += [labelled("Next", verdict.next)]
     lines += [labelled(label, text) for label, text in below_answer(verdict)]

@@ -194,7 +194,8 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
     answer, first = report.verdict, report.lead()
     lines = [html.P(prose(answer.sentence), className="sentence")]
     if first:
-        lines += [labelled("Why", prose(first.why)), labelled("Next", prose(first.next))]
+        lines += [labelled("Why", prose(first.why))] if first.why else []
+        lines += [labelled("Next", prose(first.next))]
     elif answer.next:
         lines += [labelled("Next", prose(answer.next))]
     lines += evidence_link(evidence)
