@@ -20,7 +20,7 @@ from analyzers.words import duration, joined_sentences, quantity, size
 from workbench.errors import UsageProblem
 from workbench.launch.plan import gpu_count
 from workbench.launch.torchtitan.installed import conflicts, installed_torchtitan
-from workbench.python_path import clashes
+from workbench.package_clashes import clashes
 from workbench.remote.copies import REMOTE_FOLDER
 
 PACKAGES = ("torch", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")

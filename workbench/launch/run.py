@@ -26,8 +26,8 @@ from workbench.launch.own_folder import refuse_links, usable_folder
 from workbench.launch.plan import Plan, Request, loaded, plan, refuse_missing_checkpoint, trainer_arguments
 from workbench.launch.recording import recording_config
 from workbench.launch.run_manifest import record_outcome, record_start, set_aside_earlier_run
+from workbench.package_clashes import clashes
 from workbench.present import render
-from workbench.python_path import clashes
 from workbench.watch.follow import LiveDisplay
 
 TITLES = {"timing_breakdown": "Timing breakdown of ", "memory_breakdown": "Memory by category "}

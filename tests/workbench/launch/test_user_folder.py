@@ -11,7 +11,8 @@ import pytest
 
 from workbench import python_path
 from workbench.launch.plan import Request, plan
-from workbench.python_path import PACKAGE_ROOT, clashes, put_own_packages_first, search_path
+from workbench.package_clashes import clashes
+from workbench.python_path import PACKAGE_ROOT, put_own_packages_first, search_path
 
 ROOT = Path(__file__).parents[3]
 MODULES = ("trainer.py", "analyzers.py", "steps.py", "memory.py", "recorders.py", "workbench_config/__init__.py")
