@@ -1168,7 +1168,7 @@ LOADING = (
     Failure(
         id="data.columns_differ",
         kind=LogClass.CRASHED,
-        what="The files of a data set do not have the same columns or types.",
+        what="The files or rows of a data set do not have the same columns or types.",
         signs=(
             sign(
                 "JSON parse error",
@@ -1183,7 +1183,7 @@ LOADING = (
             ),
         ),
         headline=lambda case: (
-            "The files of the data set do not agree in their columns or types"
+            "Parts of the data set do not agree in their columns or types"
             + (
                 f" (column {column})"
                 if (column := case.given.get("column", "").strip("/")) and len(column) < 24

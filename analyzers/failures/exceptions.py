@@ -4,8 +4,9 @@ import re
 
 from analyzers.case.facts import CUT_OFF, EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
-from analyzers.case.wording import at_step, place, quoted, who
+from analyzers.case.wording import at_step, place, quoted, shortened, who
 from analyzers.failures.entry import Advice, Failure
+from analyzers.failures.versions import caller, innermost
 from analyzers.report import LONGEST_HEADLINE, shortened_headline
 from analyzers.words import rank_names, source_line
 
@@ -15,7 +16,16 @@ def crashed(case: Case) -> str:
     lead = case.lead
     if lead.kind is EventKind.CUDA_ERROR:
         return cuda_error(case)
-    return f"{who(case.ranks)} failed with {quoted(lead)}{place(lead)}{at_step(lead)}"
+    return f"{who(case.ranks)} failed with {quoted(lead)}{_asserted(case)}{place(lead)}{at_step(lead)}"
+
+
+def _asserted(case: Case) -> str:
+    """Return the condition of an assertion without a message, from the line of code above it; empty for others."""
+    if not _BARE_ASSERTION.match(case.lead.headline) or case.lead.details.strip():
+        return ""
+    lines = case.lead.excerpt.splitlines()
+    conditions = (match[1] for line in lines if (match := _ASSERTED.search(line)))
+    return next((f": {shortened(condition)}" for condition in list(conditions)[-1:]), "")
 
 
 def cuda_error(case: Case) -> str:
@@ -41,6 +51,10 @@ def _is_caught(case: Case) -> bool:
 
 # DistributedDataParallel raises this where two backward passes reach a parameter, not where none does.
 _READ_TRACEBACK = "look in the log for the traceback of this exception, and for the lines above it"
+_READ_FRAMES = "read the frames above the exception in the log: the last one of your own code is where to start"
+_FRAMES = re.compile(r"^\s*-{2,4}>\s*\d|\.py(?:\x22, line |:)\d", re.MULTILINE)
+_ASSERTED = re.compile(r"^[^\w]*(?:\[?rank\d+\]?:)?[\s\d>-]*(assert\s.{2,300}?)\s*$")
+_BARE_ASSERTION = re.compile(r"^AssertionError:?\s*$")
 _READY_TWICE = "mark a variable ready only once"
 
 
@@ -87,7 +101,8 @@ def _for_crash(case: Case) -> str:
         return _RECOMPUTED
     if remedy := _remedy_in(case):
         return f"the message itself says what to do: {remedy}"
-    where = _OPEN_LINE.format(look=_look_for(case)) if place(case.lead) else _READ_TRACEBACK
+    shown = _READ_FRAMES if _FRAMES.search(case.lead.excerpt) else _READ_TRACEBACK
+    where = _OPEN_LINE.format(look=_look_for(case)) if place(case.lead) else shown
     return f"{where}{_about_package(case)}"
 
 
@@ -104,7 +119,6 @@ _LOOKS = (
     (re.compile(r"(?i)\b(?:dtype|scalar type|Float|Half|BFloat16|Long)\b"), ", and print the dtypes just before it"),
 )
 """What to look at in the line that raised an exception of some kind."""
-_PACKAGE = re.compile(r"(?:site|dist)-packages/([A-Za-z][\w-]{1,60})")
 _OF_VERSIONS = re.compile(r"^(?:\w+\.)*(?:TypeError|AttributeError|ImportError|NotImplementedError|NameError)\b")
 
 
@@ -114,15 +128,9 @@ def _look_for(case: Case) -> str:
     return next((look for pattern, look in _LOOKS if pattern.search(head)), "")
 
 
-def _package_of(case: Case) -> str:
-    """Return the package whose code raised an exception; empty if it is the project's own code, or PyTorch."""
-    match = _PACKAGE.search(case.lead.calls[-1]) if case.lead.calls else None
-    return match[1] if match and match[1] not in ("torch", "torchrun") else ""
-
-
 def _about_package(case: Case) -> str:
     """Return advice on the package that raised an exception; empty if none did."""
-    package = _package_of(case)
+    package = caller(case)
     if not package:
         return ""
     if _OF_VERSIONS.match(case.lead.headline):
@@ -135,10 +143,12 @@ def _about_package(case: Case) -> str:
 
 def _why_other(case: Case) -> str:
     """Return where an exception was raised, if that is in a package that the user's line called."""
-    package = _package_of(case)
+    package = caller(case)
     if not package or case.lead.kind is not EventKind.EXCEPTION:
         return ""
-    file, line, function = case.lead.calls[-1].rsplit(":", 2)
+    if not innermost(case):
+        return f"it was raised inside {package}"
+    file, line, function = innermost(case).rsplit(":", 2)
     return f"it was raised inside {package}, in {function} ({source_line(file, int(line))})"
 
 
@@ -162,7 +172,7 @@ def _remedy_in(case: Case) -> str:
 
 def _named(case: Case) -> str:
     """Return the class and the text of an exception, without the package of the class, after the rank that raised it."""
-    name, _, rest = quoted(case.lead).partition(": ")
+    name, _, rest = f"{quoted(case.lead)}{_asserted(case)}".partition(": ")
     short = name.rpartition(".")[2] if re.fullmatch(r"[\w.]+", name) else name
     rest = rest or next((line.strip() for line in case.lead.details.splitlines() if line.strip()), "")
     whose = f"{who(case.ranks)}: " if case.ranks else ""

@@ -5,6 +5,7 @@ import re
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case
 from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.failures.versions import caller
 
 _OF_CUDA = re.compile(
     r"lib(?:cu(?:dart|blas|blasLt|dnn\w*|fft|file|pti|rand|solver|sparse|sparseLt|tensor)|nv\w+|nccl)\.so"
@@ -220,6 +221,19 @@ _ARGUMENTS = {
     "overwrite_output_dir": "leave it out: transformers 5 removed it",
 }
 """{argument: what to write in its place}."""
+
+
+def _for_library(case: Case) -> str:
+    """Return what to do about an argument that a library passes, which no change of the user's script mends."""
+    name, passing = case.given["name"], caller(case)
+    known = _ARGUMENTS.get(name, "")
+    if known.startswith(("update", "add", "pass")):
+        return known
+    return (
+        f"{passing} passes it, not your script: install versions of {passing} and of the library of"
+        f" {case.given['owner'] or 'the called class'} that fit each other (pip install -U transformers trl accelerate peft)"
+    )
+
 
 _ADDED = {
     "register_pytree_node": "2.2",
@@ -2378,7 +2392,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         why="the code was written for another version of the library, in which this argument has that name",
         next=(
-            Advice(lambda case: _ARGUMENTS[case.given["name"]], when=lambda case: case.given["name"] in _ARGUMENTS),
+            Advice(_for_library, when=lambda case: bool(caller(case))),
+            Advice(
+                lambda case: _ARGUMENTS[case.given["name"]],
+                when=lambda case: case.given["name"] in _ARGUMENTS and not caller(case),
+            ),
             "or install the version of the library that the code was written for (its requirements.txt)",
         ),
         check="python -c 'import inspect, transformers; print(inspect.signature(transformers.Trainer))' shows the"
@@ -2393,6 +2411,13 @@ ENTRIES: tuple[Failure, ...] = (
                 "TypeError: __init__() got an unexpected keyword argument 'evaluation_strategy'",
                 source="huggingface/transformers#7974",
                 says=("evaluation_strategy",),
+            ),
+            Example(
+                '  File "/opt/env/lib/python3.11/site-packages/trl/trainer/grpo_trainer.py", line 269, in __init__\n'
+                "[rank0]:     super().__init__(\n"
+                "[rank0]: TypeError: Trainer.__init__() got an unexpected keyword argument 'processing_class'",
+                source="shibing624/MedicalGPT#444",
+                says=("trl passes it, not your script",),
             ),
         ),
         near_misses=("TypeError: forward() got an unexpected keyword argument 'decoder_mask'",),
