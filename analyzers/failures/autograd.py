@@ -52,6 +52,17 @@ def _devices(case: Case) -> str:
     return f"One operation got tensors on two devices, {first} and {second}{place(case.lead)}"
 
 
+def _may_be_weight(case: Case) -> bool:
+    """Return whether a tensor that was changed in place may be a weight: no operation, or a transposition, made it."""
+    return not case.given["op"] or case.given["op"].startswith(("AsStrided", "TBackward", "Transpose"))
+
+
+def _short_type(text: str) -> str:
+    """Return how a message names the type of a tensor, without what is not said of it: `float on cuda:0`."""
+    options = re.search(r"dtype=([\w ]+), device=([\w:]+)", text)
+    return f"{options[1]} on {options[2]}" if options else text.strip(" .")
+
+
 def _matmul(case: Case) -> str:
     """Return the headline for a matrix product of shapes that do not fit."""
     rows, inner, other, columns = (case.given[name] for name in ("a", "b", "c", "d"))
@@ -214,6 +225,11 @@ ENTRIES: tuple[Failure, ...] = (
         why="autograd saves some results for backward and compares their version; +=, *=, masked assignment, functions"
         " that end in _ or have inplace=True, and optimizer.step() before backward change it",
         next=(
+            Advice(
+                "if two losses or optimizers are in one step (GAN, actor and critic), call all backward() before the first"
+                " optimizer.step(): a step changes weights that the other graph has saved",
+                when=_may_be_weight,
+            ),
             "write the operation out of place (a = a + b in place of a += b), or change a .clone(); look for a tensor of"
             " that shape",
             Advice(
@@ -225,9 +241,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: not case.printed("the backtrace further above"),
             ),
             Advice(
-                "if two losses share a network, do all backward calls before the first optimizer.step(); in DDP a second"
-                " forward before backward also changes buffers: broadcast_buffers=False",
-                when=lambda case: not case.given["op"] or "AsStrided" in case.given["op"],
+                "in DDP a second forward before backward also changes buffers: broadcast_buffers=False",
+                when=lambda case: not case.given["op"],
             ),
         ),
         check="set_detect_anomaly(True) names the line",
@@ -264,6 +279,29 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="PyTorch's notes on autograd mechanics",
+    ),
+    Failure(
+        id="autograd.detach_view",
+        kind=LogClass.CRASHED,
+        what="detach_() is called on a view of another tensor.",
+        signs=(sign("detach views in-place"),),
+        headline="detach_() was called on a view of another tensor, which PyTorch forbids{place}",
+        why="a view shares its history with its base; a gradient can be a view, too: .grad that was assigned from a reshaped"
+        " or split tensor, and is then cleared by zero_grad",
+        next=(
+            "write x = x.detach() in place of x.detach_()",
+            "if zero_grad() or detach_() on .grad raises it: optimizer.zero_grad(set_to_none=True), or assign a copy:"
+            " p.grad = g.reshape(p.shape).clone()",
+        ),
+        check="print(x._is_view()) before the line",
+        examples=(
+            Example(
+                "RuntimeError: Can't detach views in-place. Use detach() instead",
+                source="pytorch/pytorch#25814",
+                says=("x = x.detach()", "set_to_none"),
+            ),
+        ),
+        knowledge="pytorch/pytorch#25814",
     ),
     Failure(
         id="autograd.backward_twice",
@@ -760,6 +798,136 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="accelerate's documentation of device_map; torch.nn.Module.register_buffer",
+    ),
+    Failure(
+        id="autograd.operand_elsewhere",
+        kind=LogClass.CRASHED,
+        what="One operand is on another device than the others.",
+        signs=(
+            sign(
+                "indices should be either on",
+                r"indices should be either on \w+ or on the same device as the indexed tensor \((?P<other>\w+)\)(?P<what>)",
+            ),
+            sign(
+                "Placeholder storage has not been allocated on MPS device",
+                r"(?P<what>)allocated on (?P<other>MPS) device",
+            ),
+            sign(
+                "but expected on",
+                r"Tensor for argument (?:#\d+ )?'?(?P<what>\w+)'? is on \w+ but expected on (?P<other>\w+)",
+            ),
+            sign(
+                "but expected",
+                r"Tensor for (?:'out'|argument #\d+ '(?P<what>\w+)') is on \w+, but expected (?:it|them) to be on (?P<other>\w+)",
+            ),
+            sign(
+                "but got device type",
+                r"Expected object of (?:device type|backend) (?P<other>\w+) but got (?:device type|backend) \w+ for argument"
+                r" #\d+ '(?P<what>\w+)'",
+            ),
+            sign("expected device", r"(?P<what>)(?<!- )expected device (?P<other>[\w:]+) but got device [\w:]+"),
+        ),
+        headline=lambda case: (
+            (
+                f"The operand '{case.given['what']}' is on another device than the rest"
+                if case.given["what"]
+                else "An operation got operands on two devices"
+            )
+            + f" ({case.given['other']}){place(case.lead)}"
+        ),
+        why="the model, a tensor that is made in forward, a mask or index, or the batch was not moved with the rest",
+        next=(
+            "move it: batch.to(device), model.to(device) before the optimizer is made, and new tensors with device=x.device;"
+            " tensors that belong to the model as parameters or register_buffer",
+            "an index or mask may also stay on the CPU with the tensor that it indexes: x[idx.to(x.device)]",
+        ),
+        check="print the .device of each tensor in the innermost line of your code",
+        rules_out="a fault of the GPU",
+        examples=(
+            Example(
+                "RuntimeError: Placeholder storage has not been allocated on MPS device!",
+                source="pytorch/pytorch#130790",
+                says=("MPS", "batch.to(device)"),
+            ),
+            Example(
+                "RuntimeError: Expected object of device type cuda but got device type cpu for argument #1 'self' in call to"
+                " _th_index_select",
+                source="Nmegha2601/activitygraph_transformer#9",
+                says=("'self'", "cuda"),
+            ),
+            Example("RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
+            Example(
+                "RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on GPU (while checking arguments"
+                " for addmm)",
+                says=("mat1",),
+            ),
+        ),
+        knowledge="torch.Tensor.to; pytorch/pytorch#130790",
+    ),
+    Failure(
+        id="autograd.gradient_device",
+        kind=LogClass.CRASHED,
+        what="backward got a gradient of another device, dtype or shape than the tensor that it is for.",
+        signs=(
+            sign(
+                "returned an invalid gradient at index",
+                r"Function (?P<function>\w+?)(?:Backward\w{0,3})? returned an invalid gradient at index \d+ - (?:expected (?:type |device |)(?P<wanted>[^\n]{1,300}?) but got (?P<got>[^\n]{1,120})|got (?P<shape>\[[\d, ]*\]) but expected shape compatible with (?P<other>\[[\d, ]*\]))",
+            ),
+            sign(
+                "assign a gradient",
+                r"attempting to assign a gradient (?P<function>)(?:with|of) (?:device type|type|size) '(?P<got>[^'\n]{1,60})' to a tensor (?:with|of) (?:device type|type|size) '(?P<wanted>[^'\n]{1,60})'",
+            ),
+        ),
+        headline=lambda case: (
+            "backward got a gradient that does not fit its tensor: "
+            + (
+                f"{case.given['shape']} for {case.given['other']}"
+                if case.given.get("shape")
+                else f"{_short_type(case.given['got'])} for {_short_type(case.given['wanted'])}"
+            )
+        ),
+        why=lambda case: (
+            f"the gradient of {case.given['function']} left its device, dtype or shape on the way; autograd only finds it at the"
+            " next operation"
+            if case.given["function"]
+            else "a gradient that is assigned must have the device, dtype and shape of its parameter"
+        ),
+        next=(
+            "if devices differ: a part of the loss or of an own autograd.Function works on the CPU (NumPy, a library, a constant"
+            " tensor); move that part's inputs and results with .to(device) in forward, and return grad.to(input.device) in an own"
+            " backward",
+            "if shapes or dtypes differ: an own backward must return a gradient of the shape and dtype of each input; a parameter"
+            " whose .data was replaced or moved (.to, pruning) after the graph was built gives the same error",
+            "torch.autograd.set_detect_anomaly(True) for one run prints the forward line",
+        ),
+        check="set_detect_anomaly(True) names the line of forward",
+        examples=(
+            Example(
+                "RuntimeError: Function AddBackward0 returned an invalid gradient at index 1 - expected type"
+                " torch.cuda.FloatTensor but got torch.FloatTensor",
+                source="HelenGuohx/logbert#3",
+                says=("torch.FloatTensor for torch.cuda.FloatTensor", "set_detect_anomaly"),
+            ),
+            Example(
+                "RuntimeError: Function NumpyOpWrapperBackward returned an invalid gradient at index 0 - expected type"
+                " TensorOptions(dtype=float, device=cuda:0, layout=Strided, requires_grad=false (default), pinned_memory=false"
+                " (default), memory_format=(nullopt)) but got TensorOptions(dtype=float, device=cpu, layout=Strided,"
+                " requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))",
+                source="google-research/fast-soft-sort#17",
+                says=("float on cpu for float on cuda:0",),
+            ),
+            Example(
+                "RuntimeError: Function MulBackward0 returned an invalid gradient at index 1 - got [0, 512] but expected shape"
+                " compatible with [0, 256]",
+                says=("[0, 512] for [0, 256]",),
+            ),
+            Example(
+                "RuntimeError: attempting to assign a gradient with device type 'cpu' to a tensor with device type 'cuda'. Please"
+                " ensure that the gradient and the tensor are on the same device",
+                says=("cpu for cuda",),
+            ),
+        ),
+        knowledge="torch/csrc/autograd: validate_outputs",
     ),
     Failure(
         id="autograd.empty_scaler",

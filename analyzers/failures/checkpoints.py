@@ -992,6 +992,45 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="torch.optim.Optimizer.load_state_dict",
     ),
     Failure(
+        id="checkpoints.fsdp_optimizer_dtypes",
+        kind=LogClass.CRASHED,
+        what="FSDP cannot gather an optimizer state whose tensors have different dtypes.",
+        when=lambda case: (
+            case.lead.message == "AssertionError" and case.called(r"_optim_utils\.py:\d+:_convert_all_state_info")
+        ),
+        headline="FSDP cannot save this optimizer's state: its tensors have different dtypes",
+        why="to gather the full state FSDP joins the pieces of all ranks, and asserts that each has the dtype of the first;"
+        " 8-bit and bf16 optimizers, or a model whose parameters are not of one dtype, break that",
+        next=(
+            "train and save with states of one dtype: a plain AdamW in place of an 8-bit or low-precision one, and the whole model"
+            " in one dtype before FSDP wraps it (load in float32 with mixed precision, or all in bfloat16)",
+            "or save the state sharded (SHARDED_STATE_DICT, torch.distributed.checkpoint), or without the optimizer"
+            " (save_only_model=True)",
+        ),
+        check="print({v.dtype for s in optimizer.state.values() for v in s.values() if torch.is_tensor(v)}) on each rank",
+        rules_out="a full disk or a damaged file: nothing was written yet",
+        examples=(
+            Example(
+                "[rank0]: Traceback (most recent call last):\n"
+                '[rank0]:   File "/workspace/sft_trainer/train.py", line 276, in main\n'
+                "[rank0]:     train_stats = trainer.train()\n"
+                '[rank0]:   File "/root/.local/lib/python3.10/site-packages/torch/distributed/fsdp/_optim_utils.py", line 1382, in'
+                " _convert_all_state_info\n"
+                "[rank0]:     assert dtype == info.dtype\n"
+                "[rank0]: AssertionError",
+                source="pytorch/pytorch#156166",
+                says=("dtypes", "save_only_model=True"),
+            ),
+        ),
+        near_misses=(
+            "Traceback (most recent call last):\n"
+            '  File "/workspace/train.py", line 276, in main\n'
+            "    assert dtype == info.dtype\n"
+            "AssertionError",
+        ),
+        knowledge="pytorch/pytorch#156166, NVlabs/COAT#20, bitsandbytes-foundation/bitsandbytes#1732",
+    ),
+    Failure(
         id="checkpoints.optimizer_state_missing",
         kind=LogClass.CRASHED,
         what="A checkpoint has no state of the optimizer, or not in the form that the optimizer reads.",

@@ -3,7 +3,7 @@
 import re
 
 from analyzers.case.facts import EventKind, LogClass, Reason
-from analyzers.case.hypothesis import Case
+from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, first_with, place, quoted, who
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 
@@ -11,6 +11,11 @@ from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 def _has_fewer_tokens(case: Case) -> bool:
     """Return whether the text has fewer image tokens than its images have features."""
     return int(case.given["tokens"]) < int(case.given["features"])
+
+
+def _first_of_chain(case: Case) -> str:
+    """Return the exception that led to the one of a case; empty if the text has none."""
+    return next((text.strip().splitlines()[0] for text in case.lead.chain if text.strip()), "")
 
 
 def dataloader_worker(case: Case) -> str:
@@ -1542,6 +1547,85 @@ LOADING = (
 
 ENTRIES = (
     *LOADING,
+    Failure(
+        id="data.background_workers",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A worker of batchgenerators (nnU-Net) ended, and its exception only says so.",
+        signs=(sign("background workers are no longer alive"),),
+        headline="A data worker of batchgenerators (nnU-Net) ended; this exception does not say why",
+        why="the thread that collects the batches only sees that a process is gone: killed for host memory, crashed, or ended by"
+        " an exception that stands above it; it is also printed when the main process itself has failed",
+        next=(
+            "look above for the first other error (of a worker, or of the training itself): that one is the cause",
+            "if there is none: watch the host's memory (free -h, `dmesg -T | grep -i killed`) and start fewer workers:"
+            " nnUNet_n_proc_DA=4 (old: nnUNet_def_n_proc)",
+            "as a test, nnUNet_n_proc_DA=0 runs the loading in the main process, slowly, and shows its exception; damaged"
+            " preprocessed files come from an interrupted preprocessing or unpacking: delete and repeat it",
+        ),
+        check="`dmesg -T | grep -i 'killed process'`",
+        tier=Tier.VAGUE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: One or more background workers are no longer alive. Exiting. Please check the print statements above"
+                " for the actual error message",
+                source="MIC-DKFZ/nnUNet#2656",
+                says=("does not say why", "nnUNet_n_proc_DA"),
+            ),
+            Example("RuntimeError: Some background workers are no longer alive", source="bowang-lab/U-Mamba#23"),
+        ),
+        knowledge="batchgenerators: nondet_multi_threaded_augmenter.py; MIC-DKFZ/nnUNet#2656",
+    ),
+    Failure(
+        id="data.generation_failed",
+        kind=LogClass.CRASHED,
+        what="The library datasets could not build a data set; its exception hides the cause.",
+        when=lambda case: bool(re.search(r"An error occurr?ed while generating the dataset", case.lead.message)),
+        headline=lambda case: (
+            f"A data set could not be built: {cause}"
+            if (cause := _first_of_chain(case))
+            else "A data set could not be built, and the exception that says why is not in the text"
+        ),
+        why="DatasetGenerationError only wraps the exception of a script, a generator or a reader of files, which stands above"
+        " `The above exception was the direct cause`",
+        next=(
+            Advice(
+                "mend that first exception: it names the line or file that cannot be read, or the code that reads it",
+                when=lambda case: bool(_first_of_chain(case)),
+            ),
+            Advice(
+                "show the lines above it: the first traceback ends in the cause",
+                when=lambda case: not _first_of_chain(case),
+            ),
+            "the usual ones: JSON lines with different keys or types, a file that was downloaded in part (ls -l, delete it in"
+            " ~/.cache/huggingface/datasets), a full disk, a KeyError of the own generator",
+        ),
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "tokenize_dataset_rows.py", line 10, in preprocess\n'
+                '    prompt = example["context"]\n'
+                "KeyError: 'context'\n"
+                "\n"
+                "The above exception was the direct cause of the following exception:\n"
+                "\n"
+                "Traceback (most recent call last):\n"
+                '  File "tokenize_dataset_rows.py", line 53, in <module>\n'
+                "    main()\n"
+                '  File "/root/.conda/envs/t/lib/python3.8/site-packages/datasets/builder.py", line 1642, in _prepare_split_single\n'
+                '    raise DatasetGenerationError("An error occurred while generating the dataset") from e\n'
+                "datasets.builder.DatasetGenerationError: An error occurred while generating the dataset",
+                source="mymusise/ChatGLM-Tuning#248",
+                says=("KeyError: 'context'",),
+            ),
+            Example(
+                "datasets.builder.DatasetGenerationError: An error occurred while generating the dataset",
+                source="beyondguo/LLM-Tuning#36",
+                says=("not in the text", "lines above"),
+            ),
+        ),
+        knowledge="datasets/builder.py",
+    ),
     Failure(
         id="data.worker",
         kind=LogClass.DATALOADER_WORKER,

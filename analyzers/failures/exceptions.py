@@ -16,7 +16,9 @@ def crashed(case: Case) -> str:
     lead = case.lead
     if lead.kind is EventKind.CUDA_ERROR:
         return cuda_error(case)
-    return f"{who(case.ranks)} failed with {quoted(lead)}{_asserted(case)}{place(lead)}{at_step(lead)}"
+    return (
+        f"{who(case.ranks)} failed with {quoted(lead)}{_asserted(case)}{_continued(case)}{place(lead)}{at_step(lead)}"
+    )
 
 
 def _asserted(case: Case) -> str:
@@ -26,6 +28,17 @@ def _asserted(case: Case) -> str:
     lines = case.lead.excerpt.splitlines()
     conditions = (match[1] for line in lines if (match := _ASSERTED.search(line)))
     return next((f": {shortened(condition)}" for condition in list(conditions)[-1:]), "")
+
+
+_OTHERS = ("During handling", "The above exception", "Traceback", "File ", "Exception ")
+"""The beginnings of lines that do not continue a message."""
+
+
+def _continued(case: Case) -> str:
+    """Return the next line of a message whose first line ends in a colon; empty for others."""
+    rest = next((line.strip() for line in case.lead.details.splitlines() if line.strip()), "")
+    is_announced = case.lead.headline.endswith(":") and not rest.startswith(_OTHERS)
+    return f" {shortened(rest)}" if rest and is_announced else ""
 
 
 def cuda_error(case: Case) -> str:
@@ -142,14 +155,19 @@ def _about_package(case: Case) -> str:
 
 
 def _why_other(case: Case) -> str:
-    """Return where an exception was raised, if that is in a package that the user's line called."""
-    package = caller(case)
-    if not package or case.lead.kind is not EventKind.EXCEPTION:
+    """Return which exception led to this one, and where it was raised, if in a package that the user's line called."""
+    if case.lead.kind is not EventKind.EXCEPTION:
         return ""
-    if not innermost(case):
-        return f"it was raised inside {package}"
-    file, line, function = innermost(case).rsplit(":", 2)
-    return f"it was raised inside {package}, in {function} ({source_line(file, int(line))})"
+    package = caller(case)
+    first = next((text.strip().splitlines()[0] for text in case.lead.chain if text.strip()), "")
+    before = f"the first exception of its traceback is {shortened(first)}" if first else ""
+    if not package:
+        return before
+    inside = f"it was raised inside {package}"
+    if innermost(case):
+        file, line, function = innermost(case).rsplit(":", 2)
+        inside += f", in {function} ({source_line(file, int(line))})"
+    return f"{before}; {inside}" if before else inside
 
 
 _REMEDY = re.compile(

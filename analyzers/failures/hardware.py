@@ -1003,6 +1003,145 @@ DEVICES = (
     ),
     # Other accelerators.
     Failure(
+        id="hardware.mps_not_available",
+        kind=LogClass.STARTUP,
+        what="PyTorch cannot use the Apple GPU on this system.",
+        signs=(
+            sign("MPS backend is supported on", r"MPS backend is supported on [Mm]acOS (?P<version>\d+(?:\.\d+)?)\+"),
+            sign(
+                "PyTorch is not linked with support for mps devices",
+                r"not linked with support for mps devices(?P<version>)",
+            ),
+        ),
+        headline=lambda case: (
+            f"PyTorch finds no usable Apple GPU: its message asks for macOS {case.given['version']} or newer"
+            if case.given["version"]
+            else "This build of PyTorch has no support for Apple GPUs (MPS)"
+        ),
+        why=lambda case: (
+            "each release of PyTorch needs a newer macOS (2.0: 12.3, 2.5: 13, 2.10: 14), and the number in the message may be"
+            " older than what it needs; the same text comes where a process sees no Metal device"
+            if case.given["version"]
+            else "it is a build for Intel processors (Python under Rosetta), for another system, or an old one"
+        ),
+        next=(
+            lambda case: (
+                "compare `sw_vers`: if macOS is older, update it, or install an older PyTorch"
+                if case.given["version"]
+                else "install an arm64 Python and PyTorch: `python -c 'import platform; print(platform.machine())'` must print"
+                " arm64"
+            ),
+            Advice(
+                "if macOS is new enough: run it in a normal session; a sandbox, a virtual machine, or ssh without a login sees no"
+                " Metal device",
+                when=lambda case: bool(case.given["version"]),
+            ),
+            "the CPU works everywhere: device='cpu'",
+        ),
+        check='python -c "import torch; print(torch.backends.mps.is_built(), torch.backends.mps.is_available())"',
+        examples=(
+            Example(
+                "RuntimeError: The MPS backend is supported on MacOS 13.0+.Current OS version can be queried using `sw_vers`",
+                source="pytorch/pytorch#164943",
+                says=("macOS 13.0", "update", "older PyTorch"),
+            ),
+            Example("RuntimeError: PyTorch is not linked with support for mps devices", says=("arm64",)),
+        ),
+        knowledge="pytorch/pytorch#164943; PyTorch's notes on the MPS backend",
+    ),
+    Failure(
+        id="hardware.xla_float16",
+        kind=LogClass.CRASHED,
+        what="A TPU gets float16, which torch_xla does not compute with there.",
+        signs=(
+            sign("Unsupported XLA type", r"Unsupported XLA type 10\b"),
+            sign("XLA type not supported", r"XLA type not supported: 10\b"),
+            sign("Type not supported: Half"),
+        ),
+        headline="A tensor is float16 (Half), which this torch_xla does not support",
+        why="XLA's type 10 is float16; TPUs compute in bfloat16",
+        next=(
+            "use bfloat16: bf16=True or precision='bf16' in place of fp16 or 16, torch.autocast('xla', dtype=torch.bfloat16), and"
+            " no .half()",
+            "the frame of your code or `location=` in the message shows where it is converted",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Error while lowering: f32[24,3,7,7]{0,1,3,2} xla::cast, type=f32, dtype=Float, stype=Half\n"
+                "Error: torch_xla/csrc/convert_ops.cpp:83 : Unsupported XLA type 10\n"
+                "Python Frames:",
+                source="Lightning-AI/pytorch-lightning#7471",
+                says=("float16", "bfloat16"),
+            ),
+            Example(
+                "RuntimeError: torch_xla/csrc/tensor_util.cpp:652 : Type not supported: Half",
+                source="pytorch/xla#867",
+            ),
+        ),
+        knowledge="torch_xla's documentation: tensors and bfloat16; pytorch/xla#2939",
+    ),
+    Failure(
+        id="hardware.xla_mixed_devices",
+        kind=LogClass.CRASHED,
+        what="An operation on a TPU got a tensor of another device.",
+        signs=(
+            sign("Input tensor is not an XLA tensor", r"Input tensor is not an XLA tensor(?:: (?P<type>[\w.]+))?"),
+            sign("Check failed: xtensor", r"Check failed: xtensor(?P<type>)"),
+            sign("All tensors should be on xla", r"All tensors should be on xla(?P<type>)"),
+        ),
+        headline=lambda case: (
+            "One operand is not on the XLA device"
+            + (f": it is a {kind}" if (kind := case.given["type"]) else ": an input or a part of the model")
+            + (" of the CPU" if kind and "cuda" not in kind.lower() else "")
+        ),
+        why="the model, a buffer, a new tensor made in forward, or the batch was not moved with the rest",
+        next=(
+            "move all of them: model.to(device) and each tensor of the batch .to(device) with device = torch_xla.device() (or"
+            " xm.xla_device())",
+            "create tensors with device=x.device in forward, and register constants as buffers",
+            "after a checkpoint is loaded: move the optimizer's state, too",
+        ),
+        check="print(tensor.device) for each argument of the line that your innermost frame names",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: torch_xla/csrc/aten_xla_bridge.cpp:69 : Check failed: xtensor \n"
+                "*** Begin stack trace ***\n"
+                "\ttorch_xla::bridge::GetXlaTensor(at::Tensor const&)\n"
+                "*** End stack trace ***\n"
+                "Input tensor is not an XLA tensor: torch.FloatTensor",
+                source="pytorch/xla#2960",
+                says=("torch.FloatTensor", ".to(device)"),
+            ),
+            Example(
+                "RuntimeError: torch_xla/csrc/aten_xla_bridge.cpp:110 : Check failed: xtensor ",
+                source="tenstorrent/tt-xla#795",
+            ),
+        ),
+        knowledge="pytorch/xla#2960, pytorch/xla#3108",
+    ),
+    Failure(
+        id="hardware.xla_storage",
+        kind=LogClass.CRASHED,
+        what="Code reads the memory of an XLA tensor, which has none of its own.",
+        signs=(sign("tensors do not have storage", r"XLA tensors do not have storage"),),
+        headline="Code reads the storage of an XLA tensor, which has none{place}",
+        why="an XLA tensor is a piece of a graph; sharing it between processes, pickling, data_ptr() and NumPy need memory",
+        next=(
+            "move it to the CPU first: tensor.cpu() before it is put into a queue, saved or converted; xm.save(...) saves a model",
+            "do not use pin_memory=True or share_memory_() on XLA tensors; move the batch in the training loop",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: torch_xla/csrc/tensor_impl.cpp:159 : XLA tensors do not have storage",
+                source="pytorch/xla#4131",
+                says=(".cpu()",),
+            ),
+        ),
+        knowledge="pytorch/xla#4131, pytorch/xla#2576",
+    ),
+    Failure(
         id="hardware.npu_out_of_memory",
         kind=LogClass.OOM,
         what="An Ascend NPU or an Intel GPU has no memory left.",
@@ -1225,6 +1364,69 @@ DEVICES = (
         knowledge="Ascend: HCCL fault codes EI0002, EI0006",
     ),
     Failure(
+        id="hardware.ascend_kernel",
+        kind=LogClass.CRASHED,
+        what="A kernel or the runtime of an Ascend NPU failed, and the error is reported later, at another line.",
+        signs=(
+            sign(
+                "exception]",
+                r"\[(?P<unit>aicore|aicpu|vector core|fftsplus\w*) exception\]",
+            ),
+            sign("aicore error", r"exception of (?:fftsplus )?(?P<unit>aicore) error"),
+            sign(
+                "Inner Error", r"(?P<code>E[A-Z]\d{4}|ERR\d{5}):? ?(?:\[PID: ?\d+\])?[^\n]{0,80}?Inner Error(?P<unit>)"
+            ),
+            sign("The Inner error is reported as above", r"The Inner error is reported as above(?P<unit>)"),
+            sign(
+                "NPU error", r"(?:NPU function error|NPU error)[^\n]{0,200}?error code is:? ?(?P<number>\d+)(?P<unit>)"
+            ),
+        ),
+        headline=lambda case: (
+            f"A kernel of the Ascend NPU failed ({case.given['unit']} exception)"
+            if case.given["unit"]
+            else f"The runtime of the Ascend NPU failed ({case.given['code']})"
+            if case.given.get("code")
+            else f"The runtime of the Ascend NPU failed (error code {case.given['number']})"
+            if case.given.get("number")
+            else "The Ascend NPU reported an inner error: its text stands above this exception"
+        ),
+        why="kernels run beside the program, so the line of the traceback need not be the one that started it; EZ9999 and its"
+        " like are the same for many causes",
+        next=(
+            "run once with ASCEND_LAUNCH_BLOCKING=1: the traceback then names the operation; check its indices, shapes and dtypes"
+            " on the CPU",
+            "read the lines `errorStr`, `Reason` or `TraceBack` of the message, and the newest file in ~/ascend/log/debug/plog",
+            "compare the versions of driver, firmware, CANN and torch_npu with the table of torch_npu's README: after an update of"
+            " one, operators often fail so",
+        ),
+        check="npu-smi info (Health must be OK)",
+        rules_out="an error of HCCL (EI0002, EI0006) or of memory above it",
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Run:/usr1/workspace/Plugin/torch_npu/csrc/framework/OpParamMaker.cpp:128 NPU error,NPU error code"
+                " is:100000\n"
+                "EZ9999: Inner Error, Please contact support engineer!\n"
+                "EZ9999 Kernel task happen error, retCode=0x2a, [aicpu exception].[FUNC:PreCheckTaskErr][FILE:task.cc][LINE:1068]",
+                source="open-mmlab/mmcv#3203",
+                says=("aicpu", "ASCEND_LAUNCH_BLOCKING=1"),
+            ),
+            Example(
+                "EH9999: Inner Error!\nEH9999  [Init][Env]init env failed![FUNC:ReportInnerError][FILE:log_inner.cpp][LINE:145]",
+                source="Ascend/pytorch#7",
+                says=("EH9999",),
+            ),
+            Example(
+                "RuntimeError: The Inner error is reported as above.\n Since the operator is called asynchronously, the stacktrace"
+                " may be inaccurate.",
+                source="hiyouga/LlamaFactory#3670",
+                says=("above",),
+            ),
+        ),
+        knowledge="torch_npu's FAQ; CANN's error codes",
+    ),
+    Failure(
         id="hardware.ascend_previous_run",
         kind=LogClass.STARTUP,
         what="An earlier process still holds an Ascend NPU.",
@@ -1285,6 +1487,45 @@ DEVICES = (
             ),
         ),
         knowledge="Cloud TPU: troubleshooting",
+    ),
+    Failure(
+        id="hardware.fp64_missing",
+        kind=LogClass.CRASHED,
+        what="A kernel needs float64, which this Intel GPU does not have.",
+        signs=(
+            sign("uses-fp", r"invalid_kernel\(\"uses-fp64"),
+            sign("is not supported on the device", r"Required aspect fp64 is not supported on the device"),
+            sign("Double type is not supported on this platform"),
+        ),
+        headline="This Intel GPU has no float64, and an operation uses it{place}",
+        why="Arc and integrated GPUs lack double precision; NumPy arrays, torch.linspace or arange with dtype=float64, some"
+        " positional encodings and scalar arguments bring it in",
+        next=(
+            "make it float32 before it reaches the GPU: tensor.float(), np.float32, dtype=torch.float32 (fused=False for the"
+            " optimizer if it is raised in step())",
+            "or emulate it (slow): OverrideDefaultFP64Settings=1 IGC_EnableDPEmulation=1 in the environment; newer PyTorch"
+            " avoids it in more operations",
+        ),
+        check='python -c "import torch; print(torch.xpu.get_device_properties(0))" (has_fp64)',
+        rules_out="a missing driver",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: Native API failed. Native API returns: -996 (Function exists but address is not available)\n"
+                'invalid_kernel("uses-fp64-math")\n'
+                " -996 (Function exists but address is not available)",
+                source="intel/intel-extension-for-pytorch#285",
+                says=("float64", "float32"),
+            ),
+            Example(
+                "RuntimeError: Required aspect fp64 is not supported on the device", says=("IGC_EnableDPEmulation",)
+            ),
+            Example(
+                "error: Double type is not supported on this platform.",
+                source="intel/intel-extension-for-pytorch#303",
+            ),
+        ),
+        knowledge="oneAPI: device aspects; intel/intel-extension-for-pytorch#285",
     ),
     Failure(
         id="hardware.xpu_lost",

@@ -1515,6 +1515,115 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="open-mpi/ompi: help-orterun.txt; signal(7)",
     ),
     Failure(
+        id="host.mpi_without_pmi",
+        kind=LogClass.STARTUP,
+        what="Ranks of Open MPI were started by srun, and the two have no common protocol to meet.",
+        signs=(
+            sign("was not built with SLURM's PMI support"),
+            sign("OMPI was not built with SLURM", r"OMPI was not built with SLURM"),
+            sign("_Init failed to initialize", r"PMI2?_Init failed to initialize"),
+        ),
+        headline="Open MPI and srun do not fit: the ranks cannot find each other (PMI, PMIx)",
+        why="srun gives its tasks a PMI of one kind, and this Open MPI was built for none or another; each rank then takes itself"
+        " for the only one, or stops",
+        next=(
+            "choose the kind that both have: `srun --mpi=list`, then srun --mpi=pmix (or pmi2)",
+            "or start with mpirun inside of the allocation, with the Open MPI that the program was built with; PyTorch with NCCL or"
+            " gloo needs no MPI: torchrun",
+        ),
+        check="`ompi_info | grep -i pmi` and `srun --mpi=list`",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                'The application appears to have been direct launched using "srun",\n'
+                "but OMPI was not built with SLURM's PMI support and therefore cannot\n"
+                "execute.",
+                says=("srun --mpi=pmix",),
+            ),
+        ),
+        knowledge="Open MPI: help text of the ess/pmi component; Slurm's MPI guide",
+    ),
+    Failure(
+        id="host.mpi_as_root",
+        kind=LogClass.STARTUP,
+        what="mpirun refuses to start as root.",
+        signs=(sign("has detected an attempt to run as root"),),
+        headline="mpirun refuses to run as root, as in a container",
+        why="Open MPI asks for an explicit yes, because a wrong command does more harm as root",
+        next=(
+            "add --allow-run-as-root, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 (prterun:"
+            " PRTE_ALLOW_RUN_AS_ROOT=1 and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1)",
+            "or run it as another user (docker run --user)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "mpirun has detected an attempt to run as root.\n\nRunning as root is *strongly* discouraged as any mistake (e.g.,"
+                " in\ndefining TMPDIR) or bug can result in catastrophic damage to the OS\nfile system",
+                says=("--allow-run-as-root",),
+            ),
+        ),
+        knowledge="Open MPI: mpirun(1)",
+    ),
+    Failure(
+        id="host.mpi_daemon_not_started",
+        kind=LogClass.STARTUP,
+        what="MPI's launcher could not start its daemon on another node.",
+        signs=(
+            sign(
+                "was unable to reliably start one or more daemons",
+                r"(?:ORTE|PRTE) was unable to reliably start one or more",
+            ),
+            sign("orted", r"orted: (?:command not found|No such file)"),
+            sign("prted", r"prted: (?:command not found|No such file)"),
+        ),
+        headline="mpirun could not start its daemon on another node (orted, prted)",
+        why="it logs in by ssh and starts Open MPI there: the login asks for something, or Open MPI is not on the PATH of a shell"
+        " that is not interactive",
+        next=(
+            "try it: `ssh NODE which orted` must print a path without asking; else set up keys (ssh-copy-id, known_hosts)",
+            "call mpirun with its full path, or --prefix /path/of/openmpi, so that the other node finds the same one",
+            "if ssh works: a firewall, or the wrong interface: --mca oob_tcp_if_include eth0 --mca btl_tcp_if_include eth0",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n\n"
+                "* not finding the required libraries and/or binaries on\n  one or more nodes.",
+                says=("ssh NODE which orted", "--prefix"),
+            ),
+            Example("bash: orted: command not found", source="horovod/horovod#1084", says=("PATH",)),
+        ),
+        knowledge="Open MPI: help-errmgr-base.txt; horovod/horovod#1084",
+    ),
+    Failure(
+        id="host.mpi_init",
+        kind=LogClass.STARTUP,
+        what="MPI could not be initialised in a rank.",
+        signs=(
+            sign("An error occurred in MPI_Init", r"An error occurred in MPI_Init(?:_thread)?"),
+            sign("ompi_mpi_init", r"ompi_mpi_init: \w+ failed"),
+        ),
+        headline="MPI_Init failed in a rank: the lines above or below say in which component",
+        why="most often mpirun, the library that is loaded and mpi4py, Horovod or PyTorch's MPI are of different MPIs, or the ranks"
+        " were not started by mpirun",
+        next=(
+            "compare `which mpirun`, `mpirun --version` and `ldd` of the extension (libmpi.so) on each node: one MPI for all, and"
+            " rebuild the extension with it (pip install --no-cache-dir --force-reinstall mpi4py, horovod)",
+            "read the box that Open MPI printed with it; -x LD_LIBRARY_PATH -x PATH passes the environment to the other nodes",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n"
+                "*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n***    and potentially your MPI job)",
+                source="horovod/horovod#465",
+                says=("which mpirun",),
+            ),
+        ),
+        knowledge="horovod/horovod#465",
+    ),
+    Failure(
         id="host.mpi_slots",
         kind=LogClass.STARTUP,
         what="MPI's launcher has fewer slots than processes were asked for.",

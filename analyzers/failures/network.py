@@ -76,16 +76,28 @@ ENTRIES: tuple[Failure, ...] = (
         id="network.ib_retries",
         kind=LogClass.NETWORK,
         what="An InfiniBand or RoCE adapter got no answer from its peer until its retries were used up.",
-        signs=(sign("Got completion from peer", _COMPLETION.format("12")),),
+        signs=(
+            sign("Got completion from peer", _COMPLETION.format("12")),
+            sign(
+                "ransport retry count exceeded", r"[Tt]ransport retry count exceeded(?: on (?P<hca>[\w:]+))?(?P<peer>)"
+            ),
+        ),
         headline=lambda case: (
             f"InfiniBand/RoCE: {case.given['hca'] or 'an adapter'} got no answer from {case.given['peer']} (status 12, retries"
             " used up)"
+            if case.given["peer"]
+            else f"InfiniBand/RoCE: {case.given['hca'] or 'an adapter'} got no answer from another node (retries used up)"
         ),
         why="the adapter sent again until its retry counter was exceeded (IBV_WC_RETRY_EXC_ERR): the packets, or their"
         " acknowledgements, do not arrive; status 5 afterwards only says that queued requests were flushed",
         next=(
             _IB_PATH,
-            _GID,
+            Advice(_GID, when=lambda case: bool(case.given["peer"])),
+            Advice(
+                "MPI over UCX: set UCX_IB_GID_INDEX for RoCE, or do without the adapter: UCX_TLS=tcp,cuda (or mpirun --mca pml ob1"
+                " --mca btl tcp,self)",
+                when=lambda case: not case.given["peer"],
+            ),
             "if it fails only now and then: NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7, and look for errors of links,"
             " cables and the switch (PFC and ECN for RoCE); adapters of different rails that cannot reach each other:"
             " NCCL_CROSS_NIC=0",
@@ -94,7 +106,14 @@ ENTRIES: tuple[Failure, ...] = (
         check="NCCL_DEBUG=INFO prints which adapter and GID each connection uses",
         rules_out="the other end's own error stands earlier in its log",
         tier=Tier.NETWORK,
+        event=EventKind.KNOWN,
         examples=(
+            Example(
+                "[ksgpu-v-051:51920:0:52950] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend"
+                " 0x85 hw_synd 0/0)",
+                source="horovod/horovod#1390",
+                says=("mlx5_0:1", "UCX_IB_GID_INDEX"),
+            ),
             Example(
                 "node-g2:353236:353423 [6] transport/net_ib.cc:2244 NCCL WARN NET/IB: Got completion from peer"
                 " 192.168.3.5<53908> with status=12 opcode=129 len=1048576 vendor err 129 (Recv) localGid"

@@ -610,6 +610,30 @@ TEXTS = (
         knowledge="torch/distributed/elastic/multiprocessing/errors",
     ),
     Failure(
+        id="processes.launcher_alone",
+        kind=LogClass.EXIT_CODE,
+        what="SageMaker says that the training script ended with an error, and not why.",
+        signs=(sign("ExecuteUserScriptError"), sign("UnexpectedStatusException")),
+        headline="SageMaker only says that the training script failed: its error is not in this text",
+        why="the script prints its own error, and this exception is the same for every cause",
+        next=(
+            "read the job's log streams in CloudWatch (one for each host): the first traceback or signal there is the cause",
+            "if they show nothing: run the quoted command in the same image (local mode), with one process",
+        ),
+        rules_out="a traceback of the training itself is in the text",
+        tier=Tier.EXIT_CODE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                'AlgorithmError: ExecuteUserScriptError: Command "/opt/conda/bin/python3.6 -m launch_ddp --config'
+                ' configs/dist-training-config.yaml"',
+                source="facebookresearch/maskrcnn-benchmark#1329",
+                says=("SageMaker", "CloudWatch"),
+            ),
+        ),
+        knowledge="sagemaker-training's errors",
+    ),
+    Failure(
         id="processes.wandb_failed",
         kind=LogClass.EXIT_CODE,
         what="wandb reports that the program ended with an error, and not what it was.",

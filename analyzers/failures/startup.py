@@ -171,6 +171,13 @@ def _opens_store_itself(case: Case) -> bool:
     )
 
 
+def _meets_ranks(case: Case) -> bool:
+    """Return whether the ranks of a job meet in the call that failed, and not a download."""
+    return not case.called(r"urllib|http|requests|socket\.py|hub|download") or case.called(
+        r"rendezvous|distributed_c10d|TCPStore"
+    )
+
+
 def _holder(case: Case) -> str:
     """Return how to find the process that has a port."""
     port = case.given["port"]
@@ -784,17 +791,31 @@ _TEXTS: tuple[Failure, ...] = (
                 r"\((?P<name>[\w.-]+), \d+\)[^\n]{0,80}\(gai error: -\d+ - Name or service not",
             ),
             sign(
-                "Temporary failure in name resolution",
-                r"gaierror: \[Errno -3\] Temporary failure in name resolution(?P<name>)",
+                "network addresses of", r"network addresses of \((?P<name>[^,()\n]{0,120}), \d+\) cannot be retrieved"
             ),
-            sign("Name or service not known", r"gaierror: \[Errno -2\] Name or service not known(?P<name>)"),
+            sign(
+                "host not found",
+                r"(?<!\w )host not found: (?P<name>)(?:Name or service|nodename nor|Temporary|No address|No such)",
+            ),
+            sign("gaierror", r"gaierror: \[Errno (?:-[235]|8|11001)\](?P<name>)"),
         ),
         headline=lambda case: (
             "The name of another node is not known here"
             + (f": {case.given['name']}" if case.given["name"] not in {"", "(null)"} else ": MASTER_ADDR or DNS")
+            if case.given["name"] or _meets_ranks(case)
+            else "A host name cannot be resolved on this node: DNS, or a name that is wrong"
         ),
-        why="without its address this node cannot reach the store of rank 0; a name of (null) is a variable that was empty",
+        why=lambda case: (
+            "without its address this node cannot reach the store of rank 0; a name of (null) is a variable that was empty"
+            if case.given["name"] or _meets_ranks(case)
+            else "neither /etc/hosts nor the name server of this node or container knows the name"
+        ),
         next=(
+            Advice(
+                "find the name in the last line or in the frames below: a node without a way to the internet cannot download;"
+                " fetch the files before, and set HF_HUB_OFFLINE=1",
+                when=lambda case: not case.given["name"] and not _meets_ranks(case),
+            ),
             "set MASTER_ADDR (or --rdzv-endpoint) to an IP address, or a name that `getent hosts NAME` resolves on each node:"
             " Slurm: scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1",
             "Kubernetes: the headless service of the master must exist and its pod must run first; check the service name, the"
@@ -816,6 +837,13 @@ _TEXTS: tuple[Failure, ...] = (
                 "socket.gaierror: [Errno -3] Temporary failure in name resolution",
                 says=("resolv.conf",),
             ),
+            Example(
+                "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (worker-0,"
+                " 29500). The IPv6 network addresses of (worker-0, 29500) cannot be retrieved (gai error: -3 - Temporary failure in"
+                " name resolution).",
+                says=("worker-0", "getent hosts"),
+            ),
+            Example("RuntimeError: host not found: Name or service not known", says=("MASTER_ADDR", "scontrol")),
         ),
         knowledge="getaddrinfo(3); torch.distributed's documentation",
     ),
