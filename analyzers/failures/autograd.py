@@ -548,6 +548,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("must be", r"'weight' must be 2-D"),
             sign("must match", r"size of tensor a \(0\) must match"),
             sign("must be a matrix", r"mat2 must be a matrix, got 1-D tensor"),
+            sign("setStorage", r"setStorage: sizes [^\n]{0,300}are out of bounds for storage of size 0"),
         ),
         headline="A weight is sharded (empty or flat) where it is used: ZeRO-3 or FSDP had not gathered it",
         why="they gather a parameter only during the forward of the module that they wrapped; a model that was not"

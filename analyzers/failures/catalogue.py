@@ -14,11 +14,13 @@ from analyzers.failures import (
     collectives,
     configuration,
     data,
+    devices,
     exceptions,
     frameworks,
     hardware,
     harmless,
     host,
+    mechanics,
     memory,
     network,
     numerics,
@@ -33,7 +35,7 @@ from analyzers.failures.entry import Failure, text_of
 CATALOGUE: tuple[Failure, ...] = (
     *software.ENTRIES, *memory.ENTRIES, *host.ENTRIES, *hardware.ENTRIES, *network.ENTRIES, *checkpoints.ENTRIES,
     *data.ENTRIES, *autograd.ENTRIES, *configuration.ENTRIES, *startup.ENTRIES, *collectives.ENTRIES, *numerics.ENTRIES,
-    *training.ENTRIES, *harmless.ENTRIES, *frameworks.ENTRIES, *versions.ENTRIES, *processes.ENTRIES, *exceptions.ENTRIES,
+    *training.ENTRIES, *devices.ENTRIES, *mechanics.ENTRIES, *harmless.ENTRIES, *frameworks.ENTRIES, *versions.ENTRIES, *processes.ENTRIES, *exceptions.ENTRIES,
 )  # fmt: skip
 """All entries; where two show by the same text, the one that comes first is the more specific."""
 BY_ID = {entry.id: entry for entry in CATALOGUE}

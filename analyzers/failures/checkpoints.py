@@ -449,6 +449,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("pickle data was truncated"),
             sign("storage has wrong size", r"storage has wrong (?:byte )?size: expected -?\d+ got -?\d+"),
         ),
+        when=lambda case: not case.called(r"multiprocessing[/\\](?:spawn|forkserver)\.py"),
         headline=lambda case: (
             f"The checkpoint file is cut off: {case.given['bytes']} more bytes were expected"
             if case.given.get("bytes")
@@ -458,11 +459,13 @@ ENTRIES: tuple[Failure, ...] = (
             if "central directory" in text_of(case.lead)
             else "The checkpoint file is damaged: a part of it cannot be read"
         ),
-        why="its writing, copy or download stopped early: a full disk, a job that was killed while saving, an interrupted transfer",
+        why="its writing, copy or download stopped early (a full disk, a job that was killed while saving, an interrupted transfer), or"
+        " is not finished: another process still writes it, or several write the same file",
         next=(
             "compare its size with the original or with the other checkpoints (ls -l), and copy or download it again",
             _ANOTHER_CHECKPOINT,
-            "to avoid it, save to a temporary name and rename it when it is complete, and free the disk if it was full",
+            "to avoid it, let one rank save to a temporary name and rename it when it is complete, with a barrier before others load it,"
+            " and free the disk if it was full",
         ),
         check="python -m zipfile -t FILE tests a .pt or .pth file",
         rules_out="another version of PyTorch, which says so",

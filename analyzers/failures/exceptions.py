@@ -21,17 +21,18 @@ def crashed(case: Case) -> str:
     )
 
 
+_OTHERS = ("During handling", "The above exception", "Traceback", "File ", "Exception ")
+"""The beginnings of lines that do not continue a message."""
+
+
 def _asserted(case: Case) -> str:
     """Return the condition of an assertion without a message, from the line of code above it; empty for others."""
-    if not _BARE_ASSERTION.match(case.lead.headline) or case.lead.details.strip():
+    rest = case.lead.details.strip()
+    if not _BARE_ASSERTION.match(case.lead.headline) or (rest and not rest.startswith(_OTHERS)):
         return ""
     lines = case.lead.excerpt.splitlines()
     conditions = (match[1] for line in lines if (match := _ASSERTED.search(line)))
     return next((f": {shortened(condition)}" for condition in list(conditions)[-1:]), "")
-
-
-_OTHERS = ("During handling", "The above exception", "Traceback", "File ", "Exception ")
-"""The beginnings of lines that do not continue a message."""
 
 
 def _continued(case: Case) -> str:
@@ -85,6 +86,31 @@ _NOT_IMPORTED = (
 )
 
 
+_BLOCKING = "run once with CUDA_LAUNCH_BLOCKING=1, so that the traceback points to the failing kernel"
+_STABILITY = (
+    "look for Xid in `dmesg -T | grep -i xid`, and test the GPU without overclocking, with a power limit (nvidia-smi -pl), or another"
+    " GPU and driver: an error that comes at random after many good steps is most often hardware or driver"
+)
+_CUDA_ERRORS = {
+    "illegal instruction": f"{_STABILITY}. If it comes at once and always: {_BLOCKING}; a kernel was built for another GPU, or is faulty",
+    "unspecified launch failure": f"{_STABILITY}. If it comes always at the same place: {_BLOCKING}; suspect custom kernels first",
+    "launch timed out": "the system ended a kernel that ran too long on a GPU with a display: on Windows raise TdrDelay (registry,"
+    " GraphicsDrivers) and reboot, on Linux use a GPU without a display; or make the kernel's work smaller (batch, sequence)",
+    "misaligned address": f"{_BLOCKING}, or under compute-sanitizer; a custom or fused kernel (attention, optimizer, Triton) reads at"
+    " an address that is not a multiple of its vector: try without it, or with sizes that are multiples of 8",
+    "invalid resource handle": "a stream, event or handle of another device or process is used: call torch.cuda.set_device(local_rank)"
+    " before anything else on the GPU, and do not share them with forked processes",
+    "invalid device function": "a kernel was not compiled for this GPU: rebuild the extension with TORCH_CUDA_ARCH_LIST of"
+    " torch.cuda.get_device_capability(), or install a PyTorch that lists it in torch.cuda.get_arch_list()",
+}
+"""{words of a CUDA error: what to do first}."""
+
+
+def _by_cuda_error(name: str) -> str:
+    """Return what to do about a CUDA error whose name says more than that a kernel failed; empty for others."""
+    return next((advice for words, advice in _CUDA_ERRORS.items() if words in name), "")
+
+
 def _for_crash(case: Case) -> str:
     """Return what to do about an exception.
 
@@ -97,15 +123,14 @@ def _for_crash(case: Case) -> str:
                 "look at the call of CUDA in the frames of the traceback, and what it is given: a size, pinned or"
                 " registered host memory (a limit of the system, `ulimit -l`), or a stream or tensor of another device"
             )
+        if case.reason is not Reason.DEVICE_ASSERT and (advice := _by_cuda_error(case.lead.facts.name or "")):
+            return advice
         suspects = (
             "check indices and labels against the sizes that they index"
             if case.reason is Reason.DEVICE_ASSERT
             else "suspect custom kernels first, then indices out of range"
         )
-        return (
-            "run once with CUDA_LAUNCH_BLOCKING=1, so that the traceback points to the failing kernel, or under"
-            f" compute-sanitizer; {suspects}"
-        )
+        return f"{_BLOCKING}, or under compute-sanitizer; {suspects}"
     if case.lead.facts.hint:
         return case.lead.facts.hint
     if "No module named" in case.lead.message:

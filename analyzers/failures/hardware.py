@@ -963,6 +963,7 @@ DEVICES = (
             ),
             sign("to float", r"Cannot convert a MPS Tensor to (?P<operator>float64) dtype"),
             sign("not supported on MPS", r"(?P<operator>\w[\w ]{0,40}?) (?:is|are) not supported on MPS"),
+            sign("MPS does not support", r"MPS does not support (?P<operator>\w+)"),
         ),
         headline=lambda case: (
             "Apple GPUs have no float64: a tensor or array of that type is sent to MPS"

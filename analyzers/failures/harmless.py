@@ -180,6 +180,25 @@ ENTRIES: tuple[Failure, ...] = (
         ),
     ),
     _harmless(
+        "new_head",
+        "Only a warning: the new head of the model begins with random weights, as before any training",
+        "the checkpoint was made for another task and has no weights for the head; all listed weights are of a head, a pooler or"
+        " computed buffers",
+        ("nothing to do if the model is trained now; for evaluation load a checkpoint that was trained for this task",),
+        (
+            sign(
+                "and are newly initialized",
+                r"newly initialized: \[(?:'[\w.]{0,80}?(?:classifier|score|lm_head|pooler|qa_outputs|regress\w*|inv_freq|position_ids|"
+                r"projector|out_proj|head)[\w.]{0,60}'(?:, )?){1,60}\]",
+            ),
+        ),
+        Example(
+            "Some weights of BertForSequenceClassification were not initialized from the model checkpoint at bert-base-uncased and"
+            " are newly initialized: ['classifier.bias', 'classifier.weight']",
+            source="huggingface/sentence-transformers#699",
+        ),
+    ),
+    _harmless(
         "no_redirects",
         "Only a note: torchrun cannot redirect the output of ranks on Windows and macOS",
         "it concerns --redirects alone",

@@ -344,6 +344,7 @@ TEXTS = (
             ),
             sign("malloc", r"malloc\(\): \w+|malloc_consolidate\(\)"),
             sign("corrupted ", r"corrupted (?:size vs\. prev_size|double-linked list)"),
+            sign("stack smashing detected"),
         ),
         headline="The heap of a process was damaged by native code: {quote}",
         why="memory was freed twice, or written past its end; often two copies of one library (OpenMP, protobuf, libstdc++, tcmalloc) are in"

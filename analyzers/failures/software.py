@@ -2428,8 +2428,8 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A library uses a part of PyTorch that the installed version does not have.",
         signs=(sign("has no attribute", r"module '(?P<module>torch(?:\.[\w.]+)?)' has no attribute '(?P<name>\w+)'"),),
-        headline="The installed PyTorch has no {module}.{name}: another package needs a newer (or older) one",
-        why="the package in the last frames was written for a version of PyTorch that has this name; pip does not always"
+        headline="The installed PyTorch has no {module}.{name}: the code needs a newer (or older) one",
+        why="the code of the last frame was written for a version of PyTorch that has this name; pip does not always"
         " enforce it",
         next=(
             lambda case: (

@@ -1,0 +1,812 @@
+"""Failures of autograd, optimizers, wrappers and processes that break a rule of PyTorch's own."""
+
+import re
+
+from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.hypothesis import Case, Tier
+from analyzers.failures.entry import Advice, Example, Failure, sign
+
+_PIPE = re.compile(
+    r"^(?:EOFError|BrokenPipeError|ConnectionRefusedError|ConnectionResetError|FileNotFoundError: \[Errno 2\][^\n]{0,40}/pymp-)"
+)
+_OF_PROCESSES = re.compile(
+    r"multiprocessing[/\\](?:connection|resource_sharer|managers|reduction|queues|pool|popen_\w+|context)\.py"
+)
+_SPAWNED = re.compile(r"multiprocessing[/\\](?:spawn|forkserver)\.py:\d+:(?:_main|spawn_main|main)")
+
+
+def _lost_other_end(case: Case) -> bool:
+    """Return whether a pipe or queue between processes broke in the code of multiprocessing."""
+    return bool(_PIPE.match(case.lead.message)) and case.called(_OF_PROCESSES.pattern)
+
+
+def _starts_process(case: Case) -> bool:
+    """Return whether it broke while a process was being started by spawn."""
+    return case.called(r"popen_spawn\w*\.py")
+
+
+def _caught_by_spawn(case: Case) -> bool:
+    """Return whether a process that spawn started could not read what its parent sent."""
+    return case.called(_SPAWNED.pattern) and bool(
+        re.search(r"Ran out of input|pickle data was truncated", case.lead.message)
+    )
+
+
+ENTRIES: tuple[Failure, ...] = (
+    # Autograd.
+    Failure(
+        id="autograd.view_in_place",
+        kind=LogClass.CRASHED,
+        what="A view that autograd cannot follow is changed in place.",
+        signs=(
+            sign(
+                "is a view and is being modified inplace",
+                r"Output \d+ of (?P<function>\w+?)(?:Backward\d{0,2})? is a view and is being modified inplace",
+            ),
+        ),
+        headline="The output of {function} is a view, and it is changed in place{place}",
+        why="autograd cannot follow such a change: split, chunk and unbind return several views, and custom functions or no_grad"
+        " make views without a history",
+        next=(
+            "write it out of place (x = x + y in place of x += y, relu without inplace=True), or change a x.clone()",
+            "with full backward hooks, FSDP or checkpoint wrappers the output of a module is such a view: its user must not change"
+            " it in place (nn.ReLU(inplace=False))",
+        ),
+        check="the innermost frame of your code is the line",
+        examples=(
+            Example(
+                "RuntimeError: Output 0 of SplitBackward0 is a view and is being modified inplace. This view is the output of a"
+                " function that returns multiple views. Such functions do not allow the output views to be modified inplace.",
+                says=("Split", "clone"),
+            ),
+            Example(
+                "RuntimeError: Output 0 of BackwardHookFunctionBackward is a view and is being modified inplace.",
+                says=("inplace=False",),
+            ),
+        ),
+        knowledge="PyTorch's notes on autograd: in-place operations",
+    ),
+    Failure(
+        id="autograd.inference_tensor",
+        kind=LogClass.CRASHED,
+        what="A tensor that was made in inference mode is used in training.",
+        signs=(
+            sign("nference tensors cannot be saved for backward"),
+            sign("nplace update to inference tensor outside InferenceMode"),
+            sign(
+                "inference tensors in normal mode",
+                r"(?:Setting requires_grad|make a view) [^\n]{0,60}inference tensors? in normal mode",
+            ),
+        ),
+        headline="A tensor that was made under inference_mode is used where gradients are recorded{place}",
+        why="such tensors carry no version counter, for good; a cache, a buffer or a weight that was filled during evaluation, or"
+        " a model that was loaded under inference_mode, brings them into training",
+        next=(
+            "use torch.no_grad() in place of torch.inference_mode() where the result is used in training afterwards (Lightning:"
+            " Trainer(inference_mode=False))",
+            "or copy it outside: x = x.clone()",
+        ),
+        check="print(x.is_inference())",
+        examples=(
+            Example(
+                "RuntimeError: Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal"
+                " tensor and use it in autograd.",
+                says=("no_grad", "clone"),
+            ),
+            Example(
+                "RuntimeError: Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone"
+            ),
+        ),
+        knowledge="torch.inference_mode",
+    ),
+    Failure(
+        id="autograd.no_derivative",
+        kind=LogClass.CRASHED,
+        what="An operation has no derivative, most often no second one.",
+        signs=(sign("is not implemented", r"derivative for '?(?:aten::)?(?P<operation>[\w.]+?)'? is not implemented"),),
+        headline=lambda case: (
+            f"{case.given['operation'].lstrip('_')} has no derivative: a gradient of a gradient is asked for"
+            if "backward" in case.given["operation"]
+            else f"PyTorch has no derivative for {case.given['operation']}"
+        ),
+        why=lambda case: (
+            "fused kernels (attention, some losses and norms) implement the first derivative only; gradient penalties, forces and"
+            " Hessians need the second"
+            if "backward" in case.given["operation"]
+            else "the operation is not differentiable, or nobody has written its derivative"
+        ),
+        next=(
+            Advice(
+                "use the plain implementation for that part: with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):, or"
+                " attn_implementation='eager'",
+                when=lambda case: "attention" in case.given["operation"],
+            ),
+            Advice(
+                "write that part with basic operations, which have second derivatives, or leave it out of the gradient penalty",
+                when=lambda case: "backward" in case.given["operation"] and "attention" not in case.given["operation"],
+            ),
+            Advice(
+                "compute it on a detached tensor (x.detach()) if no gradient should flow, or replace it by a differentiable one",
+                when=lambda case: "backward" not in case.given["operation"],
+            ),
+            "create_graph=True where it is not needed asks for second derivatives, too: leave it out",
+        ),
+        check="the line of forward: torch.autograd.set_detect_anomaly(True)",
+        examples=(
+            Example(
+                "RuntimeError: derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented",
+                says=("SDPBackend.MATH",),
+            ),
+            Example(
+                "RuntimeError: derivative for aten::searchsorted is not implemented", says=("searchsorted", "detach")
+            ),
+        ),
+        near_misses=(
+            "NotImplementedError: The operator 'aten::nonzero' is not currently implemented for the MPS device.",
+        ),
+        knowledge="PyTorch: derivatives.yaml",
+    ),
+    Failure(
+        id="autograd.not_used_in_graph",
+        kind=LogClass.CRASHED,
+        what="A gradient was asked for with respect to a tensor that the result does not depend on.",
+        signs=(sign("appears to not have been used in the graph"),),
+        headline="torch.autograd.grad was asked for a tensor that the loss does not depend on{place}",
+        why="the tensor was replaced on the way (.to(), reshape, detach make another one), a branch left it out, or a parameter"
+        " is unused",
+        next=(
+            "pass the very tensor that forward used (after .to(device)), and check that it is used",
+            "if some may be unused, allow_unused=True and take a missing gradient as 0 (materialize_grads=True in newer PyTorch)",
+        ),
+        check="print(loss.grad_fn), and ask for one tensor at a time",
+        examples=(
+            Example(
+                "RuntimeError: One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True"
+                " if this is the desired behavior.",
+                says=("allow_unused=True",),
+            ),
+        ),
+        knowledge="torch.autograd.grad",
+    ),
+    Failure(
+        id="autograd.legacy_function",
+        kind=LogClass.CRASHED,
+        what="An own function of autograd is written in the style of PyTorch 0.x.",
+        signs=(sign("Legacy autograd function with non-static forward method"),),
+        headline="An autograd.Function is written in the old style, which PyTorch removed in 1.5",
+        why="forward and backward must be static methods that get a context",
+        next=(
+            "make them static: @staticmethod def forward(ctx, x), ctx.save_for_backward(x), and call the class by"
+            " MyFunction.apply(x) in place of MyFunction()(x)",
+            "or look for a newer version of that code (compiled operators such as DCN, roi_align: torchvision.ops has them)",
+        ),
+        check="the last frame of the traceback names the class",
+        examples=(
+            Example(
+                "RuntimeError: Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd"
+                " function with static forward method.",
+                says=(".apply",),
+            ),
+        ),
+        knowledge="PyTorch: extending autograd",
+    ),
+    Failure(
+        id="autograd.deepcopy",
+        kind=LogClass.CRASHED,
+        what="Something with gradients is copied or sent that only leaves can be.",
+        signs=(
+            sign("support the deepcopy protocol", r"(?P<copy>graph leaves\) support the deepcopy protocol)"),
+            sign("efusing to serialize non-leaf tensor", r"efusing to serialize non-leaf tensor"),
+        ),
+        headline=lambda case: (
+            "copy.deepcopy met a tensor that was computed with gradients"
+            if case.given.get("copy")
+            else "A tensor with a history of gradients is sent to another process"
+        ),
+        why=lambda case: (
+            "a module keeps a computed tensor as an attribute: weight_norm or spectral_norm of the old kind, a cached output, a loss"
+            if case.given.get("copy")
+            else "the graph of a tensor cannot leave its process"
+        ),
+        next=(
+            Advice(
+                "find the attribute and keep x.detach() of it, or copy the model before its first forward pass (EMA, best model)",
+                when=lambda case: bool(case.given.get("copy")),
+            ),
+            Advice(
+                "for weight_norm use torch.nn.utils.parametrizations.weight_norm, or copy the weights alone:"
+                " new.load_state_dict(model.state_dict())",
+                when=lambda case: bool(case.given.get("copy")),
+            ),
+            Advice(
+                "send x.detach() (also in a DataLoader's data set, and in what a queue or mp.spawn gets); precomputed features are"
+                " made under torch.no_grad()",
+                when=lambda case: not case.given.get("copy"),
+            ),
+        ),
+        check="[n for n, v in vars(module).items() if torch.is_tensor(v) and not v.is_leaf] for each module",
+        examples=(
+            Example(
+                "RuntimeError: Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the"
+                " moment",
+                says=("weight_norm", "detach"),
+            ),
+            Example(
+                "RuntimeError: Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support"
+                " crossing process boundaries.",
+                says=("detach", "no_grad"),
+            ),
+        ),
+        knowledge="torch.Tensor.__deepcopy__; torch.multiprocessing.reductions",
+    ),
+    Failure(
+        id="autograd.integer_in_place",
+        kind=LogClass.CRASHED,
+        what="The result of an operation does not fit the dtype of the tensor that is to hold it.",
+        signs=(
+            sign(
+                "be cast to the desired output type",
+                r"result type (?P<result>\w+) can't be cast to the desired output type (?P<wanted>\w+)",
+            ),
+        ),
+        headline="A {result} result is written into a tensor of type {wanted}{place}",
+        why="an in-place operation (+=, *=, clamp_, out=) keeps the dtype of its left side",
+        next=(
+            "make the left side fit before: x = x.float(), or write x = x * y in place of x *= y",
+            "in older code for YOLO and the like, indices need .long(): x.clamp_(0, int(n) - 1)",
+        ),
+        check="print(x.dtype) in the innermost line of your code",
+        examples=(
+            Example(
+                "RuntimeError: result type Float can't be cast to the desired output type Long",
+                says=("Float result", "x.float()"),
+            ),
+        ),
+        knowledge="PyTorch: type promotion",
+    ),
+    Failure(
+        id="autograd.input_too_small",
+        kind=LogClass.CRASHED,
+        what="An image or sequence became smaller than a kernel, or empty.",
+        signs=(
+            sign(
+                "be greater than actual input size",
+                r"padded input size(?: per channel)?: \((?P<size>[\d x]+)\)\. Kernel size: \((?P<kernel>[\d x]+)\)",
+            ),
+            sign("Output size is too small", r"Output size is too small"),
+        ),
+        headline=lambda case: (
+            f"An input of {case.given['size']} is smaller than the kernel of {case.given['kernel']}"
+            if case.given.get("size")
+            else "An input is too small for the layers: its size shrinks to 0"
+        ),
+        why="each stride and pooling divides the size; small images, short clips or a wrong order of dimensions end below the"
+        " kernel",
+        next=(
+            "use larger inputs (resize, pad), or fewer downsampling layers, for the smallest sample of the data",
+            "check the order: convolutions want (batch, channels, height, width), not channels last",
+        ),
+        check="print(x.shape) before that layer",
+        examples=(
+            Example(
+                "RuntimeError: Calculated padded input size per channel: (2 x 2). Kernel size: (3 x 3). Kernel size can't be greater"
+                " than actual input size",
+                says=("2 x 2", "3 x 3"),
+            ),
+        ),
+        knowledge="torch.nn.Conv2d",
+    ),
+    Failure(
+        id="autograd.wrapped_attribute",
+        kind=LogClass.CRASHED,
+        what="A method or attribute of the model is called on its wrapper.",
+        signs=(
+            sign(
+                "object has no attribute",
+                r"'(?P<wrapper>DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine|OptimizedModule|_FabricModule)' object has no attribute '(?P<name>\w+)'",
+            ),
+        ),
+        headline="{name} belongs to the model, and is asked of its wrapper {wrapper}{place}",
+        why="a wrapper has only what nn.Module has; the model is its attribute module (_orig_mod for torch.compile)",
+        next=(
+            lambda case: (
+                f"write model.{'_orig_mod' if case.given['wrapper'] == 'OptimizedModule' else 'module'}.{case.given['name']}, or"
+                " accelerator.unwrap_model(model) / getattr(model, 'module', model), which also work without a wrapper"
+            ),
+            Advice(
+                "under FSDP and ZeRO-3 weights are sharded outside of the wrapper's forward: generate or read them within"
+                " FSDP.summon_full_params(model) or deepspeed.zero.GatheredParameters",
+                when=lambda case: case.given["wrapper"] in ("FullyShardedDataParallel", "DeepSpeedEngine"),
+            ),
+            Advice(
+                "for a method that runs the model in training, let forward() call it: gradients are only synchronised through the"
+                " wrapper's forward",
+                when=lambda case: case.given["wrapper"] == "DistributedDataParallel",
+            ),
+        ),
+        check="print(type(model))",
+        examples=(
+            Example(
+                "AttributeError: 'DistributedDataParallel' object has no attribute 'generate'",
+                says=("model.module.generate", "unwrap_model"),
+            ),
+            Example(
+                "AttributeError: 'OptimizedModule' object has no attribute 'save_pretrained_x'",
+                says=("_orig_mod",),
+            ),
+        ),
+        knowledge="torch.nn.parallel.DistributedDataParallel: module",
+    ),
+    Failure(
+        id="collectives.fsdp_order",
+        kind=LogClass.MISMATCH,
+        what="FSDP found that ranks run the modules in another order.",
+        signs=(sign("Forward order differs across ranks"),),
+        headline="The ranks run the modules of the model in different order, which FSDP cannot do",
+        why="each module's weights are gathered from all ranks when it runs, so all must run the same ones; a branch by data"
+        " (images or none, experts, layer drop, unused heads) differs between them",
+        next=(
+            "let every rank run every wrapped module in each step, with dummy inputs whose result is multiplied by 0 where a rank has"
+            " nothing for it",
+            "or wrap the part that may be skipped together with what always runs, and switch off layer drop",
+        ),
+        check="print which branch each rank takes in that step",
+        examples=(
+            Example(
+                "RuntimeError: Forward order differs across ranks: rank 0 is all-gathering 1 parameters while rank 1 is all-gathering"
+                " 2 parameters",
+                says=("dummy inputs",),
+            ),
+        ),
+        knowledge="torch/distributed/fsdp: _exec_order_utils",
+    ),
+    Failure(
+        id="autograd.fsdp_root",
+        kind=LogClass.CRASHED,
+        what="A part of an FSDP model ran before the whole.",
+        signs=(sign("`_is_root` should not have been set yet"),),
+        headline="A part of the FSDP model was called before the model itself, and took itself for the root",
+        why="the first FSDP module whose forward runs becomes the root; generate(), an encoder that is called alone, or a state dict"
+        " of a part do that",
+        next=(
+            "call the outer model's forward once before (a dummy batch), or generate within FSDP.summon_full_params(model)",
+            "wrap what is used alone as a model of its own, or go through the outer model",
+        ),
+        check="the first frames of your code in the traceback",
+        examples=(
+            Example(
+                "AssertionError: Non-root FSDP instance's `_is_root` should not have been set yet or should have been set to"
+                " `False`",
+                says=("summon_full_params",),
+            ),
+        ),
+        knowledge="pytorch/pytorch#82461",
+    ),
+    Failure(
+        id="autograd.pipeline_outputs",
+        kind=LogClass.CRASHED,
+        what="The outputs of a pipeline stage and the gradients that come back for them differ in number.",
+        when=lambda case: (
+            case.lead.message.startswith("AssertionError")
+            and case.called(r"pipelining[/\\]_backward\.py:\d+:extract_tensors_with_grads")
+        ),
+        headline="A pipeline stage's outputs and the gradients that come back for them differ in number",
+        why="the next stage sends one gradient for each tensor that it received; an output that is no tensor, a cache, a dict or a tensor"
+        " without gradient breaks the count",
+        next=(
+            "let each stage return one tensor, or a flat tuple of tensors that the next stage takes and that need gradients:"
+            " use_cache=False, return_dict=False, no masks or positions passed through",
+            "compute masks and positions in each stage again",
+        ),
+        check="print the types of what each stage returns",
+        examples=(
+            Example(
+                "[rank0]: Traceback (most recent call last):\n"
+                '[rank0]:   File "/home/project/lib/python3.10/site-packages/torch/distributed/pipelining/_backward.py", line 52, in'
+                " extract_tensors_with_grads\n"
+                "[rank0]:     assert len(output_val) == len(grad_val)\n"
+                "[rank0]: AssertionError",
+                source="pytorch/pytorch#129732",
+                says=("return_dict=False",),
+            ),
+        ),
+        knowledge="torch/distributed/pipelining/_backward.py",
+    ),
+    # Collectives and process groups.
+    Failure(
+        id="autograd.collective_dtype",
+        kind=LogClass.CRASHED,
+        what="A collective got a dtype that its backend does not know.",
+        signs=(
+            sign("Invalid scalar type"),
+            sign(
+                "data type is not supported for NCCL",
+                r"nput tensor data type is not supported for NCCL process group: (?P<dtype>\w+)",
+            ),
+            sign("Unconvertible NCCL type"),
+        ),
+        headline=lambda case: (
+            "A collective got a dtype that its backend does not know"
+            + (f": {d}" if (d := case.given.get("dtype")) else "")
+        ),
+        why="gloo knows no bool and, in older PyTorch, no bfloat16; NCCL knows no int16 and no complex types",
+        next=(
+            "send it as another type: x.to(torch.uint8) for bool, .float() for bfloat16, .long() for int16,"
+            " torch.view_as_real(x) for complex",
+            "a gloo group that gets GPU tensors or parameters: init_process_group('cpu:gloo,cuda:nccl')",
+        ),
+        check="print(x.dtype, x.device) before the call in the innermost frame of your code",
+        examples=(
+            Example("RuntimeError: Invalid scalar type", says=("bfloat16", "uint8")),
+            Example(
+                "RuntimeError: Input tensor data type is not supported for NCCL process group: Short",
+                says=("Short", "int16"),
+            ),
+        ),
+        knowledge="torch.distributed: backends",
+    ),
+    Failure(
+        id="autograd.collective_lists",
+        kind=LogClass.CRASHED,
+        what="The tensors given to a collective do not fit the number of ranks or each other.",
+        signs=(
+            sign(
+                "number of collective participants",
+                r"must match number of collective participants but got (?P<got>\d+) inputs with world_size (?P<size>\d+)",
+            ),
+            sign(
+                "all tensor operands",
+                r"all tensor operands to (?P<got>scatter/gather) must have the same(?P<size> number of elements)?",
+            ),
+            sign(
+                "tensors must be equal to world size", r"tensors? must be equal (?:to )?(?P<got>world size)(?P<size>)"
+            ),
+        ),
+        headline=lambda case: (
+            f"A gather or scatter got {case.given['got']} tensors for {case.given['size']} ranks"
+            if case.given["got"].isdigit()
+            else "A gather or scatter got tensors that do not fit the number of ranks or each other"
+        ),
+        why="the list must hold one tensor of equal shape for each rank of the group",
+        next=(
+            "make the list as [torch.empty_like(x) for _ in range(dist.get_world_size(group))], with the same group as in the call",
+            "if lengths differ between ranks, pad to the longest (all_reduce the length with MAX first), or all_gather_object",
+        ),
+        check="print(len(tensors), tensors[0].shape) on each rank",
+        examples=(
+            Example(
+                "ValueError: Tensor list input to scatter/gather must match number of collective participants but got 1 inputs with"
+                " world_size 8",
+                says=("1 tensors for 8 ranks", "empty_like"),
+            ),
+        ),
+        knowledge="torch.distributed.all_gather",
+    ),
+    Failure(
+        id="startup.group_twice",
+        kind=LogClass.STARTUP,
+        what="The process group is initialised a second time.",
+        signs=(sign("trying to initialize the default process group twice"),),
+        headline="init_process_group was called twice in one process",
+        why="a framework (Trainer, accelerate, DeepSpeed, Lightning) or an earlier cell has already called it",
+        next=(
+            "call it only if not torch.distributed.is_initialized(), or leave it to the framework",
+            "in notebooks and tests: torch.distributed.destroy_process_group() first, or restart the kernel",
+        ),
+        check="search the project for init_process_group and init_distributed",
+        examples=(
+            Example("RuntimeError: trying to initialize the default process group twice!", says=("is_initialized",)),
+        ),
+        knowledge="torch.distributed.init_process_group",
+    ),
+    Failure(
+        id="startup.no_mpi_backend",
+        kind=LogClass.STARTUP,
+        what="This build of PyTorch has no MPI backend.",
+        signs=(sign("have MPI built in"),),
+        headline="This PyTorch has no MPI backend: the packages of pip and conda are built without it",
+        why="MPI is only in builds from source on a machine with MPI",
+        next=(
+            "use backend='nccl' for GPUs or 'gloo' for CPUs; mpirun can still start the ranks if RANK, WORLD_SIZE, MASTER_ADDR and"
+            " MASTER_PORT are set from OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE",
+            "only if MPI itself is needed: build PyTorch from source with it",
+        ),
+        check='python -c "import torch.distributed as d; print(d.is_mpi_available())"',
+        examples=(
+            Example(
+                "RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if you build PyTorch from source"
+                " on a host that has MPI installed.",
+                says=("gloo", "OMPI_COMM_WORLD_RANK"),
+            ),
+        ),
+        knowledge="torch.distributed: backends",
+    ),
+    Failure(
+        id="network.gloo_mesh",
+        kind=LogClass.NETWORK,
+        what="Ranks of gloo could not connect to each other.",
+        signs=(sign("connectFullMesh failed"),),
+        headline="Gloo: the ranks could not connect to each other",
+        why="each rank connects to each other one directly, at the address of its host name; a name that resolves to 127.0.1.1, a"
+        " wrong interface, a firewall, or a rank that ended before all break it",
+        next=(
+            "name the interface on every node: GLOO_SOCKET_IFNAME=eth0 (`ip -br addr`)",
+            "correct /etc/hosts: `getent hosts $(hostname)` must give an address that other nodes reach",
+            "read the other ranks' logs: one that failed before leaves the others with this error",
+        ),
+        tier=Tier.NETWORK,
+        examples=(
+            Example(
+                "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+                says=("GLOO_SOCKET_IFNAME",),
+            ),
+        ),
+        knowledge="gloo: rendezvous/context",
+    ),
+    Failure(
+        id="startup.docker_desktop_name",
+        kind=LogClass.STARTUP,
+        what="Ranks look for the store at a name that Docker Desktop wrote into the hosts file.",
+        signs=(sign("kubernetes.docker.internal"),),
+        headline="The store of rank 0 is looked for at kubernetes.docker.internal, a name of Docker Desktop",
+        why="Docker Desktop maps 127.0.0.1 to this name in the hosts file of Windows; PyTorch looks the name of the address up, and"
+        " cannot connect to what it gives (10049)",
+        next=(
+            "remove that line of C:\\Windows\\System32\\drivers\\etc\\hosts, or set MASTER_ADDR to the machine's own address or name"
+            " (not localhost)",
+            "on one GPU start without a launcher (CUDA_VISIBLE_DEVICES=0, python train.py); several GPUs work better under WSL",
+        ),
+        check="ping -a 127.0.0.1",
+        tier=Tier.UNREACHED,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: The client socket has timed out after 60s while trying to connect to"
+                " (kubernetes.docker.internal, 29500).",
+                says=("hosts",),
+            ),
+        ),
+        knowledge="hiyouga/LlamaFactory#7806, pytorch/pytorch#118378",
+    ),
+    # Processes.
+    Failure(
+        id="data.daemonic",
+        kind=LogClass.CRASHED,
+        what="A worker process tries to start processes of its own.",
+        signs=(sign("daemonic processes are not allowed to have children"),),
+        headline="A worker process tries to start workers of its own, which a daemon may not{place}",
+        why="DataLoader workers, Pool workers and some launchers' ranks are daemons",
+        next=(
+            "inside a worker use num_workers=0, and no Pool: start the inner processes from the main one",
+            "or make the outer processes ordinary ones: concurrent.futures.ProcessPoolExecutor, mp.spawn(..., daemon=False)",
+        ),
+        check="multiprocessing.current_process().daemon",
+        examples=(
+            Example(
+                "AssertionError: daemonic processes are not allowed to have children",
+                says=("num_workers=0", "daemon=False"),
+            ),
+        ),
+        knowledge="Python: multiprocessing.Process.daemon",
+    ),
+    Failure(
+        id="data.worker_options",
+        kind=LogClass.CRASHED,
+        what="An option of the DataLoader needs workers, and there are none.",
+        signs=(
+            sign(
+                "option could only be specified in multiprocessing",
+                r"(?P<option>\w+) option could only be specified in multiprocessing",
+            ),
+            sign("option needs num_workers", r"(?P<option>\w+) option needs num_workers > 0"),
+        ),
+        headline="{option} is set, and num_workers is 0: it only makes sense with workers",
+        why="without workers the batches are loaded in the main process",
+        next=("set num_workers to 1 or more, or leave {option} out",),
+        check="the call of DataLoader in the innermost frame of your code",
+        examples=(
+            Example(
+                "ValueError: prefetch_factor option could only be specified in multiprocessing.let num_workers > 0 to enable"
+                " multiprocessing.",
+                says=("prefetch_factor",),
+            ),
+            Example("ValueError: persistent_workers option needs num_workers > 0", says=("persistent_workers",)),
+        ),
+        knowledge="torch.utils.data.DataLoader",
+    ),
+    Failure(
+        id="data.generator_device",
+        kind=LogClass.CRASHED,
+        what="A random generator is on another device than the tensor that it fills.",
+        signs=(
+            sign(
+                "device type for generator",
+                r"Expected a '(?P<wanted>\w+)' device type for generator but found '(?P<found>\w+)'",
+            ),
+        ),
+        headline="A random generator on {found} is used for a tensor on {wanted}{place}",
+        why="after torch.set_default_device('cuda') or set_default_tensor_type(torch.cuda.FloatTensor) the sampler of a DataLoader,"
+        " random_split and randperm make tensors on the GPU with a generator of the CPU",
+        next=(
+            "pass a fitting one: DataLoader(..., generator=torch.Generator(device='{wanted}')), random_split(..., generator=...)",
+            "or do not set a default device: move model and batches by .to(device)",
+        ),
+        check="print(torch.get_default_device())",
+        examples=(
+            Example(
+                "RuntimeError: Expected a 'cuda' device type for generator but found 'cpu'",
+                says=("torch.Generator(device='cuda')",),
+            ),
+        ),
+        knowledge="torch.set_default_device",
+    ),
+    Failure(
+        id="data.spawned_child",
+        kind=LogClass.CRASHED,
+        what="A process that spawn started could not read what its parent sends, because the parent had failed.",
+        when=_caught_by_spawn,
+        headline="A spawned process found its parent's data cut off: the parent failed while sending it",
+        why="with spawn (Windows, macOS) the parent pickles the data set and the child reads it; if pickling fails in the parent,"
+        " the child only sees the end: no file is damaged",
+        next=(
+            "mend the parent's error, which stands in its own traceback: most often something that cannot be pickled (lambda, open"
+            " file, database, local class), or a lack of memory",
+            "as a test num_workers=0, which needs no pickle; and put the script's code below if __name__ == '__main__':",
+        ),
+        check="the traceback of the process whose frames are not in multiprocessing/spawn.py",
+        tier=Tier.VAGUE,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "<string>", line 1, in <module>\n'
+                '  File "C:\\anaconda3\\envs\\ai\\lib\\multiprocessing\\spawn.py", line 116, in spawn_main\n'
+                "    exitcode = _main(fd, parent_sentinel)\n"
+                '  File "C:\\anaconda3\\envs\\ai\\lib\\multiprocessing\\spawn.py", line 126, in _main\n'
+                "    self = reduction.pickle.load(from_parent)\n"
+                "_pickle.UnpicklingError: pickle data was truncated",
+                source="pytorch/pytorch#69611",
+                says=("parent", "num_workers=0"),
+            ),
+        ),
+        knowledge="pytorch/pytorch#69611; Python: multiprocessing, spawn",
+    ),
+    Failure(
+        id="data.other_end_gone",
+        kind=LogClass.CRASHED,
+        what="A pipe or queue between processes broke, because the process at its other end had ended.",
+        when=_lost_other_end,
+        headline=lambda case: (
+            "A new process ended before it had read what it was sent"
+            if _starts_process(case)
+            else "The process at the other end of a pipe or queue had ended"
+        ),
+        why=lambda case: (
+            "with spawn the child imports the script again; it ended there, most often for a missing main guard or an exception"
+            if _starts_process(case)
+            else "a worker, a manager or the main process was killed, failed or ended first; this exception only shows that it is gone"
+        ),
+        next=(
+            Advice(
+                "put the script's code below if __name__ == '__main__':, and read the child's own traceback; num_workers=0 as a test",
+                when=_starts_process,
+            ),
+            Advice(
+                "look for the first other error, above or in another process: that one is the cause; a kill for host memory shows in"
+                " `dmesg -T | grep -i killed`",
+                when=lambda case: not _starts_process(case),
+            ),
+            Advice(
+                "if all went well until the end, the program ended while workers or a queue were still in use: join them, or keep a"
+                " reference to the tensors that were sent until they have been received",
+                when=lambda case: not _starts_process(case),
+            ),
+        ),
+        tier=Tier.VAGUE,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/usr/lib/python3.8/multiprocessing/queues.py", line 116, in get\n'
+                "    return _ForkingPickler.loads(res)\n"
+                '  File "/usr/lib/python3.8/site-packages/torch/multiprocessing/reductions.py", line 297, in rebuild_storage_fd\n'
+                "    fd = df.detach()\n"
+                '  File "/usr/lib/python3.8/multiprocessing/resource_sharer.py", line 57, in detach\n'
+                "    with _resource_sharer.get_connection(self._id) as conn:\n"
+                '  File "/usr/lib/python3.8/multiprocessing/connection.py", line 629, in SocketClient\n'
+                "    s.connect(address)\n"
+                "ConnectionRefusedError: [Errno 111] Connection refused",
+                says=("other end", "dmesg"),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "D:/pixel/main.py", line 119, in <module>\n'
+                "    for batch_idx, (input,_) in enumerate(train_loader):\n"
+                '  File "C:\\anaconda\\lib\\multiprocessing\\popen_spawn_win32.py", line 65, in __init__\n'
+                "    reduction.dump(process_obj, to_child)\n"
+                '  File "C:\\anaconda\\lib\\multiprocessing\\reduction.py", line 60, in dump\n'
+                "    ForkingPickler(file, protocol).dump(obj)\n"
+                "BrokenPipeError: [Errno 32] Broken pipe",
+                source="pytorch/tutorials#326",
+                says=("__main__",),
+            ),
+        ),
+        knowledge="Python: multiprocessing; PyTorch's notes on Windows",
+    ),
+    # Optimizers.
+    Failure(
+        id="configuration.optimizer_parameters",
+        kind=LogClass.CRASHED,
+        what="The optimizer got parameters that it cannot take.",
+        signs=(
+            sign(
+                "parameters appear in more than one parameter group",
+                r"(?P<twice>parameters appear in more than one parameter group)",
+            ),
+            sign("optimize a non-leaf Tensor"),
+        ),
+        headline=lambda case: (
+            "A parameter is in two groups of the optimizer"
+            if case.given.get("twice")
+            else "The optimizer got a computed tensor, not a parameter"
+        ),
+        why=lambda case: (
+            "a shared weight (tied embeddings, one module at two places) is found twice, or two lists overlap"
+            if case.given.get("twice")
+            else "a parameter that was moved or changed after its creation (x.cuda(), x * 0.1) is the result of an operation"
+        ),
+        next=(
+            Advice(
+                "collect by identity: seen = set(), and take p only if id(p) not in seen; model.named_parameters() lists a shared"
+                " one once",
+                when=lambda case: bool(case.given.get("twice")),
+            ),
+            Advice(
+                "create it where it belongs: nn.Parameter(torch.randn(n, device='cuda') * 0.1), or x = (…).detach().requires_grad_()",
+                when=lambda case: not case.given.get("twice"),
+            ),
+        ),
+        check="print(p.is_leaf) for each, and the names that occur twice",
+        examples=(
+            Example(
+                "ValueError: some parameters appear in more than one parameter group",
+                says=("shared", "named_parameters"),
+            ),
+            Example("ValueError: can't optimize a non-leaf Tensor", says=("nn.Parameter",)),
+        ),
+        knowledge="torch.optim.Optimizer.add_param_group",
+    ),
+    Failure(
+        id="configuration.initial_lr",
+        kind=LogClass.CRASHED,
+        what="A scheduler is to continue at an epoch, and the optimizer does not know where it began.",
+        signs=(sign("'initial_lr' is not specified in param_groups"),),
+        headline="A scheduler with last_epoch continues an optimizer that was never scheduled",
+        why="last_epoch other than -1 means a resume, and then each group must have initial_lr, which the first scheduler writes",
+        next=(
+            "make the scheduler with last_epoch=-1, and load both: optimizer.load_state_dict(...), scheduler.load_state_dict(...)",
+            "or set it: for g in optimizer.param_groups: g.setdefault('initial_lr', g['lr'])",
+        ),
+        check="optimizer.param_groups[0].keys()",
+        examples=(
+            Example(
+                "KeyError: \"param 'initial_lr' is not specified in param_groups[0] when resuming an optimizer\"",
+                says=("last_epoch=-1",),
+            ),
+        ),
+        knowledge="torch.optim.lr_scheduler.LRScheduler",
+    ),
+    Failure(
+        id="data.hdf_read",
+        kind=LogClass.CRASHED,
+        what="HDF5 could not read a part of a file.",
+        signs=(sign("t read data", r"Can't (?:synchronously )?read data \((?P<why>[^\n]{3,120}?)\)$"),),
+        headline="HDF5 could not read a part of a file: {why}",
+        why="the file is damaged, or it was opened before the workers were forked, which then read through one shared position",
+        next=(
+            "open it in each worker at first use (in __getitem__, not in __init__), so that no handle is shared",
+            "if it fails with num_workers=0, too, the file is damaged: compare its size, copy it again (h5ls, h5check)",
+        ),
+        check="num_workers=0 as a test",
+        examples=(Example("OSError: Can't read data (inflate() failed)", says=("inflate() failed", "in each worker")),),
+        knowledge="h5py: FAQ on multiprocessing",
+    ),
+)
