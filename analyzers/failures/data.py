@@ -620,8 +620,16 @@ LOADING = (
         id="data.empty_batch",
         kind=LogClass.CRASHED,
         what="A batch has no samples.",
-        signs=(sign("stack expects a non-empty TensorList"), sign("expected a non-empty list of Tensors")),
-        headline="A list of tensors is empty where at least one was expected",
+        signs=(
+            sign("stack expects a non-empty TensorList"),
+            sign("expected a non-empty list of Tensors"),
+            sign("batch size must be positive"),
+        ),
+        headline=lambda case: (
+            "An empty batch reached the attention kernel"
+            if "batch size" in case.lead.message
+            else "A list of tensors is empty where at least one was expected"
+        ),
         why=lambda case: (
             "the collate function left out all samples of a batch"
             if case.called("collate")

@@ -139,13 +139,19 @@ def _for_crash(case: Case) -> str:
         return _RECOMPUTED
     if remedy := _remedy_in(case):
         return f"the message itself says what to do: {remedy}"
+    look = _look_for(case)
     shown = _READ_FRAMES if _FRAMES.search(case.lead.excerpt) else _READ_TRACEBACK
-    where = _OPEN_LINE.format(look=_look_for(case)) if place(case.lead) else shown
+    where = _OPEN_LINE.format(look=look) if place(case.lead) else shown + look.replace(", and ", "; there, ")
     return f"{where}{_about_package(case)}"
 
 
 _OPEN_LINE = "open the line that the title names{look}"
 _LOOKS = (
+    (
+        re.compile(r"positional argument|multiple values for argument|unexpected keyword argument"),
+        ", and compare the call with the `def` of the function (self counts as one argument)",
+    ),
+    (re.compile(r"^(?:\w+\.)*AxisError\b"), ", and print the shapes just before it"),
     (re.compile(r"(?i)\b(?:size|shape|dimension|elements?|length)s?\b"), ", and print the shapes just before it"),
     (re.compile(r"^(?:\w+\.)*KeyError\b"), ", and print the keys that are there"),
     (

@@ -29,6 +29,51 @@ def _is_trainer(case: Case) -> bool:
     return case.given.get("of", "").startswith("metric_for")
 
 
+def _is_letter(case: Case) -> bool:
+    """Return whether the name of a data set is a single letter, as if a text was run through letter by letter."""
+    return len(case.given["name"]) == 1 and case.given["kind"] == "dataset"
+
+
+def _is_quantised(case: Case) -> bool:
+    return bool(
+        re.search(r"Quant|WQLinear|Linear4bit|Linear8bit|Marlin|Exllama|HQQ|AQLM|Eetq|GPTQ|AWQ", case.given["module"])
+    )
+
+
+_OF_TENSORS = (
+    "to",
+    "cuda",
+    "shape",
+    "size",
+    "dim",
+    "unsqueeze",
+    "squeeze",
+    "float",
+    "long",
+    "detach",
+    "cpu",
+    "device",
+    "view",
+)
+_OF_OUTPUTS = ("logits", "loss", "last_hidden_state", "hidden_states", "pooler_output", "backward", "sample")
+_PLAIN = {
+    "dict": "a dict has its entries under keys, not as attributes",
+    "list": "a list holds the things that have it",
+    "tuple": "a tuple holds the things that have it, by their position",
+    "str": "a text was passed: a name or path in place of what it stands for, or a key of a dict that was run through",
+    "ndarray": "a NumPy array is no tensor of PyTorch",
+}
+_SHAPE_LINE = re.compile(
+    r"([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)+\s*=\s*[\w.\[\]]{1,60}\.(?:shape|size\(\))(?:\[[^\]\n]{1,12}\])?)"
+)
+
+
+def _unpacked(case: Case) -> str:
+    """Return the line of code that unpacks a shape, the last one before the exception; empty if there is none."""
+    lines = case.lead.excerpt.splitlines()
+    return next((match[1] for line in reversed(lines[-8:]) if (match := _SHAPE_LINE.search(line))), "")
+
+
 ENTRIES = (
     Failure(
         id="configuration.monitored_metric",
@@ -284,5 +329,522 @@ ENTRIES = (
         ),
         near_misses=("AssertionError",),
         knowledge="DeepSpeed's runtime/zero/stage3.py; hiyouga/LlamaFactory#3634",
+    ),
+    Failure(
+        id="data.class_out_of_names",
+        kind=LogClass.CRASHED,
+        what="The label files of a detection data set hold a class that its configuration does not name.",
+        signs=(
+            sign(
+                "Label class",
+                r"Label class (?P<label>\d+) exceeds (?:nc=|dataset class count )(?P<classes>\d+)(?: in (?P<file>\S{1,200}\w))?",
+            ),
+        ),
+        headline="The labels hold class {label}, and the data set's configuration has {classes} classes",
+        why=lambda case: (
+            f"class numbers begin at 0, so that with {case.given['classes']} classes the highest is"
+            f" {int(case.given['classes']) - 1}"
+        ),
+        next=(
+            "list all classes under names (and nc, where it is read) in the data set's yaml; or filter and renumber the label"
+            " files to the classes that you train",
+            "delete the *.cache files beside the labels afterwards, since they keep what was read before",
+        ),
+        check="cut -d' ' -f1 labels/train/*.txt | sort -n | uniq -c",
+        examples=(
+            Example(
+                "AssertionError: Label class 15 exceeds nc=2 in data/byself_dotav15_ship_poly.yaml. Possible class labels are 0-1",
+                source="hukaixuan19970627/yolov5_obb#398",
+                says=("class 15", "highest is 1"),
+            ),
+        ),
+        knowledge="ultralytics' page on detection data sets",
+    ),
+    Failure(
+        id="configuration.not_registered",
+        kind=LogClass.CRASHED,
+        what="A name in a configuration is in no registry of the framework.",
+        signs=(
+            sign(
+                "is not registered",
+                r"Dataset '(?P<name>[^']{1,100})' is not registered! Available (?P<kind>dataset)s are",
+            ),
+            sign(
+                "is not in the",
+                r"'?(?P<name>\w[\w.-]{0,100}) is not in the (?:\w+::)?(?P<kind>\w+) registry",
+            ),
+            sign(
+                "No object named", r"No object named '(?P<name>[^']{1,100})' found in '(?P<kind>[^']{1,60})' registry"
+            ),
+            sign("Undefined dataset", r"Undefined (?P<kind>dataset) (?P<name>\S{1,100}) in dataset_info\.json"),
+            sign("Unknown model", r"RuntimeError: Unknown (?P<kind>model) \((?P<name>[^)\n]{1,100})\)"),
+        ),
+        headline=lambda case: (
+            f"The data set's name is '{case.given['name']}', one letter: a text stands where a tuple belongs"
+            if _is_letter(case)
+            else f"{case.given['name']} is not registered ({case.given['kind']})"
+        ),
+        why=lambda case: (
+            'a loop over a text goes letter by letter; ("name") without a comma is a text, not a tuple'
+            if _is_letter(case)
+            else "the code that registers it was not imported in this process, another copy of the package is imported, or the"
+            " name is spelt otherwise"
+        ),
+        next=(
+            Advice('write the tuple with a comma: cfg.DATASETS.TEST = ("name",), and so for TRAIN', when=_is_letter),
+            Advice(
+                "register it before it is used, in every process (also in those that launch() or workers start): call the"
+                " registration at the top of the training script",
+                when=lambda case: (
+                    case.given["kind"] == "dataset" and "dataset_info" not in case.lead.message and not _is_letter(case)
+                ),
+            ),
+            Advice(
+                "add an entry of this name to dataset_info.json in the folder of --dataset_dir",
+                when=lambda case: "dataset_info" in case.lead.message,
+            ),
+            Advice(
+                "update timm, or correct the name: timm.list_models('*part*') lists those of the installed version",
+                when=lambda case: "Unknown model" in case.lead.message,
+            ),
+            Advice(
+                "import the module that registers it (custom_imports in a configuration of OpenMMLab, an import in the package's"
+                " __init__), and see that the decorator @...register_module() is on the class",
+                when=lambda case: case.given["kind"] not in ("dataset", "model") or "registry" in case.lead.message,
+            ),
+            Advice(
+                "if the project brings its own copy of a framework (basicsr, mmdet, detectron2): pip uninstall the one from PyPI,"
+                " so that the project's copy is imported",
+                when=lambda case: "registry" in case.lead.message,
+            ),
+        ),
+        check="python -c 'import PACKAGE; print(PACKAGE.__file__)'",
+        examples=(
+            Example(
+                "KeyError: \"Dataset 'm' is not registered! Available datasets are: coco_2014_train, coco_2014_val\"",
+                source="facebookresearch/detectron2#1946",
+                says=("one letter", "comma"),
+            ),
+            Example(
+                "    raise KeyError(f\"No object named '{name}' found in '{self._name}' registry!\")\n"
+                "KeyError: \"No object named 'KEEP' found in 'arch' registry!\"",
+                source="jnjaby/KEEP#16",
+                says=("KEEP", "pip uninstall"),
+            ),
+            Example(
+                "KeyError: 'XXX is not in the models registry'", source="junjie18/CMT#106", says=("custom_imports",)
+            ),
+            Example("ValueError: Undefined dataset my_data in dataset_info.json.", says=("dataset_dir",)),
+            Example("RuntimeError: Unknown model (vit_base_patch16_clip_224)", says=("timm",)),
+        ),
+        near_misses=("AssertionError: Backend nccl is not registered",),
+        knowledge="the registries of OpenMMLab, detectron2 and basicsr; facebookresearch/detectron2#1153",
+    ),
+    Failure(
+        id="configuration.invalid_value",
+        kind=LogClass.CRASHED,
+        what="A configuration that is checked by pydantic has a value of the wrong type or range.",
+        signs=(
+            sign(
+                "validation error",
+                r"validation errors? for (?P<model>[\w.\[\]-]{1,100})\s*\n(?:\[\w+\]:\s?)?(?P<field>[^\s\[][^\n]{0,100})\n"
+                r"(?:\[\w+\]:)?\s+(?P<reason>[^\n\[(]{3,200}?)\s*(?:[\[(]type=(?P<type>[\w.]+)(?:, input_value=(?P<value>[^\n]{0,160}?),"
+                r" input_type=\w+)?[^\n]{0,60})?$",
+            ),
+        ),
+        headline=lambda case: (
+            f"The configuration's {case.given['field']} is not valid: {case.given['reason'].rstrip('. ')}"
+        ),
+        why=lambda case: (
+            f"{case.given['model']} checks its values"
+            + (f", and got {case.given['value']}" if case.given.get("value") else "")
+        ),
+        next=(
+            Advice(
+                "update transformers (4.45 or newer) and accelerate, which write it as a whole number, or pip install"
+                ' deepspeed==0.14.4; a whole number in place of "auto" in the JSON file works where that file is used unchanged',
+                when=lambda case: case.given["field"] == "stage3_prefetch_bucket_size",
+            ),
+            Advice(
+                lambda case: f"write {case.given['field']} as a list (in YAML: - on a line of its own for each entry)",
+                when=lambda case: "valid list" in case.given["reason"],
+            ),
+            Advice(
+                lambda case: (
+                    f"remove {case.given['field']} or correct its spelling: this version does not know it; it may have been renamed"
+                    " (changelog), or belong to a newer version"
+                ),
+                when=lambda case: bool(re.search("[Ee]xtra (?:inputs|fields)", case.given["reason"])),
+            ),
+            Advice(
+                lambda case: f"set {case.given['field']}: it is required",
+                when=lambda case: "required" in case.given["reason"].lower(),
+            ),
+            "correct this value in the configuration file or the command line (the message gives the field, the expected kind and"
+            " what was given), or find who writes it if you did not",
+        ),
+        examples=(
+            Example(
+                "pydantic_core._pydantic_core.ValidationError: 1 validation error for AxolotlConfigWCapabilities\n"
+                "pretraining_dataset\n"
+                "  Input should be a valid list [type=list_type, input_value={'path': 'c4', 'name': 'en', 'type': 'pretrain'},"
+                " input_type=dict]\n"
+                "    For further information visit https://errors.pydantic.dev/2.6/v/list_type",
+                source="axolotl-ai-cloud/axolotl#1840",
+                says=("pretraining_dataset", "valid list", "as a list"),
+            ),
+            Example(
+                "[rank0]: pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig\n"
+                "[rank0]: stage3_prefetch_bucket_size\n"
+                "[rank0]:   Input should be a valid integer, got a number with a fractional part [type=int_from_float,"
+                " input_value=11560550.4, input_type=float]",
+                source="OpenBMB/MiniCPM-V#694",
+                says=("stage3_prefetch_bucket_size", "0.14.4"),
+            ),
+        ),
+        knowledge="pydantic's page on errors; huggingface/transformers#33402",
+    ),
+    Failure(
+        id="configuration.deepspeed_prepare",
+        kind=LogClass.CRASHED,
+        what="With DeepSpeed, accelerate was given no data loader from which to take the micro batch size.",
+        signs=(
+            sign(
+                "requires you to pass at least one of training or evaluation dataloaders",
+            ),
+            sign("dataloaders passed to", r"dataloaders passed to `accelerate\.prepare\(\)` has `None` as batch size"),
+        ),
+        headline="accelerate cannot tell DeepSpeed the micro batch size: no data loader gives one",
+        why='the setting train_micro_batch_size_per_gpu is "auto", and accelerator.prepare() got no data loader with a batch_size (none at'
+        " all, or one with a batch sampler)",
+        next=(
+            "pass the data loader in the same call: accelerator.prepare(model, optimizer, dataloader, scheduler)",
+            "or set a whole number: train_micro_batch_size_per_gpu in the DeepSpeed file, or"
+            " AcceleratorState().deepspeed_plugin.deepspeed_config['train_micro_batch_size_per_gpu'] = N before prepare",
+            "if DeepSpeed was not intended: accelerate config, or another --config_file",
+        ),
+        examples=(
+            Example(
+                "ValueError: When using DeepSpeed `accelerate.prepare()` requires you to pass at least one of training or"
+                " evaluation dataloaders or alternatively set an integer value in `train_micro_batch_size_per_gpu` in the deepspeed"
+                " config file",
+                source="jquesnelle/yarn#35",
+                says=("same call",),
+            ),
+        ),
+        knowledge="accelerate's _prepare_deepspeed; GuHuangAI/ADM-Public#5",
+    ),
+    Failure(
+        id="configuration.unsupported_target",
+        kind=LogClass.CRASHED,
+        what="peft cannot put LoRA on a module of this class.",
+        signs=(
+            sign(
+                "Target module",
+                r"Target module (?P<module>\w+)[\s\S]{0,3000}?\)? is not supported\. Currently, only",
+            ),
+        ),
+        headline="peft cannot put LoRA on a {module}",
+        why=lambda case: (
+            "it is a quantised layer, for which peft needs a fitting version of itself and of the library of that format"
+            if _is_quantised(case)
+            else "a target name matches a container or a layer of another kind, not the linear layers in it"
+        ),
+        next=(
+            Advice(
+                "update peft together with the library of the format (GPTQ: optimum and gptqmodel, or auto-gptq for older"
+                " models; AWQ: autoawq): pip install -U peft optimum",
+                when=_is_quantised,
+            ),
+            Advice(
+                "or train over the unquantised model in 4 bits: BitsAndBytesConfig(load_in_4bit=True), which peft always supports",
+                when=_is_quantised,
+            ),
+            Advice(
+                'target the linear layers: target_modules="all-linear", or names such as q_proj, k_proj, v_proj, o_proj; a number'
+                " or a whole block as the name matches the block itself",
+                when=lambda case: not _is_quantised(case),
+            ),
+            Advice(
+                "if the name is right for one part of the model (vision tower, projector) and wrong for another, give a regular"
+                " expression as target_modules, or exclude_modules",
+                when=lambda case: not _is_quantised(case),
+            ),
+        ),
+        check="print([(n, type(m).__name__) for n, m in model.named_modules()])",
+        examples=(
+            Example(
+                "ValueError: Target module QuantLinear() is not supported. Currently, only the following modules are supported:"
+                " `torch.nn.Linear`, `torch.nn.Embedding`, `torch.nn.Conv2d`, `transformers.pytorch_utils.Conv1D`.",
+                source="huggingface/peft#1097",
+                says=("quantised", "-U peft optimum"),
+            ),
+            Example(
+                "[rank0]: ValueError: Target module Qwen2DecoderLayer(\n"
+                "[rank0]:   (self_attn): Qwen2SdpaAttention(\n"
+                "[rank0]:     (q_proj): Linear(in_features=5120, out_features=5120, bias=True)\n"
+                "[rank0]:   )\n"
+                "[rank0]: ) is not supported. Currently, only the following modules are supported: `torch.nn.Linear`,"
+                " `torch.nn.Embedding`.",
+                source="xiezhe-24/ChatTS-Training#1",
+                says=("Qwen2DecoderLayer", "all-linear"),
+            ),
+        ),
+        knowledge="huggingface/peft#1097; huggingface/transformers#28193",
+    ),
+    Failure(
+        id="data.plain_value",
+        kind=LogClass.CRASHED,
+        what="A plain value of Python stands where a tensor or an object with attributes is expected.",
+        signs=(
+            sign(
+                "object has no attribute",
+                r"'(?P<type>dict|list|tuple|str|int|float|(?:numpy\.)?ndarray)' object has no attribute '(?P<name>\w{1,80})'",
+            ),
+        ),
+        headline="The code expects an object with .{name}, and got a {type}",
+        why=lambda case: _PLAIN.get(case.given["type"].rpartition(".")[2], ""),
+        next=(
+            Advice(
+                "move its entries: {{k: v.to(device) for k, v in batch.items()}}, or a list comprehension for a list",
+                when=lambda case: (
+                    case.given["name"] in ("to", "cuda") and case.given["type"] in ("dict", "list", "tuple")
+                ),
+            ),
+            Advice(
+                "make a tensor of it first: torch.as_tensor(x), or torch.stack(x) for a list of tensors of one shape",
+                when=lambda case: case.given["name"] in _OF_TENSORS and case.given["type"] != "dict",
+            ),
+            Advice(
+                "take the output by its position (outputs[0]), or call the model with return_dict=True",
+                when=lambda case: case.given["type"] == "tuple" and case.given["name"] in _OF_OUTPUTS,
+            ),
+            Advice(
+                "pass the class that the function expects: OmegaConf.create(d) for OmegaConf and NeMo, the model's Config class for"
+                " transformers, SimpleNamespace(**d) for own code",
+                when=lambda case: case.given["type"] == "dict" and case.given["name"] not in ("to", "cuda"),
+            ),
+            Advice(
+                'or, if the line is yours, read it as d["{name}"]',
+                when=lambda case: case.given["type"] == "dict" and not case.given["name"].startswith("_"),
+            ),
+            "go up the frames to the line of your code that passes it, and print type(x) there: a function may return another"
+            " type in the installed version than the caller expects",
+        ),
+        examples=(
+            Example(
+                "AttributeError: 'dict' object has no attribute '_get_node_flag'",
+                source="NVIDIA-NeMo/Speech#2557",
+                says=("OmegaConf.create",),
+            ),
+            Example("AttributeError: 'tuple' object has no attribute 'logits'", says=("outputs[0]",)),
+            Example("AttributeError: 'list' object has no attribute 'to'", says=("as_tensor", "list comprehension")),
+        ),
+        near_misses=("AttributeError: 'NoneType' object has no attribute 'shape'",),
+        knowledge="Python's data model; NVIDIA-NeMo/Speech#2557",
+    ),
+    Failure(
+        id="autograd.shape_unpacked",
+        kind=LogClass.CRASHED,
+        what="The shape of a tensor is unpacked into another number of names than it has dimensions.",
+        signs=(
+            sign(
+                "not enough values to unpack",
+                r"not enough values to unpack \(expected (?P<expected>\d+), got (?P<got>\d+)\)",
+            ),
+            sign(
+                "too many values to unpack",
+                r"too many values to unpack \(expected (?P<expected>\d+)(?:, got (?P<got>\d+))?\)",
+            ),
+        ),
+        when=lambda case: bool(_unpacked(case)),
+        headline=lambda case: (
+            f"A tensor's shape has {case.given['got'] or 'more'} where {case.given['expected']} are unpacked:"
+            f" {_unpacked(case)}"
+        ),
+        why=lambda case: (
+            "a dimension is missing, most often that of the batch"
+            if case.given["got"] and int(case.given["got"]) < int(case.given["expected"])
+            else "there is a dimension more than the code knows of, such as that of channels, of time or of a batch of batches"
+        ),
+        next=(
+            Advice(
+                'add it: x.unsqueeze(0) for a single sample, or return_tensors="pt" in the tokenizer or processor; in a data set'
+                " return single samples and let the loader stack them",
+                when=lambda case: bool(case.given["got"]) and int(case.given["got"]) < int(case.given["expected"]),
+            ),
+            Advice(
+                'drop or merge it: x.squeeze(1) where it is 1 (a processor\'s return_tensors="pt" inside a data set adds one), or'
+                " x.flatten(0, 1)",
+                when=lambda case: not case.given["got"] or int(case.given["got"]) > int(case.given["expected"]),
+            ),
+            "print x.shape just before that line, and compare it with the shape that the function's documentation names",
+        ),
+        examples=(
+            Example(
+                "    batch_size, seq_length = input_ids.shape\n"
+                "ValueError: not enough values to unpack (expected 2, got 1)",
+                source="rmihaylov/falcontune#18",
+                says=("has 1 where 2", "unsqueeze"),
+            ),
+            Example(
+                "    bsz, q_len, _ = hidden_states.size()\nValueError: too many values to unpack (expected 3)",
+                says=("squeeze",),
+            ),
+        ),
+        near_misses=("ValueError: not enough values to unpack (expected 2, got 1)",),
+        knowledge="Python's unpacking; rmihaylov/falcontune#18",
+    ),
+    Failure(
+        id="data.decoded_ignored",
+        kind=LogClass.CRASHED,
+        what="Token ids that stand for ignored positions (-100) are decoded to text.",
+        signs=(sign("out of range integral type conversion attempted"),),
+        headline="A token id outside of the vocabulary is decoded: most often the -100 of ignored positions",
+        why="labels, and predictions that the Trainer has padded to one length, hold -100, which no tokenizer can decode; logits"
+        " in place of ids fail alike",
+        next=(
+            "before batch_decode: preds = np.where(preds != -100, preds, tokenizer.pad_token_id), and the same for the labels",
+            "if the predictions are logits: preds = preds.argmax(-1), or predict_with_generate=True",
+            "if the id comes from a configuration (pad_token_id=-1), set it to an existing token",
+        ),
+        check="print(preds.min(), preds.max(), len(tokenizer))",
+        examples=(
+            Example(
+                "OverflowError: out of range integral type conversion attempted",
+                source="amazon-science/mm-cot#69",
+                says=("np.where",),
+            ),
+        ),
+        knowledge="huggingface/transformers#22634; artidoro/qlora#49",
+    ),
+    Failure(
+        id="data.metric_shapes",
+        kind=LogClass.CRASHED,
+        what="compute_metrics gets predictions of another shape or kind than it was written for.",
+        signs=(
+            sign(
+                "AxisError",
+                r"AxisError: axis (?P<axis>-?\d+) is out of bounds for array of dimension (?P<dimensions>\d+)",
+            ),
+            sign("inhomogeneous shape", r"requested array has an inhomogeneous shape"),
+            sign("the expected format", r"Predictions and/or references don't match the expected format"),
+            sign(
+                "Classification metrics can't handle",
+                r"Classification metrics can't handle a mix of (?P<mix>[^\n]{3,80})",
+            ),
+            sign("Target is multiclass but average"),
+        ),
+        when=lambda case: (
+            case.printed(r"compute_metrics|metric|argmax|evaluate|Prediction|average=")
+            or case.called(r"compute_metrics|metric")
+        ),
+        headline="The metric gets predictions of another shape or kind than it was written for",
+        why="predictions may be a tuple (logits and further outputs of the model), token logits where classes are expected, or"
+        " samples of different lengths that are no array",
+        next=(
+            Advice(
+                "give the metric an average: average='macro' (or 'weighted'), since there are more than two classes",
+                when=lambda case: "multiclass but average" in case.lead.message,
+            ),
+            Advice(
+                "print type(predictions) and the shapes in compute_metrics; if it is a tuple take predictions[0], then argmax over"
+                " the last axis (axis=-1)",
+                when=lambda case: "multiclass but average" not in case.lead.message,
+            ),
+            "keep only the logits with preprocess_logits_for_metrics, or ignore_keys for further outputs of the model (hidden"
+            " states, past_key_values)",
+            "for a metric of evaluate: the types have to be those that metric.features names (class numbers, not logits or lists)",
+        ),
+        examples=(
+            Example(
+                "    predictions = np.argmax(predictions, axis=2)\n"
+                "AxisError: axis 2 is out of bounds for array of dimension 1",
+                source="airaria/TextBrewer#117",
+                says=("predictions[0]",),
+            ),
+            Example(
+                '  File "run_glue.py", line 498, in compute_metrics\n'
+                "    result = metric.compute(predictions=preds, references=p.label_ids)\n"
+                "ValueError: Predictions and/or references don't match the expected format.",
+                source="huggingface/transformers#39510",
+                says=("metric.features",),
+            ),
+        ),
+        near_misses=("AxisError: axis 2 is out of bounds for array of dimension 1",),
+        knowledge="transformers' EvalPrediction; huggingface/transformers#39510",
+    ),
+    Failure(
+        id="startup.wandb_process",
+        kind=LogClass.STARTUP,
+        what="The program gets no answer from wandb's own process on the same machine.",
+        signs=(sign("Error communicating with wandb process"),),
+        headline="The helper process of wandb on this machine does not answer",
+        why="the call of wandb.init starts a helper process and gave up waiting for it; the training itself had not failed",
+        next=(
+            'train without it first: WANDB_MODE=disabled (or report_to="none"), or WANDB_MODE=offline and `wandb sync` later',
+            "update wandb, start it on one rank only, and give it time: wandb.init(settings=wandb.Settings(init_timeout=300,"
+            ' start_method="thread"))',
+            "end helper processes of earlier runs, and see that WANDB_DIR is on a local disk that is not full",
+        ),
+        check="logs/debug-internal.log in the run's wandb folder",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "wandb: ERROR Error communicating with wandb process\n"
+                "wandb: ERROR For more info see: https://docs.wandb.ai/library/init#init-start-error",
+                source="bigcode-project/Megatron-LM#27",
+                says=("WANDB_MODE=disabled",),
+            ),
+            Example(
+                "wandb.errors.UsageError: Error communicating with wandb process", source="ultralytics/yolov5#5498"
+            ),
+        ),
+        knowledge="wandb's page on init errors",
+    ),
+    Failure(
+        id="startup.mlflow",
+        kind=LogClass.STARTUP,
+        what="mlflow cannot use its store of runs, or refuses a parameter.",
+        signs=(
+            sign(
+                "MissingConfigException", r"MissingConfigException: Yaml file '(?P<file>[^'\n]{1,300})' does not exist"
+            ),
+            sign(
+                "MlflowException",
+                r"(?:MlflowException|RestException): (?P<refused>[^\n]{0,200}(?:length|Changing param values is not allowed)[^\n]{0,80})",
+            ),
+        ),
+        headline=lambda case: (
+            "The folder in which mlflow keeps its runs is incomplete: a meta.yaml is missing"
+            if case.given.get("file")
+            else "The tracking service mlflow refuses a parameter of the run"
+        ),
+        why=lambda case: (
+            f"{case.given['file']} belongs to mlflow's local store, not to the training's configuration"
+            if case.given.get("file")
+            else "a value is longer than mlflow stores, or differs from what was logged to the same run before"
+        ),
+        next=(
+            Advice(
+                "delete or move away that folder of mlruns (or set MLFLOW_TRACKING_URI to another place), and start again",
+                when=lambda case: bool(case.given.get("file")),
+            ),
+            Advice(
+                "start a new run (unset MLFLOW_RUN_ID), or update mlflow, which stores longer values",
+                when=lambda case: not case.given.get("file"),
+            ),
+            'if you do not need mlflow: report_to="none", or DISABLE_MLFLOW_INTEGRATION=TRUE; the Trainer uses it because it is'
+            " installed",
+        ),
+        examples=(
+            Example(
+                "mlflow.exceptions.MissingConfigException: Yaml file '/home/user/src/axolotl/mlruns/0/meta.yaml' does not exist.",
+                source="axolotl-ai-cloud/axolotl#1307",
+                says=("mlruns", 'report_to="none"'),
+            ),
+        ),
+        event=EventKind.KNOWN,
+        knowledge="mlflow's file store; transformers' MLflowCallback",
     ),
 )

@@ -1749,21 +1749,44 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="DeepSpeed's page of advanced installation; deepspeedai/DeepSpeed#1846",
     ),
     Failure(
-        id="software.flash_attention_gpu",
+        id="software.flash_attention_head",
         kind=LogClass.CRASHED,
-        what="FlashAttention 2 is used on a GPU that it does not support.",
+        what="FlashAttention has no backward pass for a head dimension on this GPU.",
         signs=(
-            sign("FlashAttention", r"FlashAttention only supports Ampere GPUs or newer"),
             sign(
                 "FlashAttention backward for head dim",
                 r"FlashAttention backward for head dim(?:ension)? > (?P<head>\d+) requires",
             ),
         ),
-        headline=lambda case: (
-            "FlashAttention has no backward for this head dimension on this GPU"
-            if "head dim" in case.lead.message
-            else "FlashAttention 2 needs an Ampere GPU or newer, and this one is older (V100, T4, RTX 20)"
+        headline="FlashAttention has no backward for heads larger than {head} on this GPU",
+        why="the kernel for such heads needs more shared memory than GPUs other than the A100 and H100 have, or than the"
+        " installed version of flash-attn provides for; the GPU itself is not too old",
+        next=(
+            'choose another attention: attn_implementation="sdpa" in from_pretrained',
+            "or update flash-attn: newer versions raised this limit (64 in version 1; 192 in 2.0; 256 without dropout in 2.5.5)",
+            "or use an A100 or H100; if the limit is 192, a dropout of 0 in the attention may be enough",
         ),
+        examples=(
+            Example(
+                "RuntimeError: FlashAttention backward for head dim > 64 requires A100 or H100 GPUs as the implementation"
+                " needs a large amount of shared memory.",
+                source="VITA-Group/LLaGA#16",
+                says=("64", "update flash-attn"),
+            ),
+            Example(
+                "RuntimeError: FlashAttention backward for head dim > 192 requires A100/A800 or H100/H800",
+                source="unslothai/unsloth#326",
+                says=("192",),
+            ),
+        ),
+        knowledge="the README of Dao-AILab/flash-attention",
+    ),
+    Failure(
+        id="software.flash_attention_gpu",
+        kind=LogClass.CRASHED,
+        what="FlashAttention 2 is used on a GPU that it does not support.",
+        signs=(sign("FlashAttention", r"FlashAttention only supports Ampere GPUs or newer"),),
+        headline="FlashAttention 2 needs an Ampere GPU or newer, and this one is older (V100, T4, RTX 20)",
         why="its kernels use instructions of compute capability 8.0 and newer; the package is installed correctly",
         next=(
             'choose another attention: attn_implementation="sdpa" (or "eager") in from_pretrained, --flash_attn sdpa in'

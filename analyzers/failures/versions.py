@@ -14,7 +14,7 @@ from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 
 _FRAME = re.compile(r"(?:site|dist)-packages[/\\]([A-Za-z]\w{1,60})[/\\]")
 _FORWARDING = re.compile(r"torch[/\\](?:nn[/\\]modules[/\\]module|utils[/\\]_contextlib)\.py")
-_LOOSE_FRAME = re.compile(r"\.py(?:\x22, line |:)\d|\.py in \w")
+_LOOSE_FRAME = re.compile(r"\.py(?:\x22, line |:)\d|\.py in \w|^Cell In\s?\[|<ipython-input-")
 """Matches a frame of a notebook, or one of which the beginning is cut off."""
 _CHECKED_OUT = re.compile(
     r"(?:^|[/\\])(trl|transformers|accelerate|peft|diffusers|deepspeed|unsloth|unsloth_zoo|vllm)[/\\]"
@@ -150,6 +150,16 @@ _FORWARD = {
 def _package_of_method(case: Case) -> str:
     """Return the package that calls a method of a trainer."""
     return caller(case) or "transformers"
+
+
+_INTERNAL = {"_run_hydra": "hydra-core (1.1.2 for NeMo before 1.10)"}
+"""{internal function of a library: which package has it}."""
+
+
+def _is_internal(case: Case) -> bool:
+    """Return whether a function is internal to a library, by its name."""
+    name = case.given["function"]
+    return name in _INTERNAL or (name.startswith("_") and not name.startswith("__") and not case.given.get("owner"))
 
 
 _METHODS = {
@@ -420,11 +430,19 @@ ENTRIES = (
         kind=LogClass.CRASHED,
         what="A library calls a function with other arguments than it takes.",
         signs=(sign("positional argument", _COUNT), sign("multiple values for argument", _COUNT)),
-        when=_given_by(_COUNT, lambda case: bool(caller(case)) or _unsloth(case)),
+        when=_given_by(_COUNT, lambda case: bool(caller(case)) or _unsloth(case) or _is_internal(case)),
         headline=_argument_count,
         why="the called function has another signature than its caller expects",
         next=(
             Advice(_UPDATE_UNSLOTH, when=_unsloth),
+            Advice(
+                lambda case: (
+                    "a name that begins with _ is internal to its package and changes between versions: install the version of"
+                    f" {_INTERNAL.get(case.given['function'], 'the package it is imported from')} that the calling code was"
+                    " written for, or update the calling project"
+                ),
+                when=lambda case: _is_internal(case) and not _unsloth(case),
+            ),
             Advice(
                 lambda case: (
                     f"if {case.given['function']} is yours (a method that overrides one of {caller(case)}, a collator, a"
@@ -452,6 +470,14 @@ ENTRIES = (
                 "    metrics = self.compute_metrics(EvalPrediction(preds, labels))\n"
                 "TypeError: compute_metrics() missing 1 required positional argument: 'labels'",
                 says=("without labels", "if compute_metrics is yours"),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/data/NeMo/nemo/core/config/hydra_runner.py", line 104, in wrapper\n'
+                "    _run_hydra(\n"
+                "TypeError: _run_hydra() missing 1 required positional argument: 'args'",
+                source="NVIDIA-NeMo/Speech#4225",
+                says=("hydra-core",),
             ),
         ),
         near_misses=("TypeError: build_model() takes 2 positional arguments but 3 were given",),
