@@ -550,7 +550,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("must be a matrix", r"mat2 must be a matrix, got 1-D tensor"),
             sign("setStorage", r"setStorage: sizes [^\n]{0,300}are out of bounds for storage of size 0"),
         ),
-        headline="A weight is sharded (empty or flat) where it is used: ZeRO-3 or FSDP had not gathered it",
+        headline="A weight is empty or flat where it is used: most often ZeRO-3 or FSDP had not gathered it",
         why="they gather a parameter only during the forward of the module that they wrapped; a model that was not"
         " prepared (reference, teacher, text encoder), or a part that is called directly, sees the shard",
         next=(
@@ -1414,7 +1414,7 @@ ENTRIES: tuple[Failure, ...] = (
             if _has(case, "srcIndex|out of range in self")
             else "An index is outside of the tensor that it indexes (device-side assertion)"
         ),
-        why="token ids must be below the rows of the embedding: special tokens were added without resizing, the tokenizer"
+        why="token ids must be below the rows of the embedding; most often special tokens were added without resizing, the tokenizer"
         " belongs to another model, a sequence is longer than the table of positions, or labels of -100 were embedded;"
         " CUDA reports it later, at another line",
         next=(
@@ -1464,7 +1464,7 @@ ENTRIES: tuple[Failure, ...] = (
             if case.given.get("label")
             else "A label is outside of 0 to the number of classes - 1 (assertion in the loss)"
         ),
-        why="cross entropy reads the probability of the labelled class; the labels begin at 1, have one class more than"
+        why="cross entropy reads the probability of the labelled class; most often the labels begin at 1, have one class more than"
         " the model, or an ignored value (255, -1) that is not ignore_index",
         next=(
             "compare torch.unique(labels) with the last layer: labels must be 0 to num_classes - 1; set num_classes, or"

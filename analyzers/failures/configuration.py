@@ -526,7 +526,7 @@ ENTRIES: tuple[Failure, ...] = (
             "Samples of one batch differ in length, or a column is nested or holds texts"
             + (f": {case.given['feature']}" if case.given.get("feature") else "")
         ),
-        why="the collator pads input_ids and attention_mask, and not the column in the message (often labels), or strings"
+        why="most often the collator pads input_ids and attention_mask, and not the column in the message (often labels), or strings"
         " are left in the batch",
         next=(
             "use a collator that pads labels too: DataCollatorForSeq2Seq(tokenizer) or DataCollatorForLanguageModeling;"

@@ -149,7 +149,8 @@ _OPEN_LINE = "open the line that the title names{look}"
 _LOOKS = (
     (
         re.compile(r"positional argument|multiple values for argument|unexpected keyword argument"),
-        ", and compare the call with the `def` of the function (self counts as one argument)",
+        ", and compare the call with the `def` of the function (self counts as one argument); in a cloned project its files may"
+        " be of two versions (git status, git pull)",
     ),
     (re.compile(r"^(?:\w+\.)*AxisError\b"), ", and print the shapes just before it"),
     (re.compile(r"(?i)\b(?:size|shape|dimension|elements?|length)s?\b"), ", and print the shapes just before it"),
@@ -185,20 +186,50 @@ def _about_package(case: Case) -> str:
     return f". It was raised inside {package}: look for the message among its issues, with the version of `pip show {package}`"
 
 
+_BARE = re.compile(
+    r"^(?:\w+\.)*(?:KeyError: \S+|IndexError: [\w ]+|StopIteration|ZeroDivisionError: [\w ]+|\w+(?:Error|Exception):?)\s*$"
+)
+
+
+def _code(case: Case) -> str:
+    """Return the line of code that raised an exception whose message says little, as the traceback shows it; else empty."""
+    if not _BARE.match(case.lead.headline):
+        return ""
+    lines = [re.sub(r"^\s*\[rank\d+\]:", "", line).strip() for line in case.lead.excerpt.splitlines()]
+    head = case.lead.headline.strip()
+    at = next((n for n, line in enumerate(lines) if line.endswith(head)), 0)
+    code = [line for line in lines[max(0, at - 2) : at] if line.strip("^~ |")]
+    return code[-1] if code and not code[-1].startswith(("File ", "assert ", "raise ")) else ""
+
+
+_NO_MESSAGE = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt):?\s*$")
+_COMPLAINT = re.compile(r"\bERROR\b|\b[Ee]rror:|(?i:not found|no such|does not exist|no \w+ found)")
+
+
+def _said_before(case: Case) -> str:
+    """Return the line with a complaint that stands just above the traceback of an exception without a message."""
+    if not _NO_MESSAGE.match(case.lead.headline) or case.lead.details.strip():
+        return ""
+    above = case.lead.excerpt.partition("Traceback (most recent call last)")[0].splitlines()
+    return next((" ".join(line.split()) for line in reversed(above[-4:]) if _COMPLAINT.search(line)), "")
+
+
 def _why_other(case: Case) -> str:
-    """Return which exception led to this one, and where it was raised, if in a package that the user's line called."""
+    """Return what else is known of an exception: what was printed or raised before it, and where in which package."""
     if case.lead.kind is not EventKind.EXCEPTION:
         return ""
-    package = caller(case)
+    package, code = caller(case), _code(case)
     first = next((text.strip().splitlines()[0] for text in case.lead.chain if text.strip()), "")
     before = f"the first exception of its traceback is {shortened(first)}" if first else ""
-    if not package:
-        return before
-    inside = f"it was raised inside {package}"
-    if innermost(case):
-        file, line, function = innermost(case).rsplit(":", 2)
-        inside += f", in {function} ({source_line(file, int(line))})"
-    return f"{before}; {inside}" if before else inside
+    if said := _said_before(case):
+        before = f"the line above the traceback: {shortened(said)}"
+    inside = f"the line of code that raised it: {shortened(code)}" if code and case.lead.calls else ""
+    if package:
+        inside = f"it was raised inside {package}"
+        if innermost(case):
+            file, line, function = innermost(case).rsplit(":", 2)
+            inside += f", in {function} ({source_line(file, int(line))})" + (f": {shortened(code)}" if code else "")
+    return "; ".join(filter(None, (before, inside)))
 
 
 _REMEDY = re.compile(

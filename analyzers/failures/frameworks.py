@@ -4,8 +4,9 @@ import re
 from difflib import get_close_matches
 
 from analyzers.case.facts import EventKind, LogClass
-from analyzers.case.hypothesis import Case
+from analyzers.case.hypothesis import Case, Tier
 from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.failures.versions import caller
 
 
 def _logged(case: Case) -> list[str]:
@@ -27,6 +28,21 @@ def _is_eval_loss(case: Case) -> bool:
 
 def _is_trainer(case: Case) -> bool:
     return case.given.get("of", "").startswith("metric_for")
+
+
+_TOKEN_LIKE = 1000
+"""An index above this is most often a token id."""
+_TRAINERS = (
+    "trl",
+    "transformers",
+    "datasets",
+    "unsloth",
+    "unsloth_zoo",
+    "sentence-transformers",
+    "swift",
+    "llamafactory",
+)
+_OF_SAMPLES = r"collat|tokeniz|__call__|__getitem__|_prepare|process|fetch|map"
 
 
 def _is_letter(case: Case) -> bool:
@@ -780,7 +796,7 @@ ENTRIES = (
         what="The program gets no answer from wandb's own process on the same machine.",
         signs=(sign("Error communicating with wandb process"),),
         headline="The helper process of wandb on this machine does not answer",
-        why="the call of wandb.init starts a helper process and gave up waiting for it; the training itself had not failed",
+        why="the call of wandb.init starts a helper process and gave up waiting for it; this says nothing of the training itself",
         next=(
             'train without it first: WANDB_MODE=disabled (or report_to="none"), or WANDB_MODE=offline and `wandb sync` later',
             "update wandb, start it on one rank only, and give it time: wandb.init(settings=wandb.Settings(init_timeout=300,"
@@ -846,5 +862,191 @@ ENTRIES = (
         ),
         event=EventKind.KNOWN,
         knowledge="mlflow's file store; transformers' MLflowCallback",
+    ),
+    Failure(
+        id="autograd.index_into_empty",
+        kind=LogClass.CRASHED,
+        what="A row of a tensor without rows is read: it is empty, or ZeRO-3 keeps it sharded.",
+        signs=(sign("with size", r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) 0 with size 0\b"),),
+        headline=lambda case: (
+            f"A tensor of 0 rows is read at row {case.given['index']}: a weight that ZeRO-3 has not gathered, or nothing in it"
+        ),
+        why=lambda case: (
+            "an index as high as a token id points to an embedding, which under ZeRO-3 has 0 rows outside of its module's forward"
+            if int(case.given["index"]) > _TOKEN_LIKE
+            else "what fills it found nothing, or under ZeRO-3 it is a weight outside of its module's forward"
+        ),
+        next=(
+            Advice(
+                "with ZeRO-3 (also while the model is loaded): update transformers, which skips such initialisations, wrap own code in"
+                " deepspeed.zero.GatheredParameters([weight]), or use ZeRO-2",
+                when=lambda case: int(case.given["index"]) > _TOKEN_LIKE,
+            ),
+            "print the tensor's shape before that line: without ZeRO-3 it is an empty split, batch or selection, so look at what"
+            " fills it",
+            Advice(
+                "with ZeRO-3: a weight used outside of its module's forward needs deepspeed.zero.GatheredParameters([weight])",
+                when=lambda case: int(case.given["index"]) <= _TOKEN_LIKE,
+            ),
+        ),
+        examples=(
+            Example(
+                "[rank6]: IndexError: index 151643 is out of bounds for dimension 0 with size 0",
+                source="modelscope/ms-swift#7988",
+                says=("ZeRO-3", "151643"),
+            ),
+        ),
+        near_misses=("IndexError: index 2 is out of bounds for dimension 1 with size 2",),
+        knowledge="DeepSpeed's documentation of ZeRO-3; modelscope/ms-swift#7988",
+    ),
+    Failure(
+        id="configuration.vocabulary",
+        kind=LogClass.CRASHED,
+        what="The labels hold token ids that the model's vocabulary does not have.",
+        signs=(sign("Label values must be", r"Label values must be <=? ?vocab_size: (?P<size>\d+)"),),
+        headline="The labels hold token ids of {size} or more, and the model's vocabulary has {size}",
+        why="the tokenizer has more tokens than the model's configuration, which was made for another vocabulary",
+        next=(
+            "load the model for this tokenizer: from_pretrained(..., vocab_size=len(processor.tokenizer),"
+            " pad_token_id=processor.tokenizer.pad_token_id, ignore_mismatched_sizes=True)",
+            "padding of the labels must be -100, not an id of the tokenizer beyond the vocabulary",
+        ),
+        check="print(len(processor.tokenizer), model.config.vocab_size, max(labels))",
+        examples=(
+            Example(
+                "ValueError: Label values must be <= vocab_size: 29",
+                source="phineas-pta/fine-tune-whisper-vi#1",
+                says=("vocab_size=len(processor.tokenizer)",),
+            ),
+        ),
+        knowledge="transformers' CTC models",
+    ),
+    Failure(
+        id="data.dataset_dict",
+        kind=LogClass.CRASHED,
+        what="A dictionary of splits was passed where one data set is expected.",
+        signs=(
+            sign("Column to remove", r"Column to remove \['(?P<split>train|test|validation)'\] not in the dataset"),
+            sign("'DatasetDict' object has no attribute", r"'DatasetDict' object has no attribute '(?P<name>\w+)'"),
+        ),
+        headline="A DatasetDict (all splits) was passed where one split is expected",
+        why="the call of load_dataset without split= returns a dictionary of splits, whose keys are taken for columns",
+        next=(
+            'pass one split: load_dataset(..., split="train"), or dataset["train"]; also for JSON and CSV files, which get the'
+            " split train",
+        ),
+        examples=(
+            Example(
+                "ValueError: Column to remove ['train'] not in the dataset. Current columns in the dataset: ['prompt', 'completion']",
+                source="huggingface/trl#2541",
+                says=('split="train"',),
+            ),
+        ),
+        knowledge="the documentation of load_dataset; huggingface/trl#2541",
+    ),
+    Failure(
+        id="data.missing_column",
+        kind=LogClass.CRASHED,
+        what="A trainer's own code reads a column that the samples do not have.",
+        signs=(
+            sign(
+                "KeyError",
+                r"KeyError: '(?P<column>prompt|chosen|rejected|completion|messages|text|labels|label|input_ids|attention_mask|images|"
+                r"image|pixel_values|input_features|audio|sentence|query|response|instruction|conversations|prompt_input_ids)'",
+            ),
+        ),
+        when=lambda case: caller(case) in _TRAINERS and case.called(_OF_SAMPLES),
+        headline=lambda case: f"The samples have no column {case.given['column']}, which {caller(case)} reads",
+        why="the columns are not those of this trainer's data format, or the Trainer dropped them because the model's forward does not"
+        " take them",
+        next=(
+            Advice(
+                "bring the data set to this trainer's columns with map or rename_column: prompt, chosen, rejected for DPO, ORPO,"
+                " CPO and (without prompt) rewards; prompt, completion, label for KTO; prompt for GRPO and RLOO; text, messages or"
+                " prompt + completion for SFT",
+                when=lambda case: caller(case) in ("trl", "unsloth", "unsloth_zoo"),
+            ),
+            Advice(
+                "bring the data set to the columns that this code reads (map, rename_column), and see that the function that makes"
+                " them ran on every split",
+                when=lambda case: caller(case) not in ("trl", "unsloth", "unsloth_zoo"),
+            ),
+            "if the column is there before training: remove_unused_columns=False, since the Trainer drops what forward() does not name",
+        ),
+        check="print(trainer.train_dataset.column_names)",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/opt/env/lib/python3.10/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch\n'
+                "    return self.collate_fn(data)\n"
+                '  File "/opt/env/lib/python3.10/site-packages/trl/trainer/utils.py", line 471, in __call__\n'
+                '    prompt = feature["prompt"]\n'
+                "KeyError: 'prompt'",
+                source="rui-ye/OpenFedLLM#39",
+                says=("prompt, chosen, rejected", "remove_unused_columns=False"),
+            ),
+        ),
+        near_misses=("KeyError: 'prompt'",),
+        knowledge="trl's page on data set formats; modelscope/ms-swift#1922",
+    ),
+    Failure(
+        id="configuration.dummy_optimizer",
+        kind=LogClass.CRASHED,
+        what="accelerate's placeholder for DeepSpeed's optimizer is used as if it were one.",
+        signs=(sign("Dummy", r"'(?P<name>DummyOptim|DummyScheduler)' object has no attribute '(?P<attribute>\w+)'"),),
+        headline="The placeholder {name} was not replaced: DeepSpeed did not take over the optimizer",
+        why="the library accelerate puts it where DeepSpeed is to make the optimizer from its own configuration; here the training loop got the"
+        " placeholder itself",
+        next=(
+            "start the script with its launcher (deepspeed train.py or accelerate launch), one process per GPU: with plain python and"
+            " several GPUs the Trainer wraps in DataParallel instead",
+            "update transformers and accelerate together, so that they agree on whether DeepSpeed runs: pip install -U transformers"
+            " accelerate deepspeed",
+            "with your own loop: use DummyOptim only if the DeepSpeed file has an optimizer, and pass it to accelerator.prepare",
+        ),
+        examples=(
+            Example(
+                "AttributeError: 'DummyOptim' object has no attribute 'step'",
+                source="deepspeedai/DeepSpeed#3867",
+                says=("launcher", "-U transformers"),
+            ),
+        ),
+        knowledge="accelerate's page on DeepSpeed; deepspeedai/DeepSpeed#3867",
+    ),
+    Failure(
+        id="processes.only_wrapper",
+        kind=LogClass.CRASHED,
+        what="An exception that only says that something else failed, and that else is not in the text.",
+        signs=(
+            sign("TrainingFailedError", r"(?P<name>TrainingFailedError): (?!\S+Error)"),
+            sign(
+                "DatasetGenerationError",
+                r"(?P<name>DatasetGenerationError): An error occurred while generating the dataset",
+            ),
+            sign("Some workers returned results while others"),
+        ),
+        when=lambda case: not case.lead.chain,
+        headline=lambda case: (
+            f"{case.given.get('name') or 'The launcher'} only says that something else failed, not what"
+        ),
+        why="it is raised by the process or library that waits for the part that failed, whose own exception is not in this text",
+        next=(
+            "look further up, or in the output of that process, for the first traceback: its last line is the cause",
+            Advice(
+                "Ray keeps the output of each worker in /tmp/ray/session_latest/logs (worker-*.err), and the trial's error.txt",
+                when=lambda case: case.given.get("name") == "TrainingFailedError",
+            ),
+        ),
+        tier=Tier.VAGUE,
+        examples=(
+            Example(
+                "TrainingFailedError: The Ray Train run failed. Please inspect the previous error messages for a cause. After fixing the"
+                " issue (assuming that the error is not caused by your own application logic, but rather an error such as OOM), you can"
+                " restart the run from scratch or continue this run.",
+                source="GokuMohandas/Made-With-ML#271",
+                says=("error.txt",),
+            ),
+        ),
+        knowledge="Ray Train's BaseTrainer.fit; datasets' builder",
     ),
 )

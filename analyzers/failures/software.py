@@ -968,8 +968,8 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="{module} does not exist in the installed version any more",
-        why="the package is installed; newer versions have removed or renamed this module, and the code that imports it"
-        " is older",
+        why="newer versions of its package, or of Python, have removed or renamed this module, and the code that imports it is"
+        " older; or (pkg_resources, distutils) setuptools is not installed",
         next=(_removed,),
         check="the last frame of the traceback is the file that imports it",
         examples=(
@@ -1787,7 +1787,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="FlashAttention 2 is used on a GPU that it does not support.",
         signs=(sign("FlashAttention", r"FlashAttention only supports Ampere GPUs or newer"),),
         headline="FlashAttention 2 needs an Ampere GPU or newer, and this one is older (V100, T4, RTX 20)",
-        why="its kernels use instructions of compute capability 8.0 and newer; the package is installed correctly",
+        why="its kernels use instructions of compute capability 8.0 and newer",
         next=(
             'choose another attention: attn_implementation="sdpa" (or "eager") in from_pretrained, --flash_attn sdpa in'
             " LLaMA-Factory, --attn_impl sdpa in ms-swift",
@@ -2342,8 +2342,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="transformers refuses to read a pickled file with a PyTorch older than 2.6.",
         signs=(sign("serious vulnerability issue in", r"vulnerability issue in `?torch\.load"),),
         headline="transformers reads .bin, .pt and optimizer files only with PyTorch 2.6 or newer",
-        why="before 2.6, torch.load can run code from a file (CVE-2025-32434); the installed PyTorch is older, and the"
-        " file itself is not damaged",
+        why="before 2.6, torch.load can run code from a file (CVE-2025-32434); the installed PyTorch is older; this"
+        " says nothing of the file itself",
         next=(
             "update PyTorch to 2.6 or newer (with the torchvision and flash-attn that fit it)",
             "or use weights in safetensors: from_pretrained(use_safetensors=True); a resume still needs optimizer.pt and"
@@ -2376,7 +2376,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="The installed {found} does not fit: {wanted} is required",
-        why="the package that is imported supports only these versions, and another installation changed it",
+        why="the package that is imported supports only these versions; most often another installation changed it",
         next=(
             'pip install "{wanted}"',
             "or update the package that asks for it (pip install -U transformers); install all in one pip command, so"
@@ -2413,7 +2413,7 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"{case.given['owner'] or case.given['function']} has no argument {case.given['name']} in this version"
         ),
-        why="the code was written for another version of the library, in which this argument has that name",
+        why="most often the calling code was written for another version of the library, in which this argument has that name",
         next=(
             Advice(_for_library, when=lambda case: bool(caller(case))),
             Advice(

@@ -450,7 +450,7 @@ _TEXTS: tuple[Failure, ...] = (
         what="A rank chooses a GPU number that its process does not see.",
         signs=(sign("invalid device ordinal"),),
         headline="A rank asks for a GPU that it does not see: more ranks than visible GPUs{place}",
-        why="the GPUs are fine; CUDA_VISIBLE_DEVICES or the node has fewer than the number that set_device was given, as with"
+        why="CUDA_VISIBLE_DEVICES or the node has fewer than the number that set_device was given, as with"
         " --nproc_per_node above the number of GPUs, or a global rank used as device",
         next=(
             "start as many ranks as there are GPUs: --nproc_per_node equal to the number of entries in CUDA_VISIBLE_DEVICES"
@@ -1252,7 +1252,7 @@ _TEXTS: tuple[Failure, ...] = (
             sign("wandb login", r"No API key configured"),
         ),
         headline="wandb is not logged in: no API key, and no terminal to ask for one",
-        why="the call of wandb.init runs in a job without a terminal, and stops the process; nothing else has failed",
+        why="the call of wandb.init runs in a job without a terminal, and stops the process",
         next=(
             "run `wandb login` once on this machine, or set WANDB_API_KEY in the job's environment",
             "without an account: WANDB_MODE=disabled (or offline); Trainer: report_to='none'",

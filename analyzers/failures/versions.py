@@ -47,6 +47,32 @@ _OWNERS = (
     ("transformers", rf"^{_MODELS}\w*For\w+$|^(?:Dynamic|Static|EncoderDecoder)Cache$|^PreTrained\w+$|^AutoModel\w*$"),
 )
 """(package, what the names of its classes match)."""
+_LIGHTNING = {
+    "gpus": 'write accelerator="gpu", devices=N (devices="auto" for all)',
+    "num_gpus": 'write accelerator="gpu", devices=N',
+    "tpu_cores": 'write accelerator="tpu", devices=N',
+    "resume_from_checkpoint": "pass it to fit: trainer.fit(model, ckpt_path=PATH)",
+    "progress_bar_refresh_rate": "write callbacks=[TQDMProgressBar(refresh_rate=N)], or enable_progress_bar=False for 0",
+    "checkpoint_callback": "write enable_checkpointing=True or False, and put a ModelCheckpoint into callbacks",
+    "weights_summary": "write enable_model_summary=True or False",
+    "distributed_backend": "write strategy (such as 'ddp')",
+    "accelerator": 'write strategy for "ddp", and accelerator for the kind of device',
+    "amp_backend": "leave it out, and set precision",
+    "amp_level": "leave it out, and set precision",
+    "replace_sampler_ddp": "write use_distributed_sampler",
+    "auto_select_gpus": "leave it out, or find_usable_cuda_devices",
+    "auto_lr_find": "use lightning.pytorch.tuner.Tuner(trainer).lr_find(model)",
+    "auto_scale_batch_size": "use lightning.pytorch.tuner.Tuner(trainer).scale_batch_size(model)",
+    "flush_logs_every_n_steps": "leave it out: it is an argument of the logger",
+    "reload_dataloaders_every_epoch": "write reload_dataloaders_every_n_epochs=1",
+    "track_grad_norm": "log the norms in on_before_optimizer_step",
+    "truncated_bptt_steps": "cut the sequence in training_step, with manual optimization",
+    "stochastic_weight_avg": "write callbacks=[StochasticWeightAveraging(...)]",
+    "terminate_on_nan": "write detect_anomaly=True",
+    "process_position": "write callbacks=[TQDMProgressBar(process_position=N)]",
+    "multiple_trainloader_mode": "pass a CombinedLoader",
+}
+"""{argument that Lightning's Trainer once had: what to write now}."""
 _PLAIN = re.compile(
     r"^(?:NoneType|str|int|float|bool|list|dict|tuple|set|bytes|function|builtin_function_or_method|method|generator|type"
     r"|module|Tensor|Parameter|ndarray|DataFrame|Series|Namespace|Image|Popen|OrderedDict|super|range|map|zip|filter"
@@ -88,6 +114,8 @@ def caller(case: Case) -> str:
 
 def _owner(name: str, case: Case) -> str:
     """Return the package that has a class of a name; empty if it is not known."""
+    if name == "Trainer" and case.given.get("name") in _LIGHTNING:
+        return "pytorch-lightning"
     if name == "Trainer":
         return "pytorch-lightning" if case.called(r"lightning") else "transformers"
     return next((package for package, names in _OWNERS if re.search(names, name)), "")
@@ -290,6 +318,10 @@ def _for_script(case: Case) -> str:
     )
 
 
+def _is_lightning(case: Case) -> bool:
+    return case.given.get("owner") == "Trainer" and case.given["name"] in _LIGHTNING
+
+
 _SIGNATURE_CHECK = (
     "python -c 'import inspect, PACKAGE; print(inspect.signature(PACKAGE.CLASS))' prints what is accepted"
 )
@@ -348,8 +380,17 @@ ENTRIES = (
             else "the function is of another version, or another one, than the caller was written for"
         ),
         next=(
-            Advice(_update_owner, when=_is_of_two),
-            Advice(_for_script, when=_is_of_script),
+            Advice(
+                lambda case: f"{_LIGHTNING[case.given['name']]} (for Lightning 2)",
+                when=_is_lightning,
+            ),
+            Advice(
+                'or install what the script was written for: pip install "pytorch-lightning<2" (1.9.5, or the version of its'
+                " requirements)",
+                when=_is_lightning,
+            ),
+            Advice(_update_owner, when=lambda case: _is_of_two(case) and not _is_lightning(case)),
+            Advice(_for_script, when=lambda case: _is_of_script(case) and not _is_lightning(case)),
             Advice(
                 lambda case: (
                     f"the call is inside {caller(case)}: if the function is yours (an override or a callback), give it the"
@@ -372,6 +413,10 @@ ENTRIES = (
                 "    self.accelerator = Accelerator(**args)\n"
                 "TypeError: Accelerator.__init__() got an unexpected keyword argument 'parallelism_config'",
                 says=("transformers passes", "-U accelerate"),
+            ),
+            Example(
+                "TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'",
+                says=("pytorch-lightning", "devices=N"),
             ),
         ),
         near_misses=("TypeError: make_loader() got an unexpected keyword argument 'shufle'",),
@@ -582,5 +627,141 @@ ENTRIES = (
         ),
         near_misses=("AttributeError: 'NoneType' object has no attribute 'shape'",),
         knowledge="huggingface/trl#3257; dhcode-cpp/X-R1#72",
+    ),
+    Failure(
+        id="software.lightning_hook",
+        kind=LogClass.CRASHED,
+        what="A LightningModule or Callback has a hook that Lightning 2 removed.",
+        signs=(
+            sign(
+                "has been removed in",
+                r"Support for `(?P<hook>\w+)` has been removed in v(?P<version>[\d.]+?)\.?(?:\s|$)(?:[^\n]{0,20}`(?P<owner>\w+)`"
+                r" implements[^\n]{0,40}use the `(?P<instead>\w+)`)?",
+            ),
+        ),
+        headline="The code is written for an older Lightning: version {version} removed {hook}",
+        why=lambda case: (
+            f"{case.given['owner']} has this method, which the installed version refuses"
+            if case.given.get("owner")
+            else "the installed version refuses modules that have this method"
+        ),
+        next=(
+            'for a project that is not yours: pip install "pytorch-lightning<2" (1.9.5, or the version of its requirements)',
+            lambda case: (
+                f"or rename it to {case.given.get('instead') or 'the new hook'}, without the argument outputs: append what each step"
+                " returns to a list of the module, read it there, and clear it"
+            ),
+        ),
+        examples=(
+            Example(
+                "NotImplementedError: Support for `validation_epoch_end` has been removed in v2.0.0. `RAVE` implements this method."
+                " You can use the `on_validation_epoch_end` hook instead. To access outputs, save them in-memory as instance"
+                " attributes.",
+                source="acids-ircam/RAVE#219",
+                says=("2.0.0", "on_validation_epoch_end", "<2"),
+            ),
+        ),
+        knowledge="Lightning's guide to version 2; Lightning-AI/pytorch-lightning#16520",
+    ),
+    Failure(
+        id="software.failed_import",
+        kind=LogClass.CRASHED,
+        what="A library that imports its parts late says that one of them could not be imported.",
+        signs=(
+            sign(
+                "Failed to import",
+                r"Failed to import (?P<module>[\w.]{1,100}) because of the following error \(look up to see its traceback\):\s*"
+                r"(?:(?:\[\w+\]:)?\s*Failed to import [\w.]{1,100} because of the following error \([^)\n]{1,60}\):\s*){0,4}"
+                r"(?:\[\w+\]:)?\s*(?P<reason>[^\n]{3,300})",
+            ),
+        ),
+        headline=lambda case: f"{case.given['module']} could not be imported: {case.given['reason'].rstrip('. ')}",
+        why="the module is there; what it imports failed, most often because an installed package does not fit it",
+        next=(
+            "find the first traceback above: its last frame is the package that does not fit; install the version that"
+            " {module}'s package asks for (`pip check`, its requirements)",
+            "import the package of the reason by itself (python -c 'import PACKAGE'), which shows its own error",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: Failed to import swift.llm.sft because of the following error (look up to see its traceback):\n"
+                "Failed to import swift.trainers.trainers because of the following error (look up to see its traceback):\n"
+                "the first argument must be callable.",
+                source="modelscope/ms-swift#1898",
+                says=("the first argument must be callable", "pip check"),
+            ),
+        ),
+        knowledge="transformers' lazy modules; modelscope/ms-swift#1898",
+    ),
+    Failure(
+        id="software.compiled_sizes",
+        kind=LogClass.CRASHED,
+        what="Code that torch.compile made checks the sizes of its inputs and finds others.",
+        signs=(sign("AssertionError", r"expected size (?P<expected>\d+)==(?P<got>\d+), stride \d+==\d+ at dim=\d"),),
+        headline="Compiled code of torch.compile was run with a tensor of another size ({expected} and {got})",
+        why="Inductor's code is made for fixed sizes and strides; its guards should have caught this, so it is most often a fault of"
+        " torch.compile together with what wraps or replaces parameters (FSDP, quantised tensors, custom operators)",
+        next=(
+            "run without torch.compile (TORCHDYNAMO_DISABLE=1) to see that the model itself is right",
+            "compile in another order or part: wrap with FSDP2 (fully_shard) before torch.compile, compile single blocks, or update"
+            " PyTorch; a custom operator needs a fake implementation that gives the true shape and strides",
+        ),
+        examples=(
+            Example(
+                "[rank0]: AssertionError: expected size 4096==1024, stride 1024==1024 at dim=0",
+                source="pytorch/pytorch#138715",
+                says=("4096 and 1024", "TORCHDYNAMO_DISABLE=1"),
+            ),
+        ),
+        near_misses=("AssertionError: expected size 4 but got 5",),
+        knowledge="pytorch/pytorch#138715",
+    ),
+    Failure(
+        id="software.scaled_matmul",
+        kind=LogClass.CRASHED,
+        what="The FP8 matrix product of PyTorch refuses its operands or this GPU.",
+        signs=(
+            sign("col_major", r"mat2 must be col_major(?:, got stride (?P<stride>\([\d, ]+\)))?"),
+            sign(
+                "mat",
+                r"Expected (?:self|mat1|both dimensions of mat2|trailing dimension of mat1)[^\n]{0,60} to be divisible by 16",
+            ),
+            sign("scaled_mm is only supported", r"_scaled_mm is only supported on (?P<gpus>[^\n]{3,120})"),
+        ),
+        headline=lambda case: (
+            "This GPU has no FP8 matrix product (it needs compute capability 8.9 or newer)"
+            if case.given.get("gpus")
+            else "The FP8 matrix product got operands of a layout or size that it does not take"
+        ),
+        why="the product torch._scaled_mm takes the first operand by rows and the second by columns, sizes that are multiples of 16, and only"
+        " newer GPUs",
+        next=(
+            Advice(
+                "train in bf16 here; FP8 needs an Ada, Hopper or newer GPU",
+                when=lambda case: bool(case.given.get("gpus")),
+            ),
+            Advice(
+                "leave layers whose sizes are no multiple of 16 out of the conversion (module_filter_fn of convert_to_float8_training)"
+                ", and pad the vocabulary or the batch",
+                when=lambda case: "divisible" in case.lead.message,
+            ),
+            Advice(
+                "switch off what is combined with FP8, one at a time (tensor parallelism, torch.compile, activation"
+                " checkpointing), and update torchao and PyTorch: a transposed weight that was made contiguous gets here",
+                when=lambda case: "col_major" in case.lead.message,
+            ),
+        ),
+        examples=(
+            Example(
+                "RuntimeError: mat2 must be col_major, got stride (4096, 1)",
+                source="pytorch/torchtitan#3817",
+                says=("update torchao",),
+            ),
+            Example(
+                "RuntimeError: torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
+                says=("8.9",),
+            ),
+        ),
+        knowledge="torchao's README on float8 training; pytorch/torchtitan#3817",
     ),
 )
