@@ -1019,10 +1019,6 @@ ENTRIES = (
         what="An exception that only says that something else failed, and that else is not in the text.",
         signs=(
             sign("TrainingFailedError", r"(?P<name>TrainingFailedError): (?!\S+Error)"),
-            sign(
-                "DatasetGenerationError",
-                r"(?P<name>DatasetGenerationError): An error occurred while generating the dataset",
-            ),
             sign("Some workers returned results while others"),
         ),
         when=lambda case: not case.lead.chain,
@@ -1047,6 +1043,6 @@ ENTRIES = (
                 says=("error.txt",),
             ),
         ),
-        knowledge="Ray Train's BaseTrainer.fit; datasets' builder",
+        knowledge="Ray Train's BaseTrainer.fit",
     ),
 )
