@@ -454,7 +454,12 @@ def is_large(account: Sequence[MemoryPart]) -> bool:
 
 
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
-    """Return whether a failed request of `requested` bytes would fit if libraries and other processes had no memory."""
+    """Return whether a failed request of `requested` bytes would fit if libraries and other processes had no memory.
+
+    A request that was refused although enough was free failed for another reason.
+    """
+    if sum(part.bytes for part in account if part.holder is Holder.FREE) >= requested:
+        return False
     given_back = {Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
@@ -473,11 +478,11 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
 def untracked_reason(account: Sequence[MemoryPart], *, decisive: bool) -> str:
     """Return a text on the users of a device's memory outside PyTorch's allocator, with the bounds of each size.
 
-    `account` has all parts of the device's memory. `decisive`: a request that failed would have fitted into this
-    memory.
+    `account` has all parts of the device's memory. `decisive`: a request that failed would fit if libraries and
+    other processes had no memory.
     """
     parts = f"It consists of {'; '.join(part_text(part) for part in account if part.holder in _UNTRACKED)}."
-    request = " The request that failed would have fitted into the memory that libraries and other processes use."
+    request = " Without the memory of libraries and other processes the request that failed would fit."
     return parts + request * decisive
 
 

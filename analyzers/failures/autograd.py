@@ -946,6 +946,8 @@ ENTRIES: tuple[Failure, ...] = (
             "check that the loss has a way to them: a torch.tensor(loss) or .item() in the loss cuts it; skip the step"
             " if a batch has no loss",
             "call scaler.scale(loss).backward() before scaler.step; with accelerate do not call the scaler at all",
+            "with several optimizers, step only those whose part took part in this loss; bf16 needs no scaler"
+            " (GradScaler(enabled=False))",
         ),
         check="print(sum(p.grad is not None for g in optimizer.param_groups for p in g['params'])) after backward",
         examples=(

@@ -1550,12 +1550,15 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"No training state to resume in {path if len(path := case.given['path']) <= 55 else '…' + path[-53:]}"
         ),
-        why="no checkpoint was completed there yet, it has only weights (save_only_model), or the path is another one",
+        why="its files are not those that the program looks for: none was completed there yet, it has only weights (save_only_model), it"
+        " was saved in another form (FSDP or DeepSpeed shards), or the path is another one",
         next=(
             "list the folder: a run of DeepSpeed resumes from global_stepN with the file `latest`, the Trainer from optimizer.pt beside"
             " trainer_state.json; take a checkpoint-N that has them",
             "if it has only weights, load them as the model (model_name_or_path) and start without resume_from_checkpoint; save the next with"
             " save_only_model=False",
+            "if it has a folder pytorch_model_fsdp_0 (FSDP's SHARDED_STATE_DICT): update transformers and accelerate, which read it since 4.35,"
+            " or save with fsdp_state_dict_type FULL_STATE_DICT",
         ),
         event=EventKind.KNOWN,
         examples=(

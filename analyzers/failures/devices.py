@@ -713,6 +713,115 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="torch_xla: PJRT runtime",
     ),
     Failure(
+        id="startup.requested_gpus",
+        kind=LogClass.STARTUP,
+        what="A framework was asked for GPUs that the process does not see.",
+        signs=(
+            sign(
+                "You requested",
+                r"You requested (?:gpu|GPU)s?: ?(?P<wanted>\[[\d, ]*\])\s{1,4}But your machine only has: ?\[(?P<has>[\d, ]*)\]",
+            ),
+            sign("No supported gpu backend found", r"No supported gpu backend found(?P<has>)"),
+            sign("can not run on your system", r"CUDAAccelerator`? can not run on your system(?P<has>)"),
+        ),
+        headline=lambda case: (
+            f"GPUs {case.given['wanted']} were asked for, and this process sees only [{case.given['has']}]"
+            if case.given["has"]
+            else "A GPU was asked for, and this process sees none"
+        ),
+        why=lambda case: (
+            "CUDA_VISIBLE_DEVICES or the job's allocation leaves fewer, and they are counted from 0"
+            if case.given["has"]
+            else "the container was started without the GPUs, the job has none, or PyTorch is a build without CUDA"
+        ),
+        next=(
+            Advice(
+                "ask for as many as there are: devices={has}, or devices='auto'",
+                when=lambda case: bool(case.given["has"]),
+            ),
+            Advice(
+                "give the container the GPUs: singularity or apptainer with --nv (AMD: --rocm), docker --gpus all; and the job: Slurm"
+                " --gres=gpu:1",
+                when=lambda case: not case.given["has"],
+            ),
+            Advice(
+                "if `nvidia-smi` shows them in the same place: print torch.version.cuda and torch.cuda.is_available(); without CUDA"
+                " install the CUDA build of PyTorch",
+                when=lambda case: not case.given["has"],
+            ),
+        ),
+        check='python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())" in the same place',
+        examples=(
+            Example(
+                "pytorch_lightning.utilities.exceptions.MisconfigurationException: You requested GPUs: [0]\n"
+                " But your machine only has: []",
+                source="apptainer/singularity#6203",
+                says=("--nv", "sees none"),
+            ),
+            Example(
+                "lightning.fabric.utilities.exceptions.MisconfigurationException: You requested gpu: [0, 1, 2, 3]\n"
+                " But your machine only has: [0, 1]",
+                says=("[0, 1]", "devices"),
+            ),
+            Example(
+                "lightning_fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!",
+                says=("--gpus all",),
+            ),
+        ),
+        knowledge="apptainer/singularity#6203; Lightning: accelerators",
+    ),
+    Failure(
+        id="hardware.xla_shapes",
+        kind=LogClass.CRASHED,
+        what="Sizes do not fit in an operation or a collective of torch_xla.",
+        signs=(
+            sign("Check failed: dim", r"Check failed: dim1 == dim2(?P<replicas>)"),
+            sign(
+                "replica groups should contain",
+                r"replica groups should contain (?P<replicas>\d+) replicas, but found (?P<found>\d+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"A collective on the TPU names {case.given['found']} of {case.given['replicas']} replicas: all must be in its groups"
+            if case.given["replicas"]
+            else "Two tensors of an operation on the XLA device have sizes that do not fit"
+        ),
+        why=lambda case: (
+            "XLA compiles one program for all replicas, so each must be in exactly one group of a collective"
+            if case.given["replicas"]
+            else "one dimension differs and is 1 in neither; a cache of keys and values that grows, or a batch of another length, is"
+            " the usual one"
+        ),
+        next=(
+            Advice(
+                "give groups that together have all replicas ([[0, 1], [2, 3], ...]), or start only as many processes as take part",
+                when=lambda case: bool(case.given["replicas"]),
+            ),
+            Advice(
+                "set use_cache=False for a language model in training, and pad to fixed lengths; the frame of your code names the line"
+                " (XLA works later: torch_xla.sync() or PT_XLA_DEBUG=1 to find it)",
+                when=lambda case: not case.given["replicas"],
+            ),
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: torch_xla/csrc/helpers.cpp:589 : Check failed: dim1 == dim2 || dim1 == 1 || dim2 == 1 || dim1 =="
+                " xla::Shape::kUnboundedSize || dim2 == xla::Shape::kUnboundedSize ",
+                source="pytorch/xla#7138",
+                says=("use_cache=False",),
+            ),
+            Example(
+                "RuntimeError: Bad StatusOr access: INTERNAL: during context [pre-optimization]: RET_CHECK failure"
+                " (hlo_verifier.cc:402) replica_count == 1 || n == replica_count In kCrossReplica mode, replica groups should contain"
+                " 8 replicas, but found 2: %all-gather.20571",
+                source="pytorch/xla#8271",
+                says=("2 of 8",),
+            ),
+        ),
+        knowledge="pytorch/xla#7138, pytorch/xla#8271",
+    ),
+    Failure(
         id="hardware.mps_kernel",
         kind=LogClass.CRASHED,
         what="Apple's graph library stopped the process on a shape that it cannot handle.",

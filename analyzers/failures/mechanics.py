@@ -412,6 +412,147 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         knowledge="torch/distributed/pipelining/_backward.py",
     ),
+    Failure(
+        id="autograd.empty_tensor",
+        kind=LogClass.CRASHED,
+        what="An operation got a tensor without elements.",
+        signs=(
+            sign("cannot reshape tensor of", r"cannot reshape tensor of 0 elements"),
+            sign(
+                "with no identity",
+                r"cannot perform reduction function \w+ on a tensor with no elements|operation does not have an identity",
+            ),
+            sign(
+                "have non-zero size", r"Expected reduction dim \S+ to have non-zero size|to have non-zero size, but got"
+            ),
+            sign("for input.numel()", r"Expected reduction dim to be specified for input\.numel\(\) == 0"),
+            sign("empty Tensor", r"cannot (?:sample|draw|select)[^\n]{0,40}empty Tensor"),
+        ),
+        headline="An operation got a tensor without elements: something was empty{place}",
+        why="an empty prompt or sequence, a batch whose samples were all filtered out, a mask or an index that selects nothing, an image"
+        " without boxes",
+        next=(
+            "find what is empty: print the shapes of the inputs of that line, and the sample or prompt that they come from",
+            "leave empty samples and prompts out before the call, or return a loss of 0 that keeps the graph (output.sum() * 0), on all"
+            " ranks alike",
+        ),
+        check="print(x.shape) before the line",
+        rules_out="it fails for the first batch always: then the wrong dimension is reduced or a filter leaves nothing",
+        examples=(
+            Example(
+                "RuntimeError: cannot reshape tensor of 0 elements into shape [0, -1, 64] because the unspecified dimension size -1"
+                " can be any value and is ambiguous",
+                source="mmcdermott/MEDS_EIC_AR#176",
+                says=("empty", "prompt"),
+            ),
+            Example(
+                "RuntimeError: max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with"
+                " the 'dim' argument.",
+                says=("selects nothing",),
+            ),
+        ),
+        knowledge="PyTorch: reductions of empty tensors",
+    ),
+    Failure(
+        id="autograd.not_a_dtensor",
+        kind=LogClass.CRASHED,
+        what="Code for sharded tensors got a plain one, or the reverse.",
+        signs=(
+            sign(
+                "object has no attribute",
+                r"'(?P<kind>Tensor|Parameter|AsyncCollectiveTensor)' object has no attribute '(?P<name>to_local|full_tensor|_local_tensor|device_mesh|placements|_spec)'",
+            ),
+        ),
+        headline="A plain tensor came where a sharded one (DTensor) is expected: {name}{place}",
+        why="FSDP2 and tensor parallelism make parameters, gradients and optimizer states DTensors; a state that a fused optimizer made,"
+        " a frozen or unwrapped part, or a loaded checkpoint is a plain tensor",
+        next=(
+            "if it is in saving or loading: use an optimizer and versions of the libraries that keep DTensors (update Transformer Engine,"
+            " Megatron or the trainer), and get_state_dict / set_state_dict of torch.distributed.checkpoint.state_dict",
+            "in own code: x.to_local() if isinstance(x, DTensor) else x; and check that fully_shard was applied to that module before the"
+            " optimizer was made",
+        ),
+        check="print({n: type(p.data) for n, p in model.named_parameters()})",
+        examples=(
+            Example(
+                '[rank0]:   File "/opt/megatron-lm/megatron/core/transformer/fsdp_dtensor_checkpoint.py", line 246, in'
+                " split_swiglu_linear_fc1\n"
+                "[rank0]:     local_tensor = data.to_local()\n"
+                "[rank0]: AttributeError: 'Tensor' object has no attribute 'to_local'",
+                source="NVIDIA/TransformerEngine#2795",
+                says=("DTensor", "to_local"),
+            ),
+        ),
+        knowledge="torch.distributed.tensor; NVIDIA/TransformerEngine#2795",
+    ),
+    Failure(
+        id="autograd.gradient_shape",
+        kind=LogClass.CRASHED,
+        what="backward was given a gradient of another shape than the output.",
+        signs=(
+            sign(
+                "Mismatch in shape: grad_output",
+                r"Mismatch in shape: grad_output\[\d+\] has a shape of torch\.Size\((?P<gradient>\[[\d, ]*\])\) and output\[\d+\] has"
+                r" a shape of torch\.Size\((?P<output>\[[\d, ]*\])\)",
+            ),
+        ),
+        headline="backward got a gradient of {gradient} for an output of {output}{place}",
+        why=lambda case: (
+            "in a pipeline the gradient comes from the next stage, in buffers of the first micro-batch's shape; micro-batches of another"
+            " size do not fit"
+            if case.called(r"pipe|pipelin|schedules\.py")
+            else "the gradient that is passed to backward(gradient) or torch.autograd.grad must have the shape of the output"
+        ),
+        next=(
+            Advice(
+                "make all micro-batches equal: drop_last=True, a batch that is a multiple of micro-batch size x number of micro-batches,"
+                " and sequences that are padded to one length",
+                when=lambda case: case.called(r"pipe|pipelin|schedules\.py"),
+            ),
+            Advice(
+                "pass torch.ones_like(output), or reduce the output to one number before backward()",
+                when=lambda case: not case.called(r"pipe|pipelin|schedules\.py"),
+            ),
+            "print both shapes in the step that fails: the last batch of an epoch is the usual one",
+        ),
+        check="does it fail at the end of the epoch?",
+        examples=(
+            Example(
+                '  File "/apps/lib/python3.10/site-packages/deepspeed/runtime/pipe/engine.py", line 735, in _exec_backward_pass\n'
+                "    torch.autograd.backward(tensors=(outputs, ), grad_tensors=(grad_tensors, ))\n"
+                "RuntimeError: Mismatch in shape: grad_output[0] has a shape of torch.Size([8, 4096]) and output[0] has a shape of"
+                " torch.Size([16, 4096]).",
+                source="deepspeedai/DeepSpeedExamples#790",
+                says=("[8, 4096]", "drop_last=True"),
+            ),
+        ),
+        knowledge="torch/autograd/__init__.py: _make_grads",
+    ),
+    Failure(
+        id="checkpoints.fsdp_state_type",
+        kind=LogClass.CRASHED,
+        what="FSDP was given no type of state dict.",
+        when=lambda case: case.lead.message.startswith("KeyError: None") and case.called(r":set_state_dict_type"),
+        headline="FSDP was told no kind of state dict (fsdp_state_dict_type is empty) when a checkpoint was loaded",
+        why="the plugin's setting is empty, or the checkpoint is loaded before FSDP has wrapped the model",
+        next=(
+            "set it: fsdp_state_dict_type: SHARDED_STATE_DICT (or FULL_STATE_DICT) in the configuration of accelerate",
+            "update transformers and accelerate: older ones loaded the checkpoint before the model was prepared",
+            "in own code load after accelerator.prepare(model)",
+        ),
+        check="print(accelerator.state.fsdp_plugin)",
+        examples=(
+            Example(
+                '  File "/home/user/.conda/envs/cross/lib/python3.10/site-packages/torch/distributed/fsdp/fully_sharded_data_parallel.py",'
+                " line 608, in set_state_dict_type\n"
+                "    state_dict_config_type = _state_dict_type_to_config[state_dict_type]\n"
+                "KeyError: None",
+                source="huggingface/transformers#26159",
+                says=("fsdp_state_dict_type",),
+            ),
+        ),
+        knowledge="huggingface/transformers#26159",
+    ),
     # Collectives and process groups.
     Failure(
         id="autograd.collective_dtype",
@@ -567,6 +708,72 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="hiyouga/LlamaFactory#7806, pytorch/pytorch#118378",
+    ),
+    Failure(
+        id="network.ucc",
+        kind=LogClass.NETWORK,
+        what="The UCC backend of torch.distributed failed.",
+        signs=(
+            sign(
+                "ProcessGroupUCC",
+                r"ProcessGroupUCC[^\n]{0,80}?(?:\]|: )(?P<what>[a-z][^\n]{3,120}?)(?:, error code (?P<code>-?\d+)|$)",
+            ),
+        ),
+        headline=lambda case: (
+            f"The UCC backend failed: {case.given['what']}" + (f" ({code})" if (code := case.given.get("code")) else "")
+        ),
+        why="UCC chooses its transports by what it finds (UCX, CUDA, SHARP), and some combinations of GPU, driver and version are not"
+        " supported",
+        next=(
+            "use backend='nccl' for GPU tensors and 'gloo' for CPU tensors, which PyTorch tests",
+            "for the reason: UCC_LOG_LEVEL=debug UCX_LOG_LEVEL=info, and try fewer transports: UCX_TLS=tcp,cuda_copy UCC_TLS=ucp",
+            "read the other ranks' logs: one that failed before leaves the others with this error",
+        ),
+        tier=Tier.NETWORK,
+        examples=(
+            Example(
+                "RuntimeError: [/var/lib/jenkins/workspace/torch/csrc/distributed/c10d/ProcessGroupUCC.cpp:496] [Rank"
+                " 0][ProcessGroupUCC-0][READY]failed to post triggered collective, error code -6: Unhandled error, system error code 0",
+                source="pytorch/pytorch#137932",
+                says=("-6", "nccl"),
+            ),
+        ),
+        knowledge="torch/csrc/distributed/c10d/ProcessGroupUCC.cpp",
+    ),
+    Failure(
+        id="host.ray_core_check",
+        kind=LogClass.SIGNAL,
+        what="Ray's own code stopped a process, because one of its checks failed.",
+        signs=(
+            sign(
+                "Check failed:",
+                r"\[20\d\d-\d\d-\d\d [\d:,]{8,15} C \d+ \d+\] (?P<file>\w+\.(?:cc|h)):\d+:\s{1,4}(?:An unexpected system state has"
+                r" occurred[^\n]{0,200}?)?Check failed: (?P<check>[^\n]{1,120})",
+            ),
+        ),
+        headline=lambda case: (
+            f"Ray's core stopped a process: its check {case.given['check'].strip()[:40]} failed ({case.given['file']})"
+        ),
+        why="such a check guards Ray's internal state, and ends the process without an exception of Python; it is a fault of Ray, or its"
+        " state was damaged by a full disk, mixed versions or a process that was ended in the middle of a task",
+        next=(
+            "look above for an earlier error of the same process (an exception, a kill, a full disk or object store): that one may be the"
+            " cause",
+            "use one version of Ray on all nodes, end left-over processes (ray stop --force) and start the cluster again; then update Ray",
+            "if it comes back, report it with this line and the stack below it",
+        ),
+        check="the worker's log in /tmp/ray/session_latest/logs",
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "(RayTrainWorker pid=43514) [2024-09-20 15:32:10,003 C 43514 274023] task_receiver.cc:213:  Check failed:"
+                " objects_valid",
+                source="ray-project/ray#47759",
+                says=("objects_valid", "Ray"),
+            ),
+        ),
+        knowledge="ray-project/ray#47759",
     ),
     # Processes.
     Failure(
