@@ -1536,6 +1536,35 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="transformers: PreTrainedModel.from_pretrained",
     ),
     Failure(
+        id="checkpoints.deepspeed_no_files",
+        kind=LogClass.CRASHED,
+        what="DeepSpeed finds no files of model states in the folder that it is to load.",
+        signs=(sign("AssertionError"),),
+        when=lambda case: (
+            case.called(r"state_dict_factory\.py:\d+:check_ckpt_list")
+            or case.printed(r"assert len\(self\.ckpt_list\) > 0")
+        ),
+        headline="DeepSpeed finds no model states in the folder of the checkpoint",
+        why="it looks for files mp_rank_*_model_states.pt below the folder and the tag in the file `latest`, and there are none: the"
+        " save was not finished, was pruned, or another strategy wrote it",
+        next=(
+            "list the folder (find PATH -name '*model_states.pt'), and resume from a step that has them; the file `latest` must name an"
+            " existing subfolder",
+            "without such files load the weights instead (model.safetensors, adapter_model.safetensors) and start a new run",
+        ),
+        examples=(
+            Example(
+                '[rank0]:   File "/opt/lib/python3.10/site-packages/deepspeed/runtime/state_dict_factory.py", line 191, in check_ckpt_list\n'
+                "[rank0]:     assert len(self.ckpt_list) > 0\n"
+                "[rank0]: AssertionError",
+                source="allenai/open-instruct#330",
+                says=("model_states.pt",),
+            ),
+        ),
+        near_misses=("AssertionError",),
+        knowledge="DeepSpeed's runtime/state_dict_factory.py",
+    ),
+    Failure(
         id="checkpoints.no_latest",
         kind=LogClass.CRASHED,
         what="A run is to be resumed, and there is no checkpoint in the folder.",
@@ -1548,11 +1577,23 @@ ENTRIES: tuple[Failure, ...] = (
             sign("to find latest file at", r"[Uu]nable to find latest file at (?P<path>\S{1,200}?)(?:/latest)?,? "),
         ),
         headline=lambda case: (
-            f"No training state to resume in {path if len(path := case.given['path']) <= 55 else '…' + path[-53:]}"
+            f"Nothing to resume from was found in {path if len(path := case.given['path']) <= 50 else '…' + path[-48:]}"
         ),
-        why="its files are not those that the program looks for: none was completed there yet, it has only weights (save_only_model), it"
-        " was saved in another form (FSDP or DeepSpeed shards), or the path is another one",
+        why=lambda case: (
+            "its files are not those that the program looks for: none was completed there yet, it has only weights (save_only_model), it"
+            " was saved in another form (FSDP or DeepSpeed shards), or the path is another one"
+            + (
+                "; or it has only a LoRA adapter, and the script resumes a model without one"
+                if "valid checkpoint at" in case.lead.message
+                else ""
+            )
+        ),
         next=(
+            Advice(
+                "a LoRA run whose folder has adapter_model.safetensors: make the PeftModel (get_peft_model with the same LoraConfig)"
+                " before trainer.train(resume_from_checkpoint=...), and update transformers",
+                when=lambda case: "valid checkpoint at" in case.lead.message,
+            ),
             "list the folder: a run of DeepSpeed resumes from global_stepN with the file `latest`, the Trainer from optimizer.pt beside"
             " trainer_state.json; take a checkpoint-N that has them",
             "if it has only weights, load them as the model (model_name_or_path) and start without resume_from_checkpoint; save the next with"

@@ -1097,6 +1097,10 @@ LOADING = (
                 "Image features and image tokens do not match",
                 r"Image features and image tokens do not match[:,] ?tokens: (?P<tokens>\d+), features:? (?P<features>\d+)",
             ),
+            sign(
+                "multimodal tokens to",
+                r"Attempted to assign (?:[\d +]{1,80} = )?(?P<features>\d+) multimodal tokens to (?P<tokens>\d+) placeholders",
+            ),
         ),
         headline="The text has {tokens} image tokens, and its images have {features} features",
         why=lambda case: (
@@ -1110,7 +1114,8 @@ LOADING = (
                 when=_has_fewer_tokens,
             ),
             Advice(
-                "take image tokens out of texts and of generated answers, and drop that sample",
+                "take image tokens out of texts and of generated answers (in RL: forbid the model to generate the placeholder), drop"
+                " that sample, and update vLLM if it raises this",
                 when=lambda case: not _has_fewer_tokens(case),
             ),
             "check the format of the data: one placeholder (<image>) for each image, where the project's README wants it",
@@ -1122,6 +1127,11 @@ LOADING = (
                 "[rank1]: ValueError: Image features and image tokens do not match: tokens: 0, features 324",
                 source="turningpoint-ai/VisualThinker-R1-Zero#20",
                 says=("placeholder",),
+            ),
+            Example(
+                "ValueError: Attempted to assign 702 = 702 multimodal tokens to 703 placeholders",
+                source="vllm-project/vllm#15764",
+                says=("703 image tokens", "generate the placeholder"),
             ),
             Example(
                 "ValueError: Image features and image tokens do not match, tokens: 14650, features: 17152.",

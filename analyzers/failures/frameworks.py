@@ -45,6 +45,15 @@ _TRAINERS = (
 _OF_SAMPLES = r"collat|tokeniz|__call__|__getitem__|_prepare|process|fetch|map"
 
 
+def _failed_module(case: Case) -> str:
+    """Return the module of a registry that could not be imported, by the warning of OpenMMLab; empty without one."""
+    texts = (text for event in (*case.failure.events, *case.events) for text in (event.excerpt, event.message))
+    return next((match[1] for text in texts if (match := _FAILED_MODULE.search(text))), "")
+
+
+_FAILED_MODULE = re.compile(r"Failed to import ([\w.]+), please check the location of the registry")
+
+
 def _is_letter(case: Case) -> bool:
     """Return whether the name of a data set is a single letter, as if a text was run through letter by letter."""
     return len(case.given["name"]) == 1 and case.given["kind"] == "dataset"
@@ -406,7 +415,17 @@ ENTRIES = (
             else "the code that registers it was not imported in this process, another copy of the package is imported, or the"
             " name is spelt otherwise"
         ),
+        clues=(
+            sign("Failed to import", r"Failed to import (?P<module>[\w.]+), please check the location of the registry"),
+        ),
         next=(
+            Advice(
+                lambda case: (
+                    f"python -c 'import {_failed_module(case)}' shows why that package could not be imported, as a warning above says;"
+                    " until then none of its classes is registered: install the versions of mmcv, mmengine and mmdet that it names"
+                ),
+                when=lambda case: bool(_failed_module(case)),
+            ),
             Advice('write the tuple with a comma: cfg.DATASETS.TEST = ("name",), and so for TRAIN', when=_is_letter),
             Advice(
                 "register it before it is used, in every process (also in those that launch() or workers start): call the"
@@ -1044,5 +1063,139 @@ ENTRIES = (
             ),
         ),
         knowledge="Ray Train's BaseTrainer.fit",
+    ),
+    Failure(
+        id="software.processor_class",
+        kind=LogClass.CRASHED,
+        what="A processor of transformers gets a part of another class than it takes.",
+        signs=(
+            sign(
+                "for argument",
+                r"Received an? (?P<got>\w+) for argument (?P<argument>\w+), but an? (?P<wanted>\w+|\([^)\n]{1,200}\)) was expected",
+            ),
+        ),
+        headline=lambda case: (
+            f"The processor got a {case.given['got']} as {case.given['argument']}, and takes another class"
+        ),
+        why=lambda case: (
+            f"it expects {case.given['wanted']}; "
+            + (
+                "vLLM makes the processor in a way that fits another version of transformers than the installed one"
+                if case.called("vllm")
+                else "the files of the processor (preprocessor_config.json) or the calling code fit another version of transformers"
+            )
+        ),
+        next=(
+            "install the transformers that the calling package names (pip show vllm; pip check), or update that package",
+            Advice(
+                "or use_fast=False (use_fast=True) when the processor is loaded",
+                when=lambda case: "Fast" in case.given["got"] + case.given["wanted"],
+            ),
+            "if the processor was saved by a training with another version, copy the processor's files of the base model over it",
+        ),
+        examples=(
+            Example(
+                "TypeError: Received a Qwen2VLImageProcessorFast for argument image_processor, but a Qwen2VLImageProcessor was expected.",
+                source="vllm-project/vllm#20855",
+                says=("transformers", "use_fast"),
+            ),
+        ),
+        knowledge="transformers' ProcessorMixin; vllm-project/vllm#20855",
+    ),
+    Failure(
+        id="data.annotation_format",
+        kind=LogClass.CRASHED,
+        what="An annotation file is in another format than its reader expects.",
+        signs=(
+            sign("Annotation must have data_list and metainfo keys"),
+            sign("annotation file format", r"annotation file format <class '(?P<type>\w+)'> not supported"),
+            sign("Results do not correspond to current coco set"),
+        ),
+        headline=lambda case: (
+            "The results and the COCO annotations are of different images"
+            if "Results do not" in case.lead.message
+            else "The annotation file is in another format than the data set's class reads"
+        ),
+        why=lambda case: (
+            "the image ids of the predictions are not those of the annotation file, such as that of another split"
+            if "Results do not" in case.lead.message
+            else "the BaseDataset of mmengine reads OpenMMLab's own format, with data_list and metainfo; COCO's is read by its subclasses"
+            if "data_list" in case.lead.message
+            else "COCO's format is an object with images, annotations and categories"
+        ),
+        next=(
+            Advice(
+                "derive the class from the one that reads COCO (CocoDataset, BaseCocoStyleDataset), or convert the file to an object with"
+                " metainfo and data_list",
+                when=lambda case: "data_list" in case.lead.message,
+            ),
+            Advice(
+                "let the evaluator read the annotation file of the split that was predicted (ann_file in val_evaluator and dataset)",
+                when=lambda case: "Results do not" in case.lead.message,
+            ),
+            "open the file and compare its top-level keys with the documentation of the data set's class",
+        ),
+        examples=(
+            Example(
+                "ValueError: Annotation must have data_list and metainfo keys",
+                source="open-mmlab/mmpose#3053",
+                says=("BaseCocoStyleDataset",),
+            ),
+            Example("AssertionError: annotation file format <class 'list'> not supported", says=("categories",)),
+        ),
+        knowledge="mmengine's BaseDataset; pycocotools",
+    ),
+    Failure(
+        id="configuration.missing_key",
+        kind=LogClass.CRASHED,
+        what="Code asks the configuration or the parsed arguments for something that is not in them.",
+        signs=(
+            sign(
+                "object has no attribute",
+                r"'(?P<type>Namespace|ConfigDict|AttrDict|EasyDict|DotDict|dotdict|Munch|CfgNode|CN|SimpleNamespace|AttributeDict|Box)' object"
+                r" has no attribute '(?P<key>\w{1,80})'",
+            ),
+            sign("KeyError", r"KeyError: '(?P<key>\w{1,80})'"),
+            sign("Key", r"ConfigAttributeError: (?:Key '|Missing key )(?P<key>\w{1,80})"),
+        ),
+        when=lambda case: (
+            case.printed(r"object has no attribute|ConfigAttributeError")
+            or case.called(r"(?:mmengine|mmcv)[/\\](?:config|utils)[/\\]config\.py|omegaconf|yacs|addict")
+        ),
+        headline=lambda case: f"The configuration has no {case.given['key']}, which the code asks for",
+        why="the file or the command line does not set it and the code has no default: the two are of different versions, the file is"
+        " only a part of a configuration, or the name is spelt otherwise",
+        next=(
+            Advice(
+                "add the option to the script's parser, or pass the object that has it; where another library adds its own options, call"
+                " what adds them before parse_args",
+                when=lambda case: case.given.get("type") in ("Namespace", "SimpleNamespace"),
+            ),
+            Advice(
+                "give a complete configuration (in OpenMMLab: with model, train_dataloader, train_cfg, or _base_ files that have them) and"
+                " one for the installed version",
+                when=lambda case: case.given.get("type") not in ("Namespace", "SimpleNamespace"),
+            ),
+            "compare with an example configuration of the same version of the project",
+        ),
+        check="print the configuration as it is after all files and overrides are merged",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/opt/lib/python3.10/site-packages/mmengine/runner/runner.py", line 446, in from_cfg\n'
+                "    model=cfg['model'],\n"
+                '  File "/opt/lib/python3.10/site-packages/mmengine/config/config.py", line 1443, in __getitem__\n'
+                "    return self._cfg_dict.__getitem__(name)\n"
+                "KeyError: 'model'",
+                source="open-mmlab/mmpose#3090",
+                says=("has no model", "complete configuration"),
+            ),
+            Example(
+                "AttributeError: 'Namespace' object has no attribute 'use_flash_attn'",
+                says=("parser",),
+            ),
+        ),
+        near_misses=("KeyError: 'model'",),
+        knowledge="mmengine's Runner.from_cfg; argparse",
     ),
 )

@@ -261,6 +261,33 @@ def _version(case: Case, name: str) -> str:
     return ".".join(part.strip() for part in case.given[name].split(","))
 
 
+_WITHOUT_WINDOWS = {
+    "triton": "pip install triton-windows of the version for your PyTorch",
+    "vllm": "it runs under Linux only",
+    "flash_attn": "take a wheel that others built for your PyTorch and CUDA, or another attention (sdpa)",
+    "deepspeed": "build it, or use another strategy",
+}
+"""{package: what to do where it is missing under Windows}."""
+
+
+def _has_no_windows_wheel(case: Case) -> bool:
+    """Return whether a package is missing that PyPI does not have for the system of the paths in the text."""
+    return _top(case) in _WITHOUT_WINDOWS and case.printed(r"\b[A-Za-z]:\\\w")
+
+
+_IMPORTING = re.compile(r"(?:site|dist)-packages[/\\]([A-Za-z]\w{1,60})[/\\][^\n]{0,300}$")
+
+
+def _importer(case: Case) -> str:
+    """Return the package whose file imports the missing module, by the last frame before the line that names it."""
+    found = ""
+    for line in case.lead.excerpt.splitlines():
+        if "No module named" in line:
+            break
+        found = match[1] if (match := _IMPORTING.search(line)) else found
+    return found if found not in ("", _top(case)) else ""
+
+
 _OLD_LAYOUT = re.compile(
     r"transformers\.(?P<kind>modeling|configuration|tokenization)_(?!utils|outputs|attn|flash|rope|gguf|layers|tf_)(?P<model>\w+)$"
 )
@@ -275,9 +302,16 @@ def _pinned_module(case: Case) -> str:
             f"transformers 4 moved it to transformers.models.{old['model']}.{old['kind']}_{old['model']}: change the import,"
             ' or install what the code was written for (pip install "transformers<4", or the version of its requirements)'
         )
+    if case.given["module"].startswith("triton.ops"):
+        return 'update bitsandbytes (0.45 or newer): triton 3.2 removed triton.ops; or pip install "triton<3.2" with the PyTorch for it'
+    if importer := _importer(case):
+        return (
+            f"{importer} and {package} are of versions that do not fit: update {importer} if {package} is the newer one of both,"
+            f" otherwise update {package}; or install the {package} that {importer} was written for"
+        )
     return (
-        f"update {package}, or install the version of it that the importing package was written for; the last frame shows"
-        " which package that is, and updating that one may be what is needed"
+        f"install the {package} that the importing package was written for, or update the importing package (the last frame shows"
+        f" which one that is) if it is older than {package}"
     )
 
 
@@ -1491,8 +1525,16 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         next=(
             Advice(
+                lambda case: (
+                    f"{_top(case)} has no wheels for Windows on PyPI: "
+                    + _WITHOUT_WINDOWS[_top(case)]
+                    + "; or use WSL or Linux, or a version of the package in the last frame that does not import it"
+                ),
+                when=_has_no_windows_wheel,
+            ),
+            Advice(
                 lambda case: f"pip install {_PIP_NAMES[_top(case)]} with the Python that runs the job (python -m pip)",
-                when=lambda case: _top(case) in _PIP_NAMES,
+                when=lambda case: _top(case) in _PIP_NAMES and not _has_no_windows_wheel(case),
             ),
             Advice(
                 lambda case: (

@@ -1,5 +1,6 @@
 """Failures before the first step: rendezvous, ports, drivers, arguments."""
 
+import re
 from collections.abc import Callable
 
 from analyzers.case.facts import EventKind, LogClass, Reason
@@ -190,6 +191,11 @@ def _for_fixed_port(case: Case) -> str:
         f"if MASTER_PORT and the option have no effect, the program has the port in its own code: search for"
         f" {case.given['port']} and MASTER_PORT there"
     )
+
+
+def _is_refused_by_wandb(case: Case) -> bool:
+    """Return whether the server of wandb answered with a refusal."""
+    return bool(re.search(r"\b40[134]\b|[Pp]ermission|not found|[Nn]ot allowed", case.given.get("reason") or ""))
 
 
 _TEXTS: tuple[Failure, ...] = (
@@ -1286,6 +1292,11 @@ _TEXTS: tuple[Failure, ...] = (
             f"it says: {case.given['reason']}" if case.given.get("reason") else "wandb.init waits for its server"
         ),
         next=(
+            Advice(
+                "check entity and project (and WANDB_BASE_URL): the server answered, and does not know them or does not let this key"
+                " use them; WANDB_MODE=offline meanwhile",
+                when=_is_refused_by_wandb,
+            ),
             "WANDB_MODE=offline for nodes without internet, and `wandb sync` the folder later; or WANDB_MODE=disabled",
             "start it on rank 0 only, and give it more time: wandb.init(settings=wandb.Settings(init_timeout=300))",
             "permission denied: check entity and project, and that the key belongs to that team",
