@@ -1539,7 +1539,7 @@ ENTRIES: tuple[Failure, ...] = (
         id="checkpoints.deepspeed_no_files",
         kind=LogClass.CRASHED,
         what="DeepSpeed finds no files of model states in the folder that it is to load.",
-        signs=(sign("AssertionError"),),
+        signs=(sign("AssertionError", r"^(?:\S+\s)?AssertionError:?\s*$"),),
         when=lambda case: (
             case.called(r"state_dict_factory\.py:\d+:check_ckpt_list")
             or case.printed(r"assert len\(self\.ckpt_list\) > 0")
