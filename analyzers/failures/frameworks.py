@@ -107,7 +107,7 @@ ENTRIES = (
         signs=(
             sign(
                 "monitor",
-                r"(?P<of>\w*(?:Checkpoint|Stopping)\w*)\(monitor='(?P<metric>[^']{1,80})'\)`? (?:could not find the monitored key in|not"
+                r"(?<!\w)(?P<of>\w{0,40}?(?:Checkpoint|Stopping)\w{0,20})\(monitor='(?P<metric>[^']{1,80})'\)`? (?:could not find the monitored key in|not"
                 r" found in) the returned metrics: (?P<logged>[^\n]{0,2000})",
             ),
             sign(
