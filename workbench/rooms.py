@@ -44,6 +44,9 @@ class Faces:
     command: str = ""
 
 
+ANSWERED_FIRST = (JOINED, "logs")
+"""The rooms whose reports open on the answer and not on their own view: of a log it says more than its first lines."""
+
 FACES: Mapping[str, Faces] = {
     "memory": Faces(
         tables="workbench.present.tables.memory:memory_tables",

@@ -87,12 +87,13 @@ def known(case: Case) -> tuple[Failure, Case]:
     texts = [*map(text_of, events), *(link for event in events for link in reversed(event.chain))]
     # A console or an e-mail may have broken a message within a phrase.
     texts += [" ".join(text.split()) for text in texts[: len(events)] if "\n" in text]
-    for text in texts:
-        for entry in shown_by(text):
-            if entry.when is None or entry.when(case):
-                match = next(entry.matches(text))
-                given = {name: value or "" for name, value in match.groupdict().items()}
-                return entry, replace(case, given=given, quote=_line_of(text, match))
+    shown = [(e, text) for text in texts for e in shown_by(text) if e.when is None or e.when(case)]
+    # A message may quote what follows from it, and a later event of the same failure may say where it comes from.
+    roots = [(e, text) for e, text in shown if not any(o.does_explain(e, case.failure) for o, _ in shown if o is not e)]
+    for entry, text in (roots or shown)[:1]:
+        match = next(entry.matches(text))
+        given = {name: value or "" for name, value in match.groupdict().items()}
+        return entry, replace(case, given=given, quote=_line_of(text, match))
     return next(entry for entry in CATALOGUE if not entry.signs and entry.when and entry.when(case)), case
 
 

@@ -96,6 +96,10 @@ def _differs_from_verdict(report: Report[object]) -> bool:
     return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
 
 
+_BELOW = "by these lines"
+"""What stands in place of a reason where the quoted lines say all that is known."""
+
+
 def head(report: Report[object], facts: int = 5) -> Group:
     """Return the verdict, its reason, the next step and the missing evidence, laid out in two columns.
 
@@ -109,7 +113,7 @@ def head(report: Report[object], facts: int = 5) -> Group:
         rows += [("Finding", Text(clean(first.title)))]
     if first:
         rows += [
-            ("Why", Text.assemble(clean(first.why), (f"  [{first.id}]", "dim"))),
+            ("Why" if first.why else "Shown", Text.assemble(clean(first.why or _BELOW), (f"  [{first.id}]", "dim"))),
             ("", evidence(first, facts)),
             ("Next", Text(clean(first.next), style="bold")),
         ]

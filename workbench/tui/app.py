@@ -31,7 +31,7 @@ from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
 from workbench.present.table import fitted_title, table
 from workbench.python_path import command, environment
-from workbench.rooms import FACES, data_by_room
+from workbench.rooms import ANSWERED_FIRST, FACES, data_by_room
 from workbench.run_settings import SIGNS, run_settings
 from workbench.source_files import find_source
 from workbench.tui.panes.home import EvidenceWanted, HomePane
@@ -277,8 +277,8 @@ class WorkbenchApp(TerminalApp[None]):
         self._clock.stop()
         await self.query_one("#loading").remove()
         panes = panes_of(self._subject, message.report)
-        # Of a log the answer says more than its first lines.
-        first = self._subject.room if self._subject.room in panes and self._subject.room != "logs" else "home"
+        room = self._subject.room
+        first = room if room in panes and room not in ANSWERED_FIRST else "home"
         await self.mount(ViewTabs(self._subject.views, panes, first), before=self.query_one("#search"))
 
     def on_failed(self, message: Failed) -> None:

@@ -16,11 +16,12 @@ from types import FrameType
 from typing import NoReturn
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from analyzers.rooms import JOINED, find_run, room_for
+from analyzers.rooms import find_run, room_for
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.console import note
 from workbench.errors import UsageProblem
+from workbench.rooms import ANSWERED_FIRST
 from workbench.web.app import make_app, prepare
 from workbench.web.http_server import AccessControl, Door, Uploads, listening, listening_on_socket
 from workbench.web.served_run import ServedRun, served_run
@@ -64,9 +65,9 @@ def serve(path: Path, place: Place) -> None:
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
     """Analyse a run with the analyzer named `room`, and serve the dashboard until the user interrupts it.
 
-    The page of this analyzer is shown first.
+    The page of this analyzer is shown first, or the overview where the answer says more.
     """
-    serve_view(served_run(run, room, options), room if room != JOINED else "", place)
+    serve_view(served_run(run, room, options), "" if room in ANSWERED_FIRST else room, place)
 
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:

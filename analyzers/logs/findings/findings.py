@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from analyzers.case.facts import EventKind, LogClass
+from analyzers.case.facts import CUT_OFF, EventKind, LogClass
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
 from analyzers.case.rows import column, data_share
 from analyzers.case.wording import at_line, place, quoted, shortened, who
@@ -42,7 +42,7 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += [] if answer.case else _broken_numbers(logs)
     found += _attempts_finding(logs)
-    found += _unread_finding(logs)
+    found += _unread_finding(logs, answer.case)
     return found + [unreadable(file) for file in logs.files if file.problem]
 
 
@@ -240,12 +240,17 @@ def _handled_finding(logs: Logs) -> list[Finding]:
     ]
 
 
-def _unread_finding(logs: Logs) -> list[Finding]:
-    """Return, in a list, the finding that quotes lines which look like errors and are not understood; else empty."""
-    count = unread_count(logs)
-    if not count:
+def _unread_finding(logs: Logs, case: Case | None) -> list[Finding]:
+    """Return, in a list, the finding that quotes lines which look like errors and are not understood; else empty.
+
+    A line that the answer (`case`) quotes is left out.
+    """
+    told = case.quote.rstrip("…") if case and case.lead.message == CUT_OFF else ""
+    kept = [(file.path, line) for file in logs.files for line in file.unread]
+    quotes = [(path, line) for path, line in kept if not told or told not in line.text]
+    count = unread_count(logs) - len(kept) + len(quotes)
+    if not quotes:
         return []
-    quotes = [(file.path, line) for file in logs.files for line in file.unread]
     is_one = count == 1
     return [
         Finding(

@@ -73,10 +73,11 @@ _NEW_RECORD = re.compile(
 """Matches the first line of the next record of a log, which belongs to no message before it."""
 
 
-def message_after(at: Position, key: str, *, labelled: bool) -> list[str]:
+def message_after(at: Position, key: str, bare: Callable[[str, str], str], *, labelled: bool) -> list[str]:
     """Return the further lines of an exception's message, whose first line is at `at`.
 
     `key` is the prefix of the lines of its process, and `labelled` says whether srun put a label before each line.
+    `bare` takes off what else stands before each of them.
     """
     lines: list[str] = []
     blank = 0
@@ -85,6 +86,7 @@ def message_after(at: Position, key: str, *, labelled: bool) -> list[str]:
         # Lines of other processes may come between.
         if prefix.key != key:
             continue
+        body = bare(key, body)
         blank = 0 if body.strip() else blank + 1
         if blank > _BLANK_AT_MOST or START.search(body) or FRAME.search(body) or _NEW_RECORD.search(body):
             break
@@ -586,6 +588,7 @@ class Scanner:
             del self.message_below[prefix.key]
             return
         raised = self.tracebacks.feed(prefix.key, body)
+        body = self.tracebacks.bare(prefix.key, body)
         if raised:
             self.filter.read_on()
             self.add_exception(raised, at, prefix)
@@ -670,7 +673,7 @@ class Scanner:
         if first is not None and is_wait(self.events[first].kind, self.events[first].facts):
             return
         is_early = len(self.events) < _LOOKED_AFTER_AT_MOST
-        further = message_after(at, prefix.key, labelled=self.labelled) if is_early else []
+        further = message_after(at, prefix.key, self.tracebacks.bare, labelled=self.labelled) if is_early else []
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
         if raised.goes_on and (first_line := next((line.strip() for line in further if line.strip()), "")):
             self.message_below[prefix.key] = first_line

@@ -25,16 +25,19 @@ _CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: 
 _MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
 EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
 _NAMED_EXCEPTION = re.compile(
-    r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|:?\s*)$"
+    r"(?:^|: |\s{2}|^\[\w{1,60}\.py:\d{1,6}\] )"
+    r"((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|:?\s*)$"
 )
 """Matches a line that names an exception, even without a traceback."""
 _MESSAGE_BELOW = re.compile(r":$|^Exception has occurred: \w+$")
 """Matches a line that names an exception whose message begins in the next line, also in the words of a debugger."""
 _STAMP = re.compile(
-    r"^(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? "
+    r"^(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
     r"|(?:ERROR|WARNING|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,40}:\d{1,6}\] )?"
 )
-"""Matches what stands before each line of a traceback: the time of a container's log, or a logger's level."""
+"""Matches what may stand before each line of a traceback of which the beginning is missing."""
+_DIGITS = re.compile(r"\d+")
+_LONGEST_LEAD = 200
 _QUOTES_A_FRAME = re.compile(r"\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
 """Matches the line that names an exception, whose message may quote a frame."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
@@ -118,12 +121,20 @@ class Tracebacks:
 
     The keys of the dicts are the prefixes of the processes' lines, such as `[rank1]:`. `open` has the tracebacks that
     are being read, `last` the last exception of each process, and `chained` the exception that led to the one whose
-    traceback comes next.
+    traceback comes next. `leads` matches what a logger, a container or an engine put before the first line of the last
+    traceback, such as `ERROR 09-28 15:47:24 [core.py:718] `: its other lines have the same, with other numbers.
     """
 
     open: dict[str, OpenTraceback] = field(default_factory=dict)
     last: dict[str, Raised] = field(default_factory=dict)
     chained: dict[str, Raised] = field(default_factory=dict)
+    leads: dict[str, re.Pattern[str]] = field(default_factory=dict)
+
+    def bare(self, key: str, body: str) -> str:
+        """Return a line of a process without what stands before each line of its last traceback."""
+        lead = self.leads.get(key)
+        match = lead.match(body) if lead else None
+        return body[match.end() :] if match else body
 
     def feed_box(self, key: str, body: str) -> bool:
         """Read the next line of a process if it belongs to a traceback drawn in a box; return whether it does.
@@ -148,12 +159,17 @@ class Tracebacks:
         `key` is the prefix of the lines of the process, `body` the line without this prefix. The result is None for all
         other lines.
         """
-        body = _STAMP.sub("", body, count=1)
+        body = self.bare(key, body)
         if match := START.search(body):
             before = body[: match.start()]
+            lead = before.rstrip()
+            if lead and len(before) < _LONGEST_LEAD:
+                # A blank after it may be cut where the rest of the line is empty.
+                self.leads[key] = re.compile(_DIGITS.sub(r"\\d+", re.escape(before[: len(lead)])) + " ?")
             of_rank = int(match[1]) if match[1] else None
             self.open[key] = OpenTraceback(len(before) - len(before.lstrip()), of_rank=of_rank)
             return None
+        body = _STAMP.sub("", body, count=1)
         if (match := FRAME.search(body)) and not _QUOTES_A_FRAME.match(body):
             self.add_frame(key, match)
             return None

@@ -93,3 +93,16 @@ def test_rows_that_were_not_finite_are_counted_where_later_ones_are(tmp_path):
     report = logs.analyze(tmp_path / "train.log")
     assert report.verdict.sentence.startswith("1 of 4 rows up to step 6 has a loss or a gradient that is not finite")
     assert "no failure" not in report.verdict.sentence
+
+
+def test_a_line_that_the_answer_quotes_is_not_listed_again(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(
+        "ptxas fatal   : Value sm_120 is not defined for option gpu-name\nsome.so: undefined symbol: sgemm\n"
+        'Traceback (most recent call last):\n  File "/a/train.py", line 3, in main\n    go()\n'
+    )
+    report = logs.analyze(log)
+    assert "sm_120" in report.verdict.sentence
+    [unread] = [found for found in report.findings if found.id == "logs.unread"]
+    assert unread.title.startswith("1 line looks like an error")
+    assert "sgemm" in unread.title

@@ -72,7 +72,9 @@ PATTERNS = (
     plain("DataLoader timed out", _WORKER, Reason.WORKER_TIMEOUT),
     plain("Pin memory thread exited", _WORKER, Reason.WORKER_EXIT),
     plain("unable to open shared memory object", _WORKER, Reason.SHARED_MEMORY),
-    plain("unable to mmap", _WORKER, Reason.SHARED_MEMORY, r"unable to mmap \d+ bytes from file"),
+    plain(
+        "unable to mmap", _WORKER, Reason.SHARED_MEMORY, r"unable to mmap \d+ bytes from file <(?:/torch_|filename not)"
+    ),
     pattern(
         "Errno", r"\[Errno (?:28|122|30|116|5)\] (?:No space left on device|Disk quota exceeded|Read-only file system"
         r"|Stale file handle|Input/output error)", no_space,
