@@ -10,9 +10,8 @@ from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.classify.from_stacks import StackCause, cause_from_stacks, find_places
 from analyzers.hangs.classify.progress import check_progress, drop_stale
-from analyzers.hangs.findings.findings import make_culprit, make_finding, report_unreadable
+from analyzers.hangs.findings.findings import COLLECT_AGAIN, make_culprit, make_finding, report_unreadable
 from analyzers.hangs.findings.from_stacks import culprits_from_stacks, findings_from_stacks, verdict_from_stacks
-from analyzers.hangs.findings.next_steps import COLLECT_AGAIN
 from analyzers.hangs.findings.verdict import first_sentence, unreadable, verdict
 from analyzers.hangs.model import HangData, Job, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set, unreadable_dumps

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markdown import Markdown
 
-from analyzers.failures.catalogue import BY_ID, CATALOGUE
-from analyzers.failures.entry import Failure
 from workbench.errors import UsageProblem
-from workbench.present.failure_page import CHAPTERS, chapter, page
+from workbench.present.failure_page import CHAPTERS, ENTRIES, Entry, chapter, page
 
 
 def explain(name: str | None, *, listed: bool) -> None:
     """Print the page of the failure `name`, or a line for each failure of this class, of this chapter, or at all."""
     if listed or name is None:
-        _print_lines(CATALOGUE if name is None else _found(name))
+        _print_lines(ENTRIES if name is None else _found(name))
         return
     found = _found(name)
     if len(found) > 1:
@@ -29,26 +27,26 @@ def explain(name: str | None, *, listed: bool) -> None:
         print(text, end="")
 
 
-def _found(name: str) -> list[Failure]:
+def _found(name: str) -> list[Entry]:
     """Return the entries that a name means: an id, a finding's id such as `logs.oom`, a class, or a chapter.
 
     Raises:
         UsageProblem: There is none.
     """
-    if name in BY_ID:
-        return [BY_ID[name]]
+    if exact := [entry for entry in ENTRIES if entry.id == name]:
+        return exact
     last = name.rpartition(".")[2]
-    found = [entry for entry in CATALOGUE if entry.kind == last] or chapter(name)
-    found = found or [entry for entry in CATALOGUE if entry.id.partition(".")[2] == last]
+    found = [entry for entry in ENTRIES if entry.kind == last] or chapter(name)
+    found = found or [entry for entry in ENTRIES if entry.id.partition(".")[2] == last]
     if not found:
-        names = [*BY_ID, *CHAPTERS, *{str(entry.kind) for entry in CATALOGUE}]
+        names = [*(entry.id for entry in ENTRIES), *CHAPTERS, *{str(entry.kind) for entry in ENTRIES if entry.kind}]
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "`workbench explain --list` prints all"
         raise UsageProblem(f"no failure {name}", hint)
     return found
 
 
-def _print_lines(entries: Sequence[Failure]) -> None:
+def _print_lines(entries: Sequence[Entry]) -> None:
     """Print a line for each entry: its id, and what it is."""
     width = max(len(entry.id) for entry in entries)
     for entry in entries:

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from analyzers.case.hypothesis import Case
 from analyzers.failures.catalogue import CATALOGUE, known
 from analyzers.failures.entry import Advice, Failure, Text, write
+from analyzers.hangs.findings import catalogue as hangs
+from analyzers.hangs.findings.entry import HangFailure
+from analyzers.hangs.findings.examples import example
 from analyzers.logs.report import case_of
+from analyzers.words import full_sentence
 
 CHAPTERS = {
     "software": "Installed software",
@@ -20,46 +24,72 @@ CHAPTERS = {
     "configuration": "Configuration",
     "startup": "Start of a job",
     "collectives": "Collectives",
+    "hang": "Hangs, by dumps and stacks of ranks",
     "numerics": "Losses and gradients",
     "training": "Trainings that learn nothing, or wait",
     "processes": "Ends of processes",
     "exceptions": "Other exceptions",
 }
 """{domain of an entry: the title of its chapter}, in the order of the documentation."""
+Entry = Failure | HangFailure
+ENTRIES: tuple[Entry, ...] = (*CATALOGUE, *hangs.CATALOGUE)
 _NAME = re.compile(r"\{(\w+)\}")
 _IN_SENTENCES = {"who": "a rank", "place": "", "step": "", "quote": "the message"}
 
 
-def chapter(domain: str) -> list[Failure]:
+def chapter(domain: str) -> list[Entry]:
     """Return the entries of one domain, in the order of the catalogue."""
-    return [entry for entry in CATALOGUE if entry.domain == domain]
+    return [entry for entry in ENTRIES if entry.id.startswith(f"{domain}.")]
 
 
-def page(entry: Failure, level: int = 1) -> str:
+def page(entry: Entry, level: int = 1) -> str:
     """Return the page of an entry; `level` is that of its heading."""
-    return "\n\n".join(_parts(entry, "#" * level)) + "\n"
+    heading = "#" * level
+    parts = _of_hang(entry, heading) if isinstance(entry, HangFailure) else _of_text(entry, heading)
+    return "\n\n".join(parts) + "\n"
 
 
-def _parts(entry: Failure, heading: str) -> Iterator[str]:
+def _of_hang(entry: HangFailure, heading: str) -> Iterator[str]:
+    """Yield the paragraphs of the page of an entry on hangs, with the sentences for an example."""
+    cause = example(entry)
+    yield f"{heading} {entry.id}"
+    yield f"{entry.what}{f' Class of the verdict: `{entry.kind}`.' if entry.kind else ''}"
+    if cause:
+        yield f"**How it is said.** {_sentence(hangs.title(cause))}"
+        yield f"**Why.** {_sentence(hangs.why(cause))}"
+        yield f"**What to do.** {_sentence(hangs.next_step(cause))}"
+    yield from _known(entry)
+
+
+def _sentence(text: str) -> str:
+    return full_sentence(text.rstrip("."))
+
+
+def _known(entry: Entry) -> Iterator[str]:
+    """Yield the paragraphs that entries of all kinds may have."""
+    if entry.check:
+        yield f"**How to be sure.** {_sentence(entry.check)}"
+    if entry.rules_out:
+        yield f"**What rules it out.** {_sentence(entry.rules_out)}"
+
+
+def _of_text(entry: Failure, heading: str) -> Iterator[str]:
     """Yield the paragraphs of the page of an entry."""
     case = _example_case(entry)
     yield f"{heading} {entry.id}"
     yield f"{entry.what} Class of the verdict: `{entry.kind}`."
     if why := _written(entry.why, case):
-        yield f"**Why.** {why[:1].upper()}{why[1:].rstrip('.')}."
+        yield f"**Why.** {_sentence(why)}"
     steps = [step for advice in entry.next if (step := _step(advice, case))]
     if steps:
         yield "**What to do.**"
         yield "\n".join(f"{number}. {step[:1].upper()}{step[1:]}" for number, step in enumerate(steps, 1))
-    if entry.check:
-        yield f"**How to be sure.** {entry.check}"
-    if entry.rules_out:
-        yield f"**What rules it out.** {entry.rules_out[:1].upper()}{entry.rules_out[1:].rstrip('.')}."
+    yield from _known(entry)
     if entry.explains:
         yield f"**What follows from it.** {', '.join(f'`{name}`' for name in entry.explains)}"
-    for example in entry.examples[:1]:
-        yield f"**How it shows{f' ({example.source})' if example.source else ''}.**"
-        yield f"```text\n{example.text.strip()}\n```"
+    for shown in entry.examples[:1]:
+        yield f"**How it shows{f' ({shown.source})' if shown.source else ''}.**"
+        yield f"```text\n{shown.text.strip()}\n```"
     if entry.knowledge:
         yield f"**Source.** {entry.knowledge}"
 

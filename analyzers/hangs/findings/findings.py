@@ -6,16 +6,14 @@ import msgspec
 
 from analyzers.hangs.classify.cause import UNKNOWN_PROCESS, Cause, HangContext, Process
 from analyzers.hangs.classify.parting import find_parting
+from analyzers.hangs.findings.catalogue import detail, entry_of, next_step, title, why
 from analyzers.hangs.findings.evidence import evidence, measure_growth
-from analyzers.hangs.findings.explanations import detail, why
-from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
-from analyzers.hangs.findings.titles import title
-from analyzers.hangs.model import Culprit, HangClass, Job, Reason
+from analyzers.hangs.model import Culprit, HangClass, Job
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.words import rank_names
 
-SEVERITIES = {HangClass.SLOW: Severity.WARNING, HangClass.UNKNOWN: Severity.WARNING}
+COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
 def make_culprit(cause: Cause) -> Culprit:
@@ -52,7 +50,7 @@ def _severity_of(context: HangContext, cause: Cause) -> Severity:
     """Return the severity of a cause; it is `INFO` if a rank was only slow in a job that ended cleanly."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO
-    return Severity.WARNING if cause.reason is Reason.AFTER_END else SEVERITIES.get(cause.kind, Severity.ERROR)
+    return entry_of(cause).severity
 
 
 def report_unreadable(job: Job) -> list[Finding]:

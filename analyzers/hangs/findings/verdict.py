@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from analyzers.hangs.classify.cause import Cause, HangContext
 from analyzers.hangs.classify.culprits import find_causes
-from analyzers.hangs.findings.titles import title, with_victims
+from analyzers.hangs.findings.catalogue import entry_of, title, with_victims
 from analyzers.hangs.findings.wording import format_ending, format_exception, format_location
 from analyzers.hangs.graph.divergence import MOST_RANKS, find_locations
 from analyzers.hangs.model import GroupSource, HangClass, Job, Lack, Reason
@@ -111,6 +111,7 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
         sentence="; ".join(with_victims(c) for c in (known or causes)[:_MOST_CAUSES]),
         confidence=round(first.culprit.confidence * factor, 2),
         missing=missing(context),
+        failure=entry_of(first).id,
     )
 
 

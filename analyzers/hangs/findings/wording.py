@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from analyzers.hangs.classify.blocks import Block
-from analyzers.hangs.classify.cause import Cause, RanksInOp
+from analyzers.hangs.classify.cause import Cause, Process, RanksInOp
 from analyzers.hangs.classify.single_rank import NO_PHASES
 from analyzers.hangs.graph.divergence import Location
 from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
@@ -35,6 +35,17 @@ def format_function(frames: list[Frame]) -> str:
     """Return the user's innermost frame of a stack as `tokenize (data/text.py:41)`; empty if there is no stack."""
     line = user_frame(frames)
     return f"{line.name} ({format_line(line)})" if line else ""
+
+
+def in_function(cause: Cause, otherwise: str = "") -> str:
+    """Return the culprit's innermost user frame as ` in tokenize (data/text.py:41)`; `otherwise` if it has no stack."""
+    where = format_function(cause.culprit.frames)
+    return f" in {where}" if where else otherwise
+
+
+def in_line(line: Frame | None) -> str:
+    """Return a source line as ` in step (train.py:12)`; empty if no line is known."""
+    return f" in {line.name} ({format_line(line)})" if line else ""
 
 
 def name_operation(culprit: Culprit) -> str:
@@ -161,3 +172,27 @@ def is_host_memory(cause: Cause) -> bool:
     """Return whether the exception that ended a rank says that an allocation of host memory failed."""
     exit_file = cause.end.exit_file if cause.end else None
     return any("CPUAllocator" in (text or "") for text in (cause.culprit.error, exit_file and exit_file.message))
+
+
+def message_halves(cause: Cause) -> str:
+    """Return a phrase on a send and its recv, with the ranks that issued them.
+
+    For example `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`.
+    """
+    halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
+    return ", ".join(
+        f"{rank_names(side.ranks)} issued {append_line(operation_text(half, side.shape), side.line)}"
+        for side, half in halves
+    )
+
+
+def py_spy(process: Process, options: str = "") -> str:
+    """Return the py-spy command that prints the stacks of a process, and the host on which to run the command."""
+    return f"`py-spy dump{f' {options}' if options else ''} --pid {process.number}`{on_host(process)}"
+
+
+def on_host(process: Process) -> str:
+    """Return the end of a command's description, which names the process's host; empty if only the host is unknown."""
+    if process.host:
+        return f" on host {process.host}"
+    return "" if process.pid else " on its host"

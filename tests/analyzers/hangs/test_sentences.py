@@ -7,9 +7,7 @@ import msgspec
 import pytest
 
 from analyzers.hangs.classify.cause import Cause, HostState, Process, RanksInOp
-from analyzers.hangs.findings.explanations import detail, why
-from analyzers.hangs.findings.next_steps import next_step
-from analyzers.hangs.findings.titles import title, with_victims
+from analyzers.hangs.findings.catalogue import detail, next_step, title, why, with_victims
 from analyzers.hangs.model import Culprit, Frame, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile, ProcessState
