@@ -125,7 +125,7 @@ _GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
 _PREFIX = re.compile(
     r"(?:\[\d{1,4}\]\s(?=\[rank\d))?(?:\[[A-Za-z_.-]{1,32}\d{1,6}(?:\|\d{1,6})?\]:\s?)+"
-    r"|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s"
+    r"|\((?:[\w=]{1,60} ){0,3}pid=\d+(?:, ip=[\d.]+)?\)\s"
 )
 """Matches the prefix that launchers and PyTorch put before each line of a process, even in a traceback."""
 _OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")

@@ -25,7 +25,7 @@ _CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: 
 _MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
 EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
 _NAMED_EXCEPTION = re.compile(
-    r"(?:^|: |\s{2}|^\[\w{1,60}\.py:\d{1,6}\] )"
+    r"(?:^|: |\s{2}|^\[\w{1,60}\.py:\d{1,6}\] |(?:it/s|s/it)\])"
     r"((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|:?\s*)$"
 )
 """Matches a line that names an exception, even without a traceback."""
@@ -36,6 +36,17 @@ _STAMP = re.compile(
     r"|(?:ERROR|WARNING|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,40}:\d{1,6}\] )?"
 )
 """Matches what may stand before each line of a traceback of which the beginning is missing."""
+_NAMES_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*\s{2,}")
+"""Matches what notebooks put before `Traceback`: the class of the exception."""
+_CELL_FRAME = re.compile(
+    r"^(?:File )?(?P<file>\S[^\n]{0,500}?\.py|<ipython-input-[\w-]{1,60}>)(?::(?P<line>\d{1,7}),)?"
+    r" in (?P<name>[\w.<>: ]{1,120})"
+    r"|^(?:Cell|Input) (?P<cell>In ?\[\d{1,6}\])(?:, line (?P<at>\d{1,7})|, in )"
+)
+"""Matches a frame in a notebook's traceback, of which the line may only be marked by an arrow below."""
+_CELL = re.compile(r"(?:<ipython-input-|In ?\[)(\d{1,6})")
+_CELL_LINE = re.compile(r"^-{2,}> ?(\d{1,7})(?: (.*))?$")
+"""Matches the line that an arrow marks: `----> 5 loss.backward()`."""
 _DIGITS = re.compile(r"\d+")
 _LONGEST_LEAD = 200
 _QUOTES_A_FRAME = re.compile(r"\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
@@ -96,6 +107,8 @@ class OpenTraceback:
     misses: int = 0
     is_boxed: bool = False
     of_rank: int | None = None
+    of_cell: tuple[str, str] | None = None
+    """The file and function of a frame whose line is not read yet, in the traceback of a notebook."""
     part_of_path: str = ""
     """The beginning of a path that continues in the next line, if the traceback is drawn in a box."""
 
@@ -108,6 +121,25 @@ class OpenTraceback:
         elif match := _BOXED_CODE.match(text):
             self.add_code(match[1].replace("\u2502", " "))
         self.part_of_path = text if text.startswith("/") and " " not in text else ""
+
+    def add_of_notebook(self, body: str) -> bool:
+        """Add a frame of a notebook's traceback, or the line of it that an arrow marks; return whether it is one."""
+        if match := _CELL_FRAME.match(body):
+            self.of_cell = (_file(match["file"] or match["cell"]), (match["name"] or "<module>").strip())
+            if line := match["line"] or match["at"]:
+                self._end_frame(int(line))
+            return True
+        if match := _CELL_LINE.match(body):
+            if self.of_cell:
+                self._end_frame(int(match[1]))
+            self.add_code(match[2] or "")
+            return True
+        return False
+
+    def _end_frame(self, line: int) -> None:
+        if self.of_cell and len(self.frames) < FRAMES_AT_MOST:
+            self.frames.append((self.of_cell[0], line, self.of_cell[1]))
+        self.of_cell = None
 
     def add_code(self, body: str) -> None:
         """Add a line of source text to the last frame, unless that frame already has one."""
@@ -162,21 +194,26 @@ class Tracebacks:
         body = self.bare(key, body)
         if match := START.search(body):
             before = body[: match.start()]
-            lead = before.rstrip()
-            if lead and len(before) < _LONGEST_LEAD:
-                # A blank after it may be cut where the rest of the line is empty.
-                self.leads[key] = re.compile(_DIGITS.sub(r"\\d+", re.escape(before[: len(lead)])) + " ?")
+            self._learn(key, before)
             of_rank = int(match[1]) if match[1] else None
             self.open[key] = OpenTraceback(len(before) - len(before.lstrip()), of_rank=of_rank)
             return None
         body = _STAMP.sub("", body, count=1)
         if (match := FRAME.search(body)) and not _QUOTES_A_FRAME.match(body):
+            if key not in self.open:
+                self._learn(key, body[: match.start()])
             self.add_frame(key, match)
             return None
         if _CHAINED.search(body) and key in self.last:
             self.chained[key] = self.last[key]
             return None
         return self.exception(key, body)
+
+    def _learn(self, key: str, before: str) -> None:
+        """Remember what stands before the first line of a traceback, as the lead of its other lines."""
+        if (lead := before.rstrip()) and len(before) < _LONGEST_LEAD and not _NAMES_CLASS.fullmatch(before):
+            # A blank after it may be cut where the rest of the line is empty.
+            self.leads[key] = re.compile(_DIGITS.sub(r"\\d+", re.escape(lead)) + " ?")
 
     def is_code(self, key: str, body: str) -> bool:
         """Return whether `body` is the source line of the last frame of the process whose lines have the prefix `key`.
@@ -193,7 +230,7 @@ class Tracebacks:
         """
         trace = self.open.setdefault(key, OpenTraceback())
         if len(trace.frames) < FRAMES_AT_MOST:
-            trace.frames.append((match[1], int(match[2]), match[3] or ""))
+            trace.frames.append((_file(match[1]), int(match[2]), match[3] or ""))
 
     def exception(self, key: str, body: str) -> Raised | None:
         """Return the exception that a line names; None if the line is a source line or something else.
@@ -204,6 +241,8 @@ class Tracebacks:
         if trace is None:
             match = _NAMED_EXCEPTION.search(body)
             return self.finish(key, match, OpenTraceback()) if match else None
+        if trace.add_of_notebook(body):
+            return None
         if not body.strip() or _MARKERS.match(body) or len(body) - len(body.lstrip()) > trace.indent:
             trace.add_code(body)
             return None
@@ -232,6 +271,12 @@ class Tracebacks:
         raised = Raised(match[1], message, trace.frames, chain, trace.code, trace.of_rank, goes_on=goes_on)
         self.last[key] = raised
         return raised
+
+
+def _file(name: str) -> str:
+    """Return the file of a frame; of a notebook's cell, which is the user's code, its number as `cell 7`."""
+    cell = _CELL.match(name)
+    return f"cell {cell[1]}" if cell else name
 
 
 def _code_of(body: str) -> str:

@@ -51,3 +51,63 @@ def test_a_mapped_file_of_weights_is_no_shared_memory_of_a_worker(tmp_path):
     assert logs.analyze(log).verdict.kind != "dataloader_worker"
     log.write_text(said.format("/torch_4711_2_3") + "\n")
     assert logs.analyze(log).verdict.kind == "dataloader_worker"
+
+
+def test_a_process_may_have_other_names_beside_its_number(tmp_path):
+    log = tmp_path / "job.log"
+    prefix = "(VllmWorker rank=0 pid=1402) ERROR 07-01 19:57:30 [multiproc_executor.py:492] "
+    log.write_text("".join(f"{prefix}{line}\n" for line in _TRACEBACK[1:]))
+    [event] = logs.analyze(log).data.events
+    assert (event.message, event.source) == ("KeyError: 'labels'", "/app/train.py:7")
+
+
+def test_an_exception_may_follow_a_progress_bar(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("  0%|          | 0/7800 [00:00<?, ?it/s]RuntimeError: the frobnicator is not attached\n")
+    assert "the frobnicator is not attached" in logs.analyze(log).verdict.headline
+
+
+_NOTEBOOKS = {
+    "old": """\
+ZeroDivisionError                         Traceback (most recent call last)
+<ipython-input-14-3a5fc1333781> in <cell line: 5>()
+      3 model = Net()
+----> 5 model.fit(
+      6   data=None
+
+/usr/local/lib/python3.10/dist-packages/zoo/trainer.py in fit(self, data)
+    452         self.start()
+--> 454         self.run(1 / 0)
+
+ZeroDivisionError: division by zero
+""",
+    "new": """\
+ZeroDivisionError                         Traceback (most recent call last)
+Cell In[14], line 5
+      3 model = Net()
+----> 5 model.fit(
+
+File /opt/lib/python3.10/site-packages/zoo/trainer.py:454, in Trainer.fit(self, data)
+    452 self.start()
+--> 454 self.run(1 / 0)
+
+ZeroDivisionError: division by zero
+""",
+    "plain": """\
+Traceback (most recent call last):
+  File "<ipython-input-14-3a5fc1333781>", line 5, in <module>
+    model.fit(None)
+  File "/opt/lib/python3.10/site-packages/zoo/trainer.py", line 454, in fit
+    self.run(1 / 0)
+ZeroDivisionError: division by zero
+""",
+}
+
+
+@pytest.mark.parametrize("name", _NOTEBOOKS)
+def test_a_cell_of_a_notebook_is_the_users_code(tmp_path, name):
+    log = tmp_path / "cell.log"
+    log.write_text(_NOTEBOOKS[name])
+    [event] = logs.analyze(log).data.events
+    assert (event.message, event.source) == ("ZeroDivisionError: division by zero", "cell 14:5")
+    assert event.calls[-1].partition("zoo/trainer.py:454:")[2].endswith("fit")
