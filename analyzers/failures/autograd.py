@@ -1648,7 +1648,6 @@ ENTRIES: tuple[Failure, ...] = (
                 "was unable to find an engine", r"(?:FIND|GET) was unable to find an engine to execute this computation"
             ),
             sign("CUDNN_STATUS_NOT_SUPPORTED"),
-            sign("CUDNN_STATUS_EXECUTION_FAILED"),
         ),
         headline="cuDNN found no algorithm for this convolution",
         why="too little free memory for its workspace, another cuDNN than PyTorch's is loaded, or a dtype that the GPU cannot do",
@@ -1680,6 +1679,46 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="ATen's Conv_v8.cpp",
+    ),
+    Failure(
+        id="autograd.cudnn_status",
+        kind=LogClass.CRASHED,
+        what="A function of cuDNN failed, and its status says which way.",
+        signs=(
+            sign(
+                "CUDNN_STATUS",
+                r"(?P<status>CUDNN_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|BAD_PARAM|INTERNAL_ERROR|ALLOC_FAILED)\w*)",
+            ),
+        ),
+        headline="cuDNN failed: {status}",
+        why=lambda case: (
+            "a parameter or tensor that it was given does not fit: an empty or huge tensor, sizes beyond 2**31, a layout"
+            if "BAD_PARAM" in case.given["status"]
+            else "it could not get memory, map a texture or run its kernel: most often the GPU's memory is nearly full, a kernel before it"
+            " had failed, or two versions of cuDNN are loaded"
+        ),
+        next=(
+            Advice(
+                "print shape, dtype and stride of the input of that layer; a smaller batch or .contiguous() as a test",
+                when=lambda case: "BAD_PARAM" in case.given["status"],
+            ),
+            Advice(
+                "look at the GPU's free memory (`nvidia-smi`), and try a smaller batch and torch.backends.cudnn.benchmark = False",
+                when=lambda case: "BAD_PARAM" not in case.given["status"],
+            ),
+            "run once with CUDA_LAUNCH_BLOCKING=1: an illegal access or an index out of range before it ends so, too",
+            "torch.backends.cudnn.enabled = False as a test: if it then runs, reinstall PyTorch in a clean environment, and unset"
+            " LD_LIBRARY_PATH",
+        ),
+        check="python -c 'import torch; print(torch.backends.cudnn.version())'",
+        examples=(
+            Example(
+                "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", says=("memory", "CUDA_LAUNCH_BLOCKING=1")
+            ),
+            Example("RuntimeError: cuDNN error: CUDNN_STATUS_BAD_PARAM", says=("shape",)),
+            Example("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", says=("nvidia-smi",)),
+        ),
+        knowledge="cuDNN: cudnnStatus_t",
     ),
     Failure(
         id="autograd.cuda_in_fork",

@@ -864,6 +864,7 @@ LOADING = (
                 "pickle",
                 r"(?:Can't|[Cc]annot|can't) pickle (?:local object |(?=[<']))(?P<what>'[^']{1,120}'|<[^\n]{1,120}?>|\S{1,80})",
             ),
+            sign("objects cannot be pickled", r"(?P<what>\w+ objects) cannot be pickled"),
         ),
         headline=lambda case: (
             f"{'Cannot be saved' if _is_saved(case) else 'Cannot be sent to another process'} (pickle):"

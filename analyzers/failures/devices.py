@@ -556,6 +556,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="The shell reports that a program was ended by a signal.",
         signs=(
             sign("killed", r"^\[\d+\]\s{1,6}[+-]?\s{0,4}\d+ (?P<how>killed)\b"),
+            sign("Killed ", r"^\[\d+\][+-]?\s{1,6}(?P<how>Killed)\s{2,40}\S"),
             sign("segmentation fault", r"^\[\d+\]\s{1,6}[+-]?\s{0,4}\d+ (?P<how>segmentation fault)\b"),
             sign(
                 "illegal hardware instruction",
@@ -565,11 +566,11 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: {
             "killed": "The program was killed (SIGKILL), most often for host memory",
             "segmentation fault": "The program crashed in native code (segmentation fault)",
-        }.get(case.given["how"], "The program used an instruction that this processor does not have (SIGILL)"),
+        }.get(case.given["how"].lower(), "The program used an instruction that this processor does not have (SIGILL)"),
         why=lambda case: {
             "killed": "SIGKILL leaves no exception; without a person who sent it, the kernel's OOM killer did",
             "segmentation fault": "an extension or a library read or wrote memory that is not its own",
-        }.get(case.given["how"], "a library was compiled for another processor"),
+        }.get(case.given["how"].lower(), "a library was compiled for another processor"),
         next=(
             lambda case: {
                 "killed": "look: `dmesg -T | grep -i 'killed process'`; if it was the OOM killer, load less at once (smaller model or"
@@ -577,7 +578,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "segmentation fault": "run with `python -X faulthandler`: it prints the line; update or reinstall the library of its"
                 " innermost frame",
             }.get(
-                case.given["how"],
+                case.given["how"].lower(),
                 "install builds for this processor: an x86 Python under Rosetta, or packages that need AVX, end so",
             ),
         ),

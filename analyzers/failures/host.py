@@ -312,6 +312,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("A worker died or was killed while executing a task", r"A worker died or was killed while executing"),
             sign("Worker unexpectedly exits with a connection error"),
             sign("worker died unexpectedly while executing this task"),
+            sign("actor died unexpectedly before finishing this task"),
         ),
         headline="A Ray worker ended without an exception: it was killed, or it crashed in native code",
         why="Ray only saw its connection end, so its message lists candidates: the OOM killer of the host or of the"

@@ -1016,4 +1016,545 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(Example("OSError: Can't read data (inflate() failed)", says=("inflate() failed", "in each worker")),),
         knowledge="h5py: FAQ on multiprocessing",
     ),
+    # Builds and backends.
+    Failure(
+        id="software.extension_objects",
+        kind=LogClass.CRASHED,
+        what="A package with C++ or CUDA code could not be compiled while it was installed.",
+        signs=(sign("Error compiling objects for extension"),),
+        headline="A C++ or CUDA extension could not be compiled: the compiler's first error stands above",
+        why="setuptools only reports that a compiler failed; the usual reasons are a compiler that CUDA does not take, a toolkit of"
+        " another version than PyTorch's, code for an older PyTorch, and too little memory for many jobs",
+        next=(
+            "read the first line with `error:` or `FAILED:` above; `Killed` there means host memory: MAX_JOBS=2",
+            "compare nvcc --version with torch.version.cuda, and set TORCH_CUDA_ARCH_LIST to your GPU's capability",
+            "look for a ready wheel, or a version of the package for your PyTorch",
+        ),
+        examples=(Example("RuntimeError: Error compiling objects for extension", says=("MAX_JOBS", "error:")),),
+        knowledge="torch/utils/cpp_extension.py",
+    ),
+    Failure(
+        id="software.wrong_backend",
+        kind=LogClass.CRASHED,
+        what="An operation is not available for the device or layout of its input.",
+        signs=(
+            sign(
+                "with arguments from the",
+                r"Could not run '(?P<operation>[\w:.]+)' with arguments from the '(?P<backend>\w+)' backend",
+            ),
+        ),
+        headline=lambda case: (
+            f"{case.given['operation']} is not available for {case.given['backend']} in this installation"
+        ),
+        why=lambda case: (
+            "the installed torchvision is a build for the CPU, or for another PyTorch"
+            if case.given["operation"].startswith("torchvision")
+            else "the operation has no kernel for such tensors: a build without that device, a quantised model on the GPU, or a sparse or"
+            " meta tensor where a dense one is expected"
+        ),
+        next=(
+            Advice(
+                "install torchvision from the same index as PyTorch: pip install --force-reinstall torch torchvision --index-url"
+                " https://download.pytorch.org/whl/cu128 (the index of your CUDA)",
+                when=lambda case: case.given["operation"].startswith("torchvision"),
+            ),
+            Advice(
+                "see on which device and in which layout the input is (print(x.device, x.layout, x.is_quantized)); move it, or make it"
+                " dense (x.to_dense()); quantised models of torch.ao run on the CPU",
+                when=lambda case: not case.given["operation"].startswith("torchvision"),
+            ),
+        ),
+        check='python -c "import torch, torchvision; print(torch.__version__, torchvision.__version__)"',
+        examples=(
+            Example(
+                "NotImplementedError: Could not run 'torchvision::nms' with arguments from the 'CUDA' backend.",
+                says=("torchvision::nms", "same index"),
+            ),
+            Example(
+                "NotImplementedError: Could not run 'quantized::conv2d.new' with arguments from the 'CUDA' backend.",
+                says=("on the CPU",),
+            ),
+        ),
+        knowledge="PyTorch's dispatcher; torchvision's installation",
+    ),
+    Failure(
+        id="autograd.attention_limits",
+        kind=LogClass.CRASHED,
+        what="A fused attention kernel got sizes that it does not support.",
+        signs=(
+            sign("only supports head dimension at most", r"only supports head dimension at most (?P<most>\d+)"),
+            sign("is not correctly aligned", r"attn_bias_ptr is not correctly aligned(?P<most>)"),
+        ),
+        headline=lambda case: (
+            f"The attention kernel supports heads of at most {case.given['most']}, and the model's are larger"
+            if case.given["most"]
+            else "The attention bias is not aligned as the fused kernel needs it"
+        ),
+        why=lambda case: (
+            "fused kernels are written for some head sizes"
+            if case.given["most"]
+            else "its rows must begin at multiples of 8 elements"
+        ),
+        next=(
+            Advice(
+                "use another implementation for this model: attn_implementation='sdpa' or 'eager', or a newer flash-attn",
+                when=lambda case: bool(case.given["most"]),
+            ),
+            Advice(
+                "pad the last dimension of the bias or mask to a multiple of 8 and cut it afterwards: F.pad(bias, (0, -n % 8))[..., :n]",
+                when=lambda case: not case.given["most"],
+            ),
+        ),
+        check="print(q.shape, bias.shape)",
+        examples=(
+            Example(
+                "RuntimeError: FlashAttention forward only supports head dimension at most 256", says=("256", "sdpa")
+            ),
+            Example("RuntimeError: p.attn_bias_ptr is not correctly aligned", says=("multiple of 8",)),
+        ),
+        knowledge="flash-attention's README; ATen's memory-efficient attention",
+    ),
+    Failure(
+        id="startup.cuda_initialization",
+        kind=LogClass.STARTUP,
+        what="CUDA could not be initialised in a process, most often a forked one.",
+        signs=(
+            sign("CUDA error: initialization error"),
+            sign("Cuda failure", r"Cuda failure (?:\d+ )?'initialization error'"),
+        ),
+        headline="CUDA could not be initialised in this process: most often it was forked from one that uses CUDA",
+        why="a forked process inherits a CUDA context that does not work in it; a data loader, Ray, a subprocess of the launcher or a"
+        " library that touched CUDA at its import brings that about",
+        next=(
+            "do not touch CUDA before processes are forked (torch.cuda.* at import, tensors on the GPU in the data set), or start them by"
+            " spawn: torch.multiprocessing.set_start_method('spawn'), multiprocessing_context='spawn'",
+            "if nothing was forked: `nvidia-smi`, `dmesg -T | grep -i xid`, and a reboot of the node after a driver update",
+        ),
+        check="print(torch.cuda.is_initialized()) just before the processes are started",
+        event=EventKind.KNOWN,
+        examples=(
+            Example("RuntimeError: CUDA error: initialization error", says=("spawn", "forked")),
+            Example(
+                "node1:123:456 [0] init.cc:1262 NCCL WARN Cuda failure 'initialization error'",
+                source="NVIDIA/nccl#1029",
+            ),
+        ),
+        knowledge="PyTorch's notes on multiprocessing; NVIDIA/nccl#1029",
+    ),
+    # Ranks and their models.
+    Failure(
+        id="collectives.different_parameters",
+        kind=LogClass.MISMATCH,
+        what="The models of two ranks have parameters of different shape.",
+        signs=(
+            sign(
+                "appears not to match",
+                r"\[(?P<rank>\d+)\]: params\[(?P<index>\d+)\] in this process with (?:sizes|strides) (?P<sizes>\[[\d, ]*\]) appears not to"
+                r" match",
+            ),
+        ),
+        headline="Rank {rank}'s model differs from rank 0's: parameter {index} has {sizes} there",
+        why="each rank builds the model itself, and something made it different: a configuration or vocabulary of its own, a checkpoint"
+        " that only some loaded, another version of the code or of a library",
+        next=(
+            "print [tuple(p.shape) for p in model.parameters()] on each rank, and compare; build the model from the same configuration on"
+            " all ranks",
+            "sizes that come from data (vocabulary, number of classes, speakers) must be computed once and shared with all ranks",
+        ),
+        check="compare the hash of str(model) on all ranks",
+        examples=(
+            Example(
+                "RuntimeError: [1]: params[0] in this process with sizes [768] appears not to match sizes of the same param in process 0.",
+                says=("Rank 1", "[768]"),
+            ),
+        ),
+        knowledge="torch/csrc/distributed/c10d/reducer: verify_params_across_processes",
+    ),
+    Failure(
+        id="autograd.lazy_module",
+        kind=LogClass.CRASHED,
+        what="A lazy module is used before it knows its shapes.",
+        signs=(
+            sign("Modules with uninitialized parameters"),
+            sign("ninitialized parameter", r"(?:valid|shape of an) [Uu]ninitialized ?[Pp]arameter"),
+        ),
+        headline="A lazy module (LazyLinear, LazyConv) has no shapes yet where it is wrapped or counted",
+        why="it learns them in its first forward pass",
+        next=(
+            "run one forward pass with a sample batch before DDP, the optimizer or the loading of weights",
+            "or use the ordinary module with its sizes given",
+        ),
+        check="[n for n, p in model.named_parameters() if torch.nn.parameter.is_lazy(p)]",
+        examples=(
+            Example(
+                "RuntimeError: Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a dummy forward"
+                " pass to correctly initialize the modules",
+                says=("sample batch",),
+            ),
+        ),
+        knowledge="torch.nn.modules.lazy",
+    ),
+    Failure(
+        id="autograd.fsdp_replaced",
+        kind=LogClass.CRASHED,
+        what="A parameter of an FSDP module was replaced or resized after it was wrapped.",
+        signs=(sign("Cannot writeback when the parameter shape changes"),),
+        headline="A parameter was replaced or resized after FSDP had wrapped the model",
+        why="FSDP keeps the weights in one flat parameter, and cannot take in one of another shape",
+        next=(
+            "change the model before it is wrapped: resize_token_embeddings, adding tokens, pruning, tying, loading of LoRA",
+            "a forward that sets self.weight = ... must work on a temporary tensor",
+        ),
+        check="search the code between the wrapping and the first step",
+        examples=(
+            Example(
+                "RuntimeError: Cannot writeback when the parameter shape changes", says=("resize_token_embeddings",)
+            ),
+        ),
+        knowledge="torch/distributed/fsdp/_flat_param.py",
+    ),
+    Failure(
+        id="configuration.fsdp_integers",
+        kind=LogClass.CRASHED,
+        what="FSDP is to shard weights of an integer dtype: quantised ones.",
+        signs=(sign("Cannot flatten integer dtype tensors"),),
+        headline="FSDP cannot shard quantised weights that are stored as integers",
+        why="bitsandbytes stores 4-bit weights as uint8 by default, and FSDP flattens floating-point parameters only",
+        next=(
+            "store them in the dtype of the others: BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_storage=torch.bfloat16), with"
+            " torch_dtype=torch.bfloat16 for the model (FSDP-QLoRA)",
+            "8-bit weights do not go with FSDP: use DDP or 4-bit",
+        ),
+        check="print({p.dtype for p in model.parameters()}): one floating dtype",
+        examples=(Example("ValueError: Cannot flatten integer dtype tensors", says=("bnb_4bit_quant_storage",)),),
+        knowledge="bitsandbytes' documentation of FSDP-QLoRA",
+    ),
+    Failure(
+        id="startup.ray_gpus",
+        kind=LogClass.STARTUP,
+        what="Ray's cluster has fewer GPUs than the job asks for.",
+        signs=(
+            sign(
+                "is less than total desired GPUs",
+                r"Total available GPUs (?P<has>[\d.]+) is less than total desired GPUs (?P<wanted>\d+)",
+            ),
+        ),
+        headline="The job wants {wanted} GPUs, and Ray's cluster offers {has}",
+        why="Ray counts what its nodes announced at `ray start`, less what other jobs and left-over actors hold",
+        next=(
+            "`ray status` shows what there is: start Ray on every node with its GPUs (--num-gpus 8; CUDA_VISIBLE_DEVICES counts at that"
+            " moment), and wait until all nodes have joined",
+            "set nnodes and n_gpus_per_node to what the cluster has; end left-over jobs (ray stop --force)",
+        ),
+        check="ray status",
+        examples=(
+            Example(
+                "ValueError: Total available GPUs 0 is less than total desired GPUs 8", says=("8 GPUs", "ray status")
+            ),
+        ),
+        knowledge="verl: ResourcePoolManager",
+    ),
+    Failure(
+        id="network.ib_registration",
+        kind=LogClass.NETWORK,
+        what="An RDMA adapter could not register a buffer.",
+        signs=(sign("ibv_reg_", r"Call to ibv_reg_\w+ failed with error (?P<reason>[A-Z][^\n,]{3,60})"),),
+        headline="The RDMA adapter could not register a buffer: {reason}",
+        why="for GPU memory it needs nvidia-peermem or DMA-BUF of a fitting kernel and driver; for host memory the right to lock it",
+        next=(
+            "load the module: modprobe nvidia-peermem on each node (or update driver and kernel for DMA-BUF); as a test"
+            " NCCL_NET_GDR_LEVEL=LOC, which does without GPUDirect",
+            "let the job lock memory: ulimit -l unlimited (docker --ulimit memlock=-1, Kubernetes IPC_LOCK, Slurm's PropagateResourceLimits)",
+        ),
+        check="`lsmod | grep peermem`, `ulimit -l`",
+        tier=Tier.NETWORK,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "NCCL WARN Call to ibv_reg_mr failed with error Bad address", says=("Bad address", "nvidia-peermem")
+            ),
+        ),
+        knowledge="NVIDIA: GPUDirect RDMA; NCCL's troubleshooting",
+    ),
+    Failure(
+        id="collectives.nccl_mismatch",
+        kind=LogClass.MISMATCH,
+        what="NCCL itself found that ranks call different collectives.",
+        signs=(
+            sign("ollective mismatch", r"caused by a collective mismatch around rank (?P<rank>\d+)"),
+            sign("ismatched collective detected", r"ismatched collective detected[^\n]{0,100}?rank (?P<rank>\d+)"),
+        ),
+        headline="NCCL: the ranks called different collectives, at or around rank {rank}",
+        why="all ranks of a group must call the same collectives in the same order with the same sizes",
+        next=(
+            "compare what rank {rank} and its neighbours called: TORCH_DISTRIBUTED_DEBUG=DETAIL for one run names the calls and where they"
+            " differ",
+            "look for branches by rank, unequal numbers of batches, and tensors whose size depends on the data",
+        ),
+        tier=Tier.OWN_FAILURE,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "node1:1:2 [0] NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 2. You can"
+                " use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs",
+                says=("rank 2", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+            ),
+            Example(
+                "node1:1:2 [0] NCCL WARN Your program may be hanging, this may be caused by a collective mismatch around rank 3."
+            ),
+        ),
+        knowledge="NCCL's checks of collectives",
+    ),
+    # Downloads and files.
+    Failure(
+        id="startup.certificates",
+        kind=LogClass.STARTUP,
+        what="A download failed because the certificate of the server was not accepted.",
+        signs=(
+            sign(
+                "CERTIFICATE_VERIFY_FAILED",
+                r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed(?:: (?P<reason>[^(\n]{3,80}))?",
+            ),
+        ),
+        headline="A download failed: the server's certificate was not accepted",
+        why="Python has no current list of authorities (macOS, old images), a proxy of the company signs with its own, or the clock is"
+        " wrong",
+        next=(
+            "give Python the authorities: pip install -U certifi and SSL_CERT_FILE=$(python -m certifi) (macOS: Install"
+            " Certificates.command; Debian: apt-get install ca-certificates)",
+            "behind a proxy: REQUESTS_CA_BUNDLE and SSL_CERT_FILE with the proxy's certificate",
+            "or download the file on another machine, and put it where the message or torch.hub.get_dir() says",
+        ),
+        check="curl -v the address, and `date`",
+        examples=(
+            Example(
+                "urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local"
+                " issuer certificate (_ssl.c:1129)>",
+                says=("certifi",),
+            ),
+        ),
+        knowledge="Python: ssl",
+    ),
+    Failure(
+        id="checkpoints.wrong_hash",
+        kind=LogClass.CRASHED,
+        what="A downloaded file of torch.hub is not the one that its name promises.",
+        signs=(
+            sign("invalid hash value", r"invalid hash value \(expected \"(?P<wanted>\w+)\", got \"(?P<got>\w+)\"\)"),
+        ),
+        headline="A downloaded weights file is incomplete or another one: its hash is wrong",
+        why="the download broke off, or a proxy or login page was stored in its place; the empty file has the hash e3b0c442",
+        next=(
+            "delete it (torch.hub.get_dir()/checkpoints, by default ~/.cache/torch/hub/checkpoints), and load it again",
+            "with several ranks let rank 0 download first, and the others wait",
+            "without internet copy the file there from another machine",
+        ),
+        check="ls -l ~/.cache/torch/hub/checkpoints",
+        examples=(
+            Example(
+                'RuntimeError: invalid hash value (expected "f37072fd", got "e3b0c442")', says=("~/.cache/torch/hub",)
+            ),
+        ),
+        knowledge="torch.hub.download_url_to_file",
+    ),
+    Failure(
+        id="checkpoints.mount_gone",
+        kind=LogClass.DISK_FULL,
+        what="A mounted file system has lost its server or its own process.",
+        signs=(sign("Transport endpoint is not connected"),),
+        headline="A mounted file system is gone: transport endpoint is not connected (errno 107)",
+        why="the process that serves a FUSE mount (gcsfuse, s3fs, sshfs, Google Drive, Lustre clients) has ended or lost its connection",
+        next=(
+            "mount it again: fusermount -uz PATH, then the mount command; on Colab mount the Drive anew",
+            "see why it ended (its log, host memory, quotas), and write checkpoints to a local disk first, then copy them",
+        ),
+        check="`mount | grep fuse`, `ls PATH`",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "OSError: [Errno 107] Transport endpoint is not connected: '/content/drive/MyDrive'",
+                says=("fusermount",),
+            ),
+        ),
+        knowledge="fuse(8)",
+    ),
+    Failure(
+        id="checkpoints.made_by_other",
+        kind=LogClass.CRASHED,
+        what="A folder or file is there already where one is to be made, or is not empty where it is to be removed.",
+        signs=(
+            sign("FileExistsError", r"FileExistsError: \[Errno 17\] File exists: '(?P<path>[^'\n]{1,200})'"),
+            sign("Directory not empty", r"OSError: \[Errno 39\] Directory not empty: '(?P<path>[^'\n]{1,200})'"),
+        ),
+        headline=lambda case: f"Another process or an earlier run has made {case.given['path'][-50:]}",
+        why="several ranks run the same lines at the same time, or an earlier run left it",
+        next=(
+            "let one rank do it and the others wait (if rank == 0: ...; dist.barrier()), and write os.makedirs(path, exist_ok=True)",
+            "if an earlier run left it: another output folder, or remove it before the start",
+        ),
+        check="does it come with one process, too? Then it is left over",
+        examples=(
+            Example("FileExistsError: [Errno 17] File exists: '/out/run'", says=("/out/run", "exist_ok=True")),
+            Example("OSError: [Errno 39] Directory not empty: '/ckpt/tmp'", says=("/ckpt/tmp",)),
+        ),
+        knowledge="Python: os.makedirs",
+    ),
+    Failure(
+        id="data.text_encoding",
+        kind=LogClass.CRASHED,
+        what="A text file is read with the encoding of the system, and was written in another one.",
+        signs=(
+            sign(
+                "codec can't decode byte",
+                r"'(?P<codec>charmap|gbk|cp\d+|ascii|cp932|shift_jis|mbcs)' codec can't decode byte",
+            ),
+            sign(
+                "codec can't encode character",
+                r"'(?P<codec>charmap|gbk|cp\d+|ascii|latin-1)' codec can't encode character",
+            ),
+        ),
+        headline="A text file or output is not in the system's encoding ({codec}): most often it is UTF-8",
+        why="open() without an encoding takes the one of the system's language",
+        next=(
+            "write open(path, encoding='utf-8') in that line; for code of others set PYTHONUTF8=1 before Python starts (Linux containers:"
+            " LANG=C.UTF-8)",
+        ),
+        check="the innermost frame of your code shows the open()",
+        examples=(
+            Example(
+                "UnicodeDecodeError: 'charmap' codec can't decode byte 0x9d in position 1234: character maps to <undefined>",
+                says=("utf-8", "PYTHONUTF8=1"),
+            ),
+            Example(
+                "UnicodeDecodeError: 'gbk' codec can't decode byte 0xae in position 199: illegal multibyte sequence",
+                says=("gbk",),
+            ),
+        ),
+        knowledge="Python: UTF-8 mode",
+    ),
+    Failure(
+        id="checkpoints.other_system_path",
+        kind=LogClass.CRASHED,
+        what="A checkpoint holds a path object of another operating system.",
+        signs=(sign("on your system", r"cannot instantiate '(?P<kind>PosixPath|WindowsPath)' on your system"),),
+        headline=lambda case: (
+            f"The checkpoint holds a path object ({case.given['kind']}) of {'Linux or macOS' if case.given['kind'][0] == 'P' else 'Windows'}"
+        ),
+        why="pathlib's paths are pickled as the class of their system",
+        next=(
+            lambda case: (
+                "before loading: import pathlib; "
+                + (
+                    "pathlib.PosixPath = pathlib.WindowsPath"
+                    if case.given["kind"] == "PosixPath"
+                    else "pathlib.WindowsPath = pathlib.PosixPath"
+                )
+            ),
+            "or load it on the other system, and save it without paths (str(path)) or as state_dict only",
+        ),
+        examples=(
+            Example(
+                "NotImplementedError: cannot instantiate 'PosixPath' on your system",
+                says=("pathlib.PosixPath = pathlib.WindowsPath",),
+            ),
+        ),
+        knowledge="Python: pathlib",
+    ),
+    Failure(
+        id="data.too_large_to_send",
+        kind=LogClass.CRASHED,
+        what="What is to be sent to another process is larger than the protocol allows.",
+        signs=(
+            sign("cannot serialize a", r"cannot serialize a (?:string|bytes object|bytes) larger than 4 ?GiB"),
+            sign("struct.error", r"struct\.error: 'i' format requires -\d+ <= number <= \d+"),
+        ),
+        headline="Something larger than 2 or 4 GiB is to be sent to another process in one piece",
+        why="the data set, a batch or a result is pickled as a whole; Python before 3.8 sends at most 2 GiB, old pickle protocols hold"
+        " 4 GiB",
+        next=(
+            "do not send it: let each worker open the data itself (memory-mapped arrays, LMDB, Arrow), or start workers by fork, which"
+            " shares it",
+            "use Python 3.8 or newer, pickle protocol 4, and smaller chunks (chunksize in Pool.map)",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example("OverflowError: cannot serialize a string larger than 4GiB", says=("memory-mapped",)),
+            Example("struct.error: 'i' format requires -2147483648 <= number <= 2147483647", says=("3.8",)),
+        ),
+        knowledge="Python: pickle protocols; bpo-17560",
+    ),
+    # Plain mistakes with tensors.
+    Failure(
+        id="autograd.not_one_element",
+        kind=LogClass.CRASHED,
+        what="A tensor of several elements is used as one number or condition.",
+        signs=(
+            sign("of Tensor with more than one value is ambiguous"),
+            sign(
+                "cannot be converted to Scalar", r"[Tt]ensor with (?P<count>\d+) elements cannot be converted to Scalar"
+            ),
+            sign("only one element tensors can be converted to Python scalars"),
+        ),
+        headline=lambda case: (
+            f"A tensor of {case.given['count']} elements is used as a single number"
+            if case.given.get("count")
+            else "A tensor of several elements is used as a single number or condition"
+        ),
+        why="item(), float(), if, and, or and comparisons of lists need exactly one element",
+        next=(
+            "reduce it first: .mean(), .any(), .all() (torch.equal for whole tensors, & and | for masks)",
+            "`x in list` and `==` of tuples with tensors ask for a truth value, too: compare by identity or index",
+            "a loss class called like a function (nn.CrossEntropyLoss(pred, target)) ends so: make it first, then call it",
+        ),
+        check="print(x.shape) in the innermost line of your code",
+        examples=(
+            Example("RuntimeError: Boolean value of Tensor with more than one value is ambiguous", says=(".any()",)),
+            Example("RuntimeError: a Tensor with 10 elements cannot be converted to Scalar", says=("10 elements",)),
+            Example("ValueError: only one element tensors can be converted to Python scalars"),
+        ),
+        knowledge="torch.Tensor.item",
+    ),
+    Failure(
+        id="autograd.parallel_devices",
+        kind=LogClass.CRASHED,
+        what="DataParallel was given devices that are not there, or a module that is on another one.",
+        signs=(
+            sign(
+                "must have its parameters and buffers on device",
+                r"parameters and buffers on device (?P<wanted>\S+) \(device_ids\[0\]\) but found one of them on device: (?P<found>\S+)",
+            ),
+            sign("AssertionError: Invalid device id", r"AssertionError: Invalid device id(?P<wanted>)"),
+        ),
+        headline=lambda case: (
+            f"DataParallel wants the module on {case.given['wanted']}, and a part of it is on {case.given['found']}"
+            if case.given["wanted"]
+            else "A GPU number was given that does not exist here (Invalid device id)"
+        ),
+        why=lambda case: (
+            "it copies the module from its first device to the others"
+            if case.given["wanted"]
+            else "GPUs are counted from 0 among those that CUDA_VISIBLE_DEVICES leaves"
+        ),
+        next=(
+            Advice(
+                "call model.to(f'cuda:{{device_ids[0]}}') before nn.DataParallel, also for modules in lists",
+                when=lambda case: bool(case.given["wanted"]),
+            ),
+            Advice(
+                "give device_ids that exist: range(torch.cuda.device_count()); change --gpu or gpu_ids of the project to 0",
+                when=lambda case: not case.given["wanted"],
+            ),
+            "DistributedDataParallel with torchrun is faster, and has no such rule",
+        ),
+        check="print(torch.cuda.device_count(), {p.device for p in model.parameters()})",
+        examples=(
+            Example(
+                "RuntimeError: module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found one of them on"
+                " device: cpu",
+                says=("cuda:0", "cpu"),
+            ),
+            Example("AssertionError: Invalid device id", says=("device_count",)),
+        ),
+        knowledge="torch.nn.DataParallel",
+    ),
 )

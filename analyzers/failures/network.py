@@ -255,7 +255,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign(
                 "shared memory segment", r"[Ee]rror while (?:creating|attaching to) shared memory segment \S{0,20}nccl-"
             ),
-            sign("posix_fallocate", r"shm\S{0,20} NCCL WARN Call to posix_fallocate failed"),
+            sign("posix_fallocate", r"NCCL WARN Call to posix_fallocate failed"),
         ),
         headline=lambda case: (
             "NCCL may not write its buffers to /dev/shm: permission denied"

@@ -1317,7 +1317,8 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign("DLL load failed while importing", r"DLL load failed while importing (?P<name>\w+)"),
             sign(
-                "Error loading", r"\[WinError 1(?:26|27|14)\][\s\S]{0,160}?Error loading \"(?P<name>[^\"\n]{3,200})\""
+                "Error loading",
+                r"\[WinError (?:126|127|193|1114)\][\s\S]{0,160}?Error loading \"(?P<name>[^\"\n]{3,200})\"",
             ),
         ),
         headline=lambda case: f"Windows cannot load {case.given['name'].replace(chr(92), '/').rpartition('/')[2]}",
@@ -1506,6 +1507,30 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="torch.nn.attention.sdpa_kernel",
+    ),
+    Failure(
+        id="software.unix_only",
+        kind=LogClass.CRASHED,
+        what="Code uses a part of Python that Windows does not have.",
+        signs=(
+            sign("No module named", r"No module named '(?P<what>fcntl|resource|pwd|grp|termios|_posixsubprocess|pty)'"),
+            sign(
+                "has no attribute",
+                r"module '(?:signal|os|time|select)' has no attribute '(?P<what>SIGKILL|SIGALRM|SIGUSR1|SIGHUP|fork|uname|getuid|geteuid|setsid|killpg|tzset|poll|sched_getaffinity)'",
+            ),
+        ),
+        headline="The code needs {what}, which Python has on Linux and macOS only",
+        why="there is nothing to install: Windows has no such function",
+        next=(
+            "run it under WSL or Linux, or look for a version of the package that supports Windows",
+            "in own code guard the use: if os.name == 'posix'",
+        ),
+        check='python -c "import os; print(os.name)"',
+        examples=(
+            Example("ModuleNotFoundError: No module named 'fcntl'", says=("fcntl", "WSL")),
+            Example("AttributeError: module 'signal' has no attribute 'SIGKILL'", says=("SIGKILL",)),
+        ),
+        knowledge="Python: platform-specific modules",
     ),
     Failure(
         id="software.missing_module",
