@@ -152,6 +152,11 @@ _LOOKS = (
         ", and compare the call with the `def` of the function (self counts as one argument); in a cloned project its files may"
         " be of two versions (git status, git pull)",
     ),
+    (
+        re.compile(r"^(?:\w+\.)*AttributeError: '(?!NoneType|module)\w+' object has no attribute"),
+        ", and see where the class of that object sets the attribute: in __init__, in a base class whose __init__ is not called, or"
+        " not at all",
+    ),
     (re.compile(r"^(?:\w+\.)*AxisError\b"), ", and print the shapes just before it"),
     (re.compile(r"(?i)\b(?:size|shape|dimension|elements?|length)s?\b"), ", and print the shapes just before it"),
     (re.compile(r"^(?:\w+\.)*KeyError\b"), ", and print the keys that are there"),

@@ -1198,4 +1198,144 @@ ENTRIES = (
         near_misses=("KeyError: 'model'",),
         knowledge="mmengine's Runner.from_cfg; argparse",
     ),
+    Failure(
+        id="data.not_text",
+        kind=LogClass.CRASHED,
+        what="A tokenizer gets something that is no text.",
+        signs=(
+            sign("text input must", r"text input must (?:be )?of type `?str`?"),
+            sign("TextEncodeInput must be"),
+            sign("TextInputSequence must be"),
+            sign("PreTokenizedInputSequence must be"),
+        ),
+        headline="The tokenizer got a value that is no text (or a list of texts)",
+        why="a sample has an empty cell, a number, or a list or column object where the text belongs",
+        next=(
+            "make texts of them before: dataset.filter(lambda x: x['text']) for empty rows, str(x) for numbers; a CSV's empty cells"
+            " are no texts",
+            "with batched=True the function gets lists; without it single values: pass what the tokenizer then expects, and list(column)"
+            " for a whole column",
+        ),
+        check="print(set(map(type, column)))",
+        examples=(
+            Example(
+                "ValueError: text input must of type `str` (single example), `List[str]` (batch or single pretokenized example) or"
+                " `List[List[str]]` (batch of pretokenized examples).",
+                source="Zasder3/train-CLIP#34",
+                says=("empty", "filter"),
+            ),
+            Example("TypeError: TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"),
+        ),
+        knowledge="transformers' tokenization_utils_base.py and the tokenizers library",
+    ),
+    Failure(
+        id="configuration.adapter_class",
+        kind=LogClass.CRASHED,
+        what="An adapter is loaded by an auto class that cannot tell the class of its base model.",
+        signs=(sign("Cannot infer the auto class from the config"),),
+        headline="peft cannot tell the class of the adapter's base model, which this auto class needs",
+        why="adapter_config.json names no auto class for it: the base is no plain model of that task, such as one with images",
+        next=(
+            "load the base model with its own class, then the adapter: model = PeftModel.from_pretrained(base, ADAPTER)",
+            "or write task_type and the base model's class (auto_mapping) into adapter_config.json",
+        ),
+        examples=(
+            Example(
+                "ValueError: Cannot infer the auto class from the config, please make sure that you are loading the correct model for"
+                " your task type.",
+                source="huggingface/peft#1744",
+                says=("PeftModel.from_pretrained(base",),
+            ),
+        ),
+        knowledge="peft's auto.py; huggingface/peft#1744",
+    ),
+    Failure(
+        id="configuration.adapter_name",
+        kind=LogClass.CRASHED,
+        what="peft is asked for an adapter of a name that the model does not have.",
+        signs=(
+            sign("Adapter", r"Adapter(?: with name)? '?(?P<adapter>[\w.-]{1,80})'? (?:not found in|doesn't exist)"),
+            sign("KeyError", r"KeyError: '(?P<adapter>[\w.-]{1,80})'"),
+        ),
+        when=lambda case: (
+            caller(case) == "peft"
+            and (
+                case.called(r"(?:inject|set|add|load|delete)_adapters?$")
+                or case.printed(r"\bAdapter\b[^\n]{0,90}(?:not found in|doesn't exist)")
+            )
+        ),
+        headline="peft finds no adapter named {adapter} in this model",
+        why="the name was never added to this object, or the model had adapters before (wrapped twice, or after merge_and_unload), so that"
+        " two dictionaries of adapters differ",
+        next=(
+            "print(model.peft_config.keys()), and use one of these names; the first adapter is called default unless adapter_name is given",
+            "start from a freshly loaded base model: get_peft_model or PeftModel.from_pretrained once, further ones by"
+            " model.load_adapter(PATH, adapter_name=...)",
+            "if the name is there, update peft: older versions kept two dictionaries",
+        ),
+        examples=(
+            Example(
+                '  File "H:\\env\\lib\\site-packages\\peft\\tuners\\tuners_utils.py", line 192, in inject_adapter\n'
+                "    peft_config = self.peft_config[adapter_name]\n"
+                "KeyError: 'test'",
+                source="huggingface/peft#998",
+                says=("test", "update peft"),
+            ),
+        ),
+        near_misses=("KeyError: 'test'",),
+        knowledge="huggingface/peft#998; huggingface/peft#923",
+    ),
+    Failure(
+        id="configuration.tokens_over_tensor_ranks",
+        kind=LogClass.CRASHED,
+        what="With sequence parallelism the number of tokens is not a multiple of the tensor-parallel size.",
+        signs=(sign("First dimension of the tensor should be divisible by tensor parallel size"),),
+        headline="The number of tokens is not a multiple of the tensor-parallel size (sequence parallelism)",
+        why="sequence parallelism splits the first dimension, the tokens of the sequence or of the packed batch, over the tensor-parallel"
+        " ranks",
+        next=(
+            "pad the sequence or the packed tokens to a multiple of the tensor-parallel size (with context parallelism: of twice its size"
+            " times that), also in evaluation and for samples of other lengths",
+            "or switch sequence_parallel off",
+        ),
+        examples=(
+            Example(
+                "AssertionError: First dimension of the tensor should be divisible by tensor parallel size",
+                source="verl-project/verl#3296",
+                says=("sequence_parallel off",),
+            ),
+        ),
+        knowledge="Megatron-Core's tensor_parallel/mappings.py",
+    ),
+    Failure(
+        id="autograd.zero_trace",
+        kind=LogClass.CRASHED,
+        what="ZeRO-3 prefetches parameters in the order of an earlier step, and this step runs other modules.",
+        signs=(
+            sign(
+                "parameter fetch queue",
+                r"(?:tracing error at step \d+: )?expected the next \d+ parameters in the parameter fetch queue",
+            ),
+            sign("still have inflight params"),
+        ),
+        headline="ZeRO-3: this step runs other modules than the step whose order was recorded",
+        why="it records the order of modules in the first steps and prefetches by it; branches, experts, an evaluation or a generation in"
+        " between, or checkpointing that runs modules again, change the order",
+        next=(
+            "switch the prefetch off: stage3_prefetch_bucket_size=0 (and stage3_max_reuse_distance=0), or update DeepSpeed, which handles"
+            " more of these cases",
+            "let each step run the same modules: no data-dependent branches, generation and evaluation outside of a training step; modules"
+            " that run as a whole (experts) marked with deepspeed.utils.set_z3_leaf_modules",
+            "or ZeRO-2, which gathers nothing",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: tracing error at step 999: expected the next 4 parameters in the parameter fetch queue to be ({'id': 211,"
+                " 'status': 'AVAILABLE'}, {'id': 212, 'status': 'AVAILABLE'}) but got ().",
+                source="deepspeedai/DeepSpeed#3599",
+                says=("stage3_prefetch_bucket_size=0",),
+            ),
+        ),
+        knowledge="DeepSpeed's partitioned_param_coordinator.py; deepspeedai/DeepSpeed#3599",
+    ),
 )

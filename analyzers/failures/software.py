@@ -219,8 +219,31 @@ _ARGUMENTS = {
     "max_length": "set it in the trainer's config (SFTConfig, DPOConfig), or write max_seq_length for an older trl",
     "weights_only": "update PyTorch to 1.13 or newer",
     "overwrite_output_dir": "leave it out: transformers 5 removed it",
+    "evaluate_during_training": 'write eval_strategy="steps" or "epoch" (evaluation_strategy before transformers 4.41)',
+    "pad_to_max_length": 'write padding="max_length", truncation=True',
+    "per_gpu_train_batch_size": "write per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "write per_device_eval_batch_size",
+    "push_to_hub_token": "write hub_token",
+    "push_to_hub_model_id": "write hub_model_id",
+    "adafactor": 'write optim="adafactor"',
+    "sharded_ddp": "write fsdp=...: transformers removed FairScale's sharding",
+    "xpu_backend": "write ddp_backend",
+    "use_mps_device": "leave it out: an Apple GPU is used by itself",
+    "include_inputs_for_metrics": 'write include_for_metrics=["inputs"]',
+    "load_in_4bit": "write quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+    "load_in_8bit": "write quantization_config=BitsAndBytesConfig(load_in_8bit=True)",
+    "use_flash_attention_2": 'write attn_implementation="flash_attention_2"',
+    "disable_exllama": "write use_exllama=False",
 }
 """{argument: what to write in its place}."""
+
+_RENAMED_ARGUMENTS = (
+    *_ARGUMENTS,
+    *("logging_dir", "fp16_backend", "cache_position", "enable_gqa", "is_causal", "assign", "device_mesh"),
+    *("trust_remote_code", "ignore_mismatched_sizes", "kl_coef", "model_init_kwargs", "peft_config", "use_reentrant"),
+    *("gradient_checkpointing_kwargs", "proxies", "nproc"),
+)
+"""Arguments that a library renamed, moved or removed."""
 
 
 def _for_library(case: Case) -> str:
@@ -229,10 +252,10 @@ def _for_library(case: Case) -> str:
     known = _ARGUMENTS.get(name, "")
     if known.startswith(("update", "add", "pass")):
         return known
-    return (
-        f"{passing} passes it, not your script: install versions of {passing} and of the library of"
-        f" {case.given['owner'] or 'the called class'} that fit each other (pip install -U transformers trl accelerate peft)"
-    )
+    together = "install versions that fit each other: pip install -U transformers trl accelerate peft"
+    if known:
+        return f"if {passing} passes it on its own account, {together}; if it comes from your call further up: {known}"
+    return f"{passing} passes it, perhaps from your call further up: if not, {together}"
 
 
 _ADDED = {
@@ -2469,12 +2492,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign(
                 "unexpected keyword argument",
                 r"(?<!\w)(?:(?P<owner>\w{1,80})\.)?(?P<function>\w{1,80})\(\) got an unexpected keyword argument"
-                r" '(?P<name>evaluation_strategy|eval_strategy|no_cuda|tokenizer|processing_class|dataset_text_field"
-                r"|max_seq_length|max_length|packing|dispatch_batches|split_batches|even_batches|use_seedable_sampler"
-                r"|keep_torch_compile|logging_dir|fp16_backend|num_items_in_batch|cache_position|enable_gqa|is_causal"
-                r"|weights_only|assign|device_mesh|trust_remote_code|torch_dtype|dtype|verbose|use_auth_token"
-                r"|ignore_mismatched_sizes|overwrite_output_dir|kl_coef|model_init_kwargs|peft_config|beta"
-                r"|use_reentrant|gradient_checkpointing_kwargs|proxies|nproc)'",
+                rf" '(?P<name>{'|'.join(_RENAMED_ARGUMENTS)})'",
             ),
         ),
         headline=lambda case: (
@@ -2507,7 +2525,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "[rank0]:     super().__init__(\n"
                 "[rank0]: TypeError: Trainer.__init__() got an unexpected keyword argument 'processing_class'",
                 source="shibing624/MedicalGPT#444",
-                says=("trl passes it, not your script",),
+                says=("if trl passes it on its own account",),
             ),
         ),
         near_misses=("TypeError: forward() got an unexpected keyword argument 'decoder_mask'",),
