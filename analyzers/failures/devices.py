@@ -695,13 +695,24 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: not case.given.get("reason"),
             ),
             Advice(
+                "the environment names other hosts than the slice has: before torch_xla is imported remove TPU_PROCESS_ADDRESSES and"
+                " CLOUD_TPU_TASK_ID (os.environ.pop; Kaggle and Colab set them), or give the addresses of all hosts",
+                when=lambda case: "worker_addresses" in (case.given.get("reason") or ""),
+            ),
+            Advice(
                 "end what holds it (sudo lsof /dev/accel* /dev/vfio/*; another notebook or a crashed run), restart the TPU VM, and"
                 " see that all hosts of a pod start the program at the same time",
-                when=lambda case: bool(case.given.get("reason")),
+                when=lambda case: bool(case.given.get("reason")) and "worker_addresses" not in case.given["reason"],
             ),
             "compare the versions of torch, torch_xla and libtpu (pip list | grep -iE 'torch|libtpu'): they must belong together",
         ),
         examples=(
+            Example(
+                "RuntimeError: Bad StatusOr access: UNKNOWN: TPU initialization failed: Invalid --2a886c8_slice_builder_worker_addresses"
+                " specified. Expected 4 worker addresses, got 1.",
+                source="huggingface/transformers#28204",
+                says=("TPU_PROCESS_ADDRESSES",),
+            ),
             Example(
                 "RuntimeError: torch_xla/csrc/runtime/runtime.cc:31 : $PJRT_DEVICE is not set.",
                 says=("PJRT_DEVICE=TPU",),

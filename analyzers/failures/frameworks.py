@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.failures.entry import Advice, Example, Failure, sign
-from analyzers.failures.versions import caller
+from analyzers.failures.versions import caller, innermost
 
 
 def _logged(case: Case) -> list[str]:
@@ -65,6 +65,7 @@ def _is_quantised(case: Case) -> bool:
     )
 
 
+_INSIDE_TORCH = re.compile(r"(?:site|dist)-packages[/\\]torch[/\\]")
 _OF_TENSORS = (
     "to",
     "cuda",
@@ -100,6 +101,90 @@ def _unpacked(case: Case) -> str:
 
 
 ENTRIES = (
+    Failure(
+        id="checkpoints.fsdp_optimizer_state",
+        kind=LogClass.CRASHED,
+        what="PyTorch fails while it gathers or loads the optimizer state of FSDP.",
+        signs=(sign("AttributeError", r"AttributeError: '\w+' object has no attribute"),),
+        when=lambda case: "_optim_utils.py" in innermost(case) and "fsdp" in innermost(case),
+        headline="PyTorch failed while gathering the optimizer state of FSDP, most often a fault of its version",
+        why="FSDP1 expects the state of each parameter to be tensors of one form on all ranks; PyTorch 2.0 fails on values that are none,"
+        " and 8-bit or fused optimizers keep other ones",
+        next=(
+            "update PyTorch (2.1 or newer mended most of these), or save by SHARDED_STATE_DICT in place of FULL_STATE_DICT",
+            "with another optimizer than PyTorch's (8-bit, paged, fused): try adamw_torch, or save the weights only (save_only_model=True)",
+        ),
+        check="python -c 'import torch; print(torch.__version__)'",
+        examples=(
+            Example(
+                '  File "/opt/lib/python3.9/site-packages/torch/distributed/fsdp/_optim_utils.py", line 1637, in _all_gather_optim_state\n'
+                "    for name, non_tensor_value in object_state.non_tensors.items():\n"
+                "AttributeError: 'int' object has no attribute 'items'",
+                source="huggingface/transformers#25397",
+                says=("2.1 or newer",),
+            ),
+        ),
+        near_misses=("AttributeError: 'int' object has no attribute 'items'",),
+        knowledge="pytorch/pytorch#99079; pacman100/LLM-Workshop#6",
+    ),
+    Failure(
+        id="software.protobuf_twice",
+        kind=LogClass.CRASHED,
+        what="Two libraries in one process register the same file of protobuf, and the second one aborts the process.",
+        signs=(
+            sign("File already exists in database", r"File already exists in database: (?P<file>\S{1,200})"),
+            sign("CHECK failed: GeneratedDatabase"),
+        ),
+        headline="Two libraries in this process bring the same protobuf definitions, which aborts it",
+        why=lambda case: (
+            "each of them has protobuf compiled in"
+            + (f" and registers {case.given['file']}" if case.given.get("file") else "")
+            + "; most often TensorFlow beside torch_xla, or two builds of one library"
+        ),
+        next=(
+            "uninstall the one that the training does not need: pip uninstall tensorflow (tensorflow-cpu if something imports it) beside"
+            " torch_xla; USE_TF=0 keeps transformers from importing it",
+            "import PyTorch (torch_xla) first, and see which import aborts: python -X importtime -c 'import MODULE'",
+        ),
+        event=EventKind.KNOWN,
+        explains=("processes.*",),
+        examples=(
+            Example(
+                "[libprotobuf ERROR external/com_google_protobuf/src/google/protobuf/descriptor_database.cc:642] File already exists in"
+                " database: tsl/profiler/protobuf/trace_events.proto\n"
+                "[libprotobuf FATAL external/com_google_protobuf/src/google/protobuf/descriptor.cc:1986] CHECK failed:"
+                " GeneratedDatabase()->Add(encoded_file_descriptor, size):",
+                source="huggingface/transformers#28609",
+                says=("uninstall tensorflow", "trace_events.proto"),
+            ),
+        ),
+        knowledge="huggingface/transformers#28609",
+    ),
+    Failure(
+        id="software.xla_flag",
+        kind=LogClass.STARTUP,
+        what="XLA or the TPU's library is given a flag that its version does not know.",
+        signs=(
+            sign("Unknown command line flag", r"Unknown command line flag '(?P<flag>xla\w{1,80}|tpu\w{1,80})'"),
+            sign("Unknown flag", r"Unknown flags? in XLA_FLAGS: (?P<flag>--\w{1,80})"),
+        ),
+        headline="XLA does not know the flag {flag}",
+        why="the library (torch_xla, JAX) sets flags for one version of libtpu and XLA, and another one is installed; or XLA_FLAGS or LIBTPU_INIT_ARGS"
+        " in the environment has a flag of another version",
+        next=(
+            "install torch, torch_xla[tpu] and libtpu of one version (the README of torch_xla has the command)",
+            "unset XLA_FLAGS and LIBTPU_INIT_ARGS, or take that flag out of them",
+        ),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "ERROR: Unknown command line flag 'xla_latency_hiding_scheduler_rerun'",
+                source="pytorch/xla#6990",
+                says=("one version",),
+            ),
+        ),
+        knowledge="pytorch/xla#6990",
+    ),
     Failure(
         id="configuration.monitored_metric",
         kind=LogClass.CRASHED,
@@ -637,7 +722,10 @@ ENTRIES = (
                 r"'(?P<type>dict|list|tuple|str|int|float|(?:numpy\.)?ndarray)' object has no attribute '(?P<name>\w{1,80})'",
             ),
         ),
-        headline="The code expects an object with .{name}, and got a {type}",
+        headline=lambda case: (
+            f"The code expects an object with .{case.given['name']}, and got {'an' if case.given['type'][0] in 'aeiou' else 'a'}"
+            f" {case.given['type']}"
+        ),
         why=lambda case: _PLAIN.get(case.given["type"].rpartition(".")[2], ""),
         next=(
             Advice(
@@ -663,8 +751,13 @@ ENTRIES = (
                 'or, if the line is yours, read it as d["{name}"]',
                 when=lambda case: case.given["type"] == "dict" and not case.given["name"].startswith("_"),
             ),
-            "go up the frames to the line of your code that passes it, and print type(x) there: a function may return another"
-            " type in the installed version than the caller expects",
+            Advice(
+                "it was raised inside PyTorch itself: if no line of yours passes that value, look for the message among PyTorch's issues,"
+                " and try a newer version",
+                when=lambda case: bool(_INSIDE_TORCH.search(innermost(case))),
+            ),
+            "go up the frames to the line that passes it, and print type(x) there: a function may return another type in the installed"
+            " version than the caller expects",
         ),
         examples=(
             Example(
