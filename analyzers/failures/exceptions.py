@@ -100,10 +100,31 @@ _CUDA_ERRORS = {
     " an address that is not a multiple of its vector: try without it, or with sizes that are multiples of 8",
     "invalid resource handle": "a stream, event or handle of another device or process is used: call torch.cuda.set_device(local_rank)"
     " before anything else on the GPU, and do not share them with forked processes",
+    "driver shutting down": "something used the GPU while the process was ending (a thread, a destructor, a communicator): if training had"
+    " ended, its results are whole; join threads and loaders, and call torch.distributed.destroy_process_group() before the end of main()."
+    " If it had not ended, look above for what ended the process",
+    "too many resources requested": "a kernel needs more registers or shared memory than this GPU gives to one block: update PyTorch or the"
+    " extension, build it for this GPU (TORCH_CUDA_ARCH_LIST), and in own kernels use fewer threads per block or __launch_bounds__",
+    "invalid configuration argument": f"{_BLOCKING}: a kernel was started with no block, or with too many: a tensor there is empty, or a"
+    " dimension (batch times heads, rows) is above 65535; print the shapes, and make the batch smaller",
+    "operation not supported": "this GPU, driver or system lacks the feature: tensors of the GPU cannot be sent to another process on"
+    " Windows (move them to the CPU first, or num_workers=0), and on a vGPU, in WSL or on Jetson leave out expandable_segments in"
+    " PYTORCH_CUDA_ALLOC_CONF, and try NCCL_P2P_DISABLE=1",
+    "not supported on this OS": "tensors of the GPU cannot be sent to another process here (Windows, WSL): move them to the CPU first, or use"
+    " one process; in a container start it with --ipc=host",
+    "mapping of buffer object failed": "memory of another GPU or process could not be mapped: move tensors to the CPU before they are sent"
+    " to another process, and try NCCL_P2P_DISABLE=1; `nvidia-smi topo -p2p r` shows which GPUs can reach each other",
+    "peer access has not been enabled": "two GPUs cannot reach each other's memory directly: try NCCL_P2P_DISABLE=1, and call"
+    " torch.cuda.set_device(local_rank) before anything else on the GPU; `nvidia-smi topo -p2p r` shows the pairs",
+    "named symbol not found": "the driver and the libraries that the program or container got do not fit: update the driver and restart; in"
+    " Docker Desktop on Windows update Docker Desktop as well, and `wsl --update`; a kernel that is not in its module says this too",
     "invalid device function": "a kernel was not compiled for this GPU: rebuild the extension with TORCH_CUDA_ARCH_LIST of"
     " torch.cuda.get_device_capability(), or install a PyTorch that lists it in torch.cuda.get_arch_list()",
 }
 """{words of a CUDA error: what to do first}."""
+
+
+_ATTENTION = re.compile(r"\b(xformers|flash_attn|sageattention)\b")
 
 
 def _by_cuda_error(name: str) -> str:
@@ -119,6 +140,11 @@ def _for_crash(case: Case) -> str:
     """
     if case.lead.kind is EventKind.CUDA_ERROR:
         if "invalid argument" in (case.lead.facts.name or ""):
+            if kernel := _ATTENTION.search(case.lead.excerpt):
+                return (
+                    f"a kernel of {kernel[1]} refused what it was given (head size, length or GPU): update {kernel[1]}, or turn it off"
+                    " (attn_implementation='sdpa' or 'eager', no --xformers), and see whether it runs then"
+                )
             return (
                 "look at the call of CUDA in the frames of the traceback, and what it is given: a size, pinned or"
                 " registered host memory (a limit of the system, `ulimit -l`), or a stream or tensor of another device"

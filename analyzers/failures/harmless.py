@@ -30,6 +30,40 @@ def _harmless(
 
 ENTRIES: tuple[Failure, ...] = (
     _harmless(
+        "amp_names",
+        "Only a warning: a name of torch.cuda.amp is deprecated, and works as before",
+        "torch.amp has the same with the device as an argument",
+        ("nothing to do; torch.amp.GradScaler('cuda') and torch.amp.autocast('cuda') are the new names",),
+        (
+            sign(
+                "is deprecated. Please use `torch.amp",
+                r"`torch\.cuda\.amp\.[^`\n]{1,40}` is deprecated\. Please use `torch\.amp",
+            ),
+        ),
+        Example(
+            "train.py:196: FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated. Please use"
+            " `torch.amp.GradScaler('cuda', args...)` instead.",
+        ),
+    ),
+    _harmless(
+        "few_multiprocessors",
+        "Only a note of torch.compile: this GPU is too small for max_autotune_gemm",
+        "matrix products then use the usual kernels; results are the same",
+        ("nothing to do",),
+        (sign("Not enough SMs to use max_autotune_gemm"),),
+        Example(
+            "W0903 20:13:19.043000 55763 torch/_inductor/utils.py:1436] [0/0] Not enough SMs to use max_autotune_gemm mode"
+        ),
+    ),
+    _harmless(
+        "no_verbs",
+        "Only a note of NCCL: the library of InfiniBand is not installed, so it uses TCP sockets",
+        "that is right on machines without InfiniBand; with it, the nodes would be connected more slowly than they could",
+        ("nothing to do on one node or without InfiniBand; else apt-get install libibverbs1 in the image",),
+        (sign("Failed to open libibverbs.so", r"Failed to open libibverbs\.so"),),
+        Example("node1:1873:1873 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]"),
+    ),
+    _harmless(
         "scheduler_before_optimizer",
         "Only a warning: the scheduler stepped before the optimizer, at most one step is off",
         "with fp16 the first steps of the optimizer are skipped while the loss scale is found, and the scheduler steps all"

@@ -20,6 +20,21 @@ def _lost_other_end(case: Case) -> bool:
     return bool(_PIPE.match(case.lead.message)) and case.called(_OF_PROCESSES.pattern)
 
 
+_HTTP = {
+    "401": "a login is needed",
+    "403": "forbidden",
+    "404": "no such file",
+    "410": "no longer there",
+    "416": "the part asked for is not in the file",
+    "429": "too many requests",
+    "500": "an error of the server",
+    "502": "the server is not reachable behind its proxy",
+    "503": "the server is overloaded or in maintenance",
+    "504": "the server is too slow",
+}
+"""{status code of HTTP: what it says}."""
+
+
 def _starts_process(case: Case) -> bool:
     """Return whether it broke while a process was being started by spawn."""
     return case.called(r"popen_spawn\w*\.py")
@@ -172,8 +187,18 @@ ENTRIES: tuple[Failure, ...] = (
         id="autograd.legacy_function",
         kind=LogClass.CRASHED,
         what="An own function of autograd is written in the style of PyTorch 0.x.",
-        signs=(sign("Legacy autograd function with non-static forward method"),),
-        headline="An autograd.Function is written in the old style, which PyTorch removed in 1.5",
+        signs=(
+            sign("Legacy autograd function with non-static forward method"),
+            sign(
+                "ou must implement",
+                r"ou must implement (?P<lacks>[^\n]{0,30}(?:backward|vjp)[^\n]{0,30}) for (?:your )?custom autograd\.Function",
+            ),
+        ),
+        headline=lambda case: (
+            "An autograd.Function has no backward that PyTorch can find (a static method)"
+            if case.given.get("lacks")
+            else "An autograd.Function is written in the old style, which PyTorch removed in 1.5"
+        ),
         why="forward and backward must be static methods that get a context",
         next=(
             "make them static: @staticmethod def forward(ctx, x), ctx.save_for_backward(x), and call the class by"
@@ -186,6 +211,10 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd"
                 " function with static forward method.",
                 says=(".apply",),
+            ),
+            Example(
+                "RuntimeError: You must implement the backward function for custom autograd.Function.",
+                says=("static methods", "no backward"),
             ),
         ),
         knowledge="PyTorch: extending autograd",
@@ -1306,6 +1335,136 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="NCCL's checks of collectives",
     ),
     # Downloads and files.
+    Failure(
+        id="startup.github_limit",
+        kind=LogClass.STARTUP,
+        what="GitHub refuses torch.hub, because too many requests came from this address.",
+        signs=(sign("rate limit exceeded", r"HTTP Error 403: rate limit exceeded"),),
+        headline="GitHub refused a request of torch.hub: too many came from this address in the last hour",
+        why="torch.hub asks GitHub which branches a repository has; without a token GitHub answers 60 such requests per hour and address,"
+        " which all jobs behind one proxy share",
+        next=(
+            "torch.hub.load(..., skip_validation=True), or GITHUB_TOKEN in the environment",
+            "many ranks or jobs: load it once, and let the others read the copy (torch.hub.load(path, ..., source='local'), TORCH_HOME on a"
+            " shared disk)",
+        ),
+        check="curl -s https://api.github.com/rate_limit",
+        examples=(
+            Example(
+                "HTTPError: HTTP Error 403: rate limit exceeded",
+                source="pytorch/pytorch#61755",
+                says=("skip_validation", "GITHUB_TOKEN"),
+            ),
+        ),
+        knowledge="torch.hub.load; pytorch/pytorch#61755",
+    ),
+    Failure(
+        id="startup.http_error",
+        kind=LogClass.STARTUP,
+        what="A server answered a download with an error.",
+        signs=(
+            sign(
+                "HTTP Error",
+                r"urllib\.error\.HTTPError: HTTP Error (?P<code>[45]\d\d)|^HTTPError: HTTP Error (?P<other>[45]\d\d)",
+            ),
+        ),
+        headline=lambda case: (
+            f"A download failed: the server answered {case.given['code'] or case.given['other']}"
+            f" ({_HTTP.get(case.given['code'] or case.given['other'], 'an error')})"
+        ),
+        why="the frames of the traceback show which file was asked for",
+        next=(
+            Advice(
+                "the address is no longer right: update the package that has it, or find the file's new place, and put it where the cache"
+                " expects it (torch.hub.get_dir() for torch.hub and torchvision)",
+                when=lambda case: (case.given["code"] or case.given["other"]) in {"404", "410"},
+            ),
+            Advice(
+                "open the address in a browser: it may need a login, a token or an accepted licence, or have expired, or refuse Python as a"
+                " client; then put the file where the cache expects it",
+                when=lambda case: (case.given["code"] or case.given["other"]) in {"401", "403"},
+            ),
+            Advice(
+                "wait and try again; with many ranks let one download the file, and the others wait at a barrier and read the copy",
+                when=lambda case: (case.given["code"] or case.given["other"]) not in {"401", "403", "404", "410"},
+            ),
+        ),
+        check="curl -IL the address",
+        examples=(
+            Example("urllib.error.HTTPError: HTTP Error 404: Not Found", says=("404", "no longer right")),
+            Example("urllib.error.HTTPError: HTTP Error 403: Forbidden", says=("browser",)),
+            Example("urllib.error.HTTPError: HTTP Error 503: Service Unavailable", says=("one download",)),
+        ),
+        knowledge="HTTP's status codes; torch.hub",
+    ),
+    Failure(
+        id="data.file_in_use",
+        kind=LogClass.CRASHED,
+        what="Windows does not let a file be changed that a process has open.",
+        signs=(sign("being used by another process", r"WinError 32\][^\n]{0,80}being used by another process"),),
+        headline="Windows refused to change a file that a process has open",
+        why="on Windows an open file cannot be deleted, renamed or replaced: another process, a loader's worker, a virus scanner, or this"
+        " program itself has it open",
+        next=(
+            "close it first: leave the `with` block, NamedTemporaryFile(delete=False) and delete it after use, or end the other process"
+            " (Resource Monitor or handle.exe shows which it is)",
+            "for folders of checkpoints or caches: exclude them from the virus scanner and OneDrive, and try again; with several ranks let"
+            " only rank 0 rename or delete",
+        ),
+        check="the end of the message names the file",
+        examples=(
+            Example(
+                "PermissionError: [WinError 32] The process cannot access the file because it is being used by another process:"
+                " 'C:\\\\tmp\\\\a.pt'",
+                says=("virus scanner",),
+            ),
+        ),
+        knowledge="Windows: ERROR_SHARING_VIOLATION; Python: tempfile",
+    ),
+    Failure(
+        id="processes.ray_get_timeout",
+        kind=LogClass.CRASHED,
+        what="ray.get with a time limit got no answer.",
+        signs=(sign("GetTimeoutError", r"GetTimeoutError: Get timed out"),),
+        headline="Ray: an answer did not come within the time limit of ray.get",
+        why="the task or actor is still busy or loading, waits for resources that the cluster does not have, or hangs",
+        next=(
+            "look at what it waits for: `ray status` (demands that cannot be met), `ray list tasks --filter state!=FINISHED`, and `ray stack`",
+            "if it only loads a large model or compiles: raise the limit of the call",
+        ),
+        check="the frame above ray.get names what was asked for",
+        examples=(
+            Example(
+                "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.",
+                says=("ray status",),
+            ),
+        ),
+        knowledge="Ray: ray.get",
+    ),
+    Failure(
+        id="autograd.fsdp_storage",
+        kind=LogClass.CRASHED,
+        what="FSDP wants to free or use a parameter whose memory it has freed already.",
+        signs=(sign("Expects storage to be allocated", r"Expects storage to be (?:allocated|freed)[^\n]{0,80}"),),
+        headline="FSDP: the memory of a gathered parameter is not in the state that FSDP expects",
+        why="forward and backward did not come in the order that FSDP saw: a failure in between, a parameter or module that two wrapped"
+        " modules share, two forwards before one backward, or a module that is used outside of its wrapped parent",
+        next=(
+            "if another exception stands above it, that is the cause: FSDP's clean-up fails after it",
+            "wrap modules that share weights in one FSDP unit, call the wrapped model itself, and keep validation or generation apart from"
+            " an unfinished step",
+            "or use FSDP2 (fully_shard), use_orig_params=True, or a newer PyTorch",
+        ),
+        check="the frames above it tell forward, backward and clean-up apart",
+        examples=(
+            Example(
+                "AssertionError: Expects storage to be allocated",
+                source="huggingface/accelerate#2301",
+                says=("fully_shard",),
+            ),
+        ),
+        knowledge="torch.distributed.fsdp: _flat_param.py",
+    ),
     Failure(
         id="startup.certificates",
         kind=LogClass.STARTUP,

@@ -449,6 +449,39 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="NCCL's misc/socket.cc",
     ),
     Failure(
+        id="network.nccl_connect",
+        kind=LogClass.NETWORK,
+        what="An older NCCL could not open a connection to another rank, and does not print its address.",
+        signs=(sign("Call to connect failed", r"Call to connect failed ?: (?P<reason>[A-Z][\w ]{3,60})"),),
+        headline="NCCL cannot connect to another rank: {reason}",
+        why=lambda case: (
+            "no process listens there: the other rank had probably ended"
+            if "refused" in case.given["reason"]
+            else "a firewall, or an interface that the nodes do not share, lies between the ranks"
+        ),
+        next=(
+            "read the logs of the other ranks first; one may have ended",
+            "set NCCL_SOCKET_IFNAME to the interface of the network that all nodes share (`ip -br addr`; ^docker0,lo excludes two that they"
+            " do not), and open all ports between the nodes (NCCL uses random ones)",
+            "NCCL_DEBUG=INFO shows the interface that each node chose",
+        ),
+        check="NCCL_DEBUG=INFO prints `NET/Socket : Using [0]interface:address` on each node",
+        event=EventKind.KNOWN,
+        tier=Tier.NETWORK,
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "gpu-1:18553:18611 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+                says=("Connection timed out", "NCCL_SOCKET_IFNAME"),
+            ),
+            Example(
+                "node1:51:82 [0] include/socket.h:361 NCCL WARN Call to connect failed : Connection refused",
+                says=("had probably ended",),
+            ),
+        ),
+        knowledge="NCCL 2.4: include/socket.h",
+    ),
+    Failure(
         id="network.peer_access",
         kind=LogClass.CRASHED,
         what="Two GPUs of one node cannot access each other's memory, and NCCL tries it.",

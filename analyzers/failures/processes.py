@@ -353,7 +353,7 @@ TEXTS = (
             "if it comes at the import or start: import torch first, remove LD_PRELOAD, and install the packages from one source (all by pip or"
             " all by conda); also older OpenCV, pyarrow and open3d are known for it",
             "if it comes at the very end, results are whole; call os._exit(0) after saving, or update the package",
-            "else " + _FROM_FAULTHANDLER,
+            "else update PyTorch and the package with native code that runs there, and " + _FROM_FAULTHANDLER,
         ),
         tier=Tier.NATIVE_CRASH,
         event=EventKind.SIGNAL,

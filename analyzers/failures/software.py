@@ -740,7 +740,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "HIP error",
-                r"HIP error: (?:invalid device function|no kernel image|the operation cannot be performed in the present state)",
+                r"HIP error: (?:invalid device function|no kernel image)",
             ),
             sign("hipErrorNoBinaryForGpu"),
         ),
@@ -761,6 +761,33 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="PyTorch's HIP semantics notes; ROCm's list of supported GPUs",
+    ),
+    Failure(
+        id="software.rocm_state",
+        kind=LogClass.CRASHED,
+        what="The runtime of ROCm refuses a call because of the state that it is in.",
+        signs=(
+            sign("cannot be performed in the present state", r"operation cannot be performed in the present state"),
+            sign("hipErrorIllegalState"),
+        ),
+        headline="HIP refused a call: most often PyTorch's ROCm does not fit the machine or its GPU",
+        why="the code objects in the wheel could not be loaded: another version of ROCm is installed, the GPU is newer than the wheel, or"
+        " the integrated GPU of the processor was taken",
+        next=(
+            "compare torch.version.hip with the ROCm of the machine (`cat /opt/rocm/.info/version`), and install the wheel of that version"
+            " (download.pytorch.org/whl/rocmX.Y), or a newer one",
+            "with an integrated GPU as well: HIP_VISIBLE_DEVICES=0 (or the number of the card in rocminfo)",
+        ),
+        check="rocminfo | grep gfx; python -c 'import torch; print(torch.version.hip, torch.cuda.get_arch_list())'",
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "RuntimeError: HIP error: the operation cannot be performed in the present state",
+                source="invoke-ai/InvokeAI#5738",
+                says=("torch.version.hip", "HIP_VISIBLE_DEVICES"),
+            ),
+        ),
+        knowledge="HIP: hipErrorIllegalState; invoke-ai/InvokeAI#5738",
     ),
     Failure(
         id="software.no_kernels_for_gpu",
