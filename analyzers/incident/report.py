@@ -288,7 +288,8 @@ def verdict(
     # A cause without a finding of its own is a rank that failed.
     status = status_of(behind) if behind else Status.ERROR
     answer = next((f for name in root.findings for f in behind if f.id == name), None)
-    printed = reports.logs.verdict if reports.logs and answer and answer.id == reports.logs.verdict.finding else None
+    said = [r.verdict for r in (reports.logs, reports.hang) if r and answer and answer.id == r.verdict.finding]
+    printed = said[0] if reports.logs and said and said[0] is reports.logs.verdict else None
     return Verdict(
         status=Status.UNKNOWN if root.kind == IncidentClass.UNKNOWN else status,
         kind=root.kind,
@@ -299,7 +300,7 @@ def verdict(
         missing=missing,
         headline=printed.headline if printed else _text_of(root),
         finding=answer.id if answer else "",
-        failure=printed.failure if printed else "",
+        failure=said[0].failure if said else "",
         next=answer.next if answer else "",
         ruled_out=printed.ruled_out if printed else [],
     )
