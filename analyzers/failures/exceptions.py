@@ -209,7 +209,7 @@ def _about_package(case: Case) -> str:
     package = caller(case)
     if not package:
         return ""
-    if _OF_VERSIONS.match(case.lead.headline):
+    if _OF_VERSIONS.match(case.lead.headline) and "NoneType" not in case.lead.headline:
         return (
             f". Such an error inside {package} is most often one of versions: compare `pip show {package}` with what the"
             " project asks for (its requirements or README)"

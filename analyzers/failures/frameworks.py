@@ -66,6 +66,13 @@ def _is_quantised(case: Case) -> bool:
 
 
 _INSIDE_TORCH = re.compile(r"(?:site|dist)-packages[/\\]torch[/\\]")
+
+
+def _library(case: Case) -> str:
+    """Return the package whose code raised an exception, PyTorch included; empty for the user's code."""
+    return "torch" if _INSIDE_TORCH.search(innermost(case)) else caller(case)
+
+
 _OF_TENSORS = (
     "to",
     "cuda",
@@ -729,6 +736,14 @@ ENTRIES = (
         why=lambda case: _PLAIN.get(case.given["type"].rpartition(".")[2], ""),
         next=(
             Advice(
+                lambda case: (
+                    f"it was raised inside {_library(case)}: if no line of yours passes that value, the versions of {_library(case)} and of"
+                    " its caller do not fit: try the version that the project pins, or one before or after; look for the message among"
+                    " its issues"
+                ),
+                when=lambda case: _library(case) not in ("", "omegaconf"),
+            ),
+            Advice(
                 "move its entries: {{k: v.to(device) for k, v in batch.items()}}, or a list comprehension for a list",
                 when=lambda case: (
                     case.given["name"] in ("to", "cuda") and case.given["type"] in ("dict", "list", "tuple")
@@ -751,11 +766,6 @@ ENTRIES = (
                 'or, if the line is yours, read it as d["{name}"]',
                 when=lambda case: case.given["type"] == "dict" and not case.given["name"].startswith("_"),
             ),
-            Advice(
-                "it was raised inside PyTorch itself: if no line of yours passes that value, look for the message among PyTorch's issues,"
-                " and try a newer version",
-                when=lambda case: bool(_INSIDE_TORCH.search(innermost(case))),
-            ),
             "go up the frames to the line that passes it, and print type(x) there: a function may return another type in the installed"
             " version than the caller expects",
         ),
@@ -764,6 +774,14 @@ ENTRIES = (
                 "AttributeError: 'dict' object has no attribute '_get_node_flag'",
                 source="NVIDIA-NeMo/Speech#2557",
                 says=("OmegaConf.create",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/usr/local/lib/python3.12/dist-packages/transformers/tokenization_utils_base.py", line 2419, in _from_pretrained\n'
+                '    if _config.model_type not in ["mistral", "mistral3"]:\n'
+                "AttributeError: 'dict' object has no attribute 'model_type'",
+                source="vllm-project/vllm#29368",
+                says=("inside transformers", "one before or after"),
             ),
             Example("AttributeError: 'tuple' object has no attribute 'logits'", says=("outputs[0]",)),
             Example("AttributeError: 'list' object has no attribute 'to'", says=("as_tensor", "list comprehension")),

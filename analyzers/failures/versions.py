@@ -285,6 +285,13 @@ def _is_library_object(case: Case) -> bool:
     return not own and bool(owner or calling)
 
 
+def _is_model(case: Case) -> bool:
+    """Return whether the object that lacks an attribute is a model of transformers."""
+    return _owner(case.given["owner"], case) == "transformers" and bool(
+        re.search(r"For[A-Z]|Model$", case.given["owner"])
+    )
+
+
 def _pip_show(case: Case) -> str:
     names = " ".join(dict.fromkeys(filter(None, _names(case))))
     return (
@@ -571,6 +578,59 @@ ENTRIES = (
         knowledge="ultralytics' raytune callback and ray 2.41 (sunsmarterjie/yolov12#54)",
     ),
     Failure(
+        id="processes.clean_up",
+        kind=LogClass.CRASHED,
+        what="An exception while an object is cleaned up, because its construction had failed.",
+        signs=(sign("object has no attribute", _ATTRIBUTE),),
+        when=lambda case: innermost(case).endswith(":__del__"),
+        headline="A half-built {owner} is cleaned up (__del__): what failed is its construction, before",
+        why="Python calls __del__ also for an object whose constructor raised, and {name} had not been set by then",
+        next=(
+            "look further up for the first exception, in the constructor of {owner} or in a worker process: that is the cause",
+            "if there is none in this text, run the construction alone and keep all of its output",
+        ),
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/opt/env/lib/python3.10/site-packages/vllm/entrypoints/llm.py", line 301, in __del__\n'
+                "    if self.llm_engine:\n"
+                "AttributeError: 'LLM' object has no attribute 'llm_engine'",
+                source="AriaUI/Aria-UI#15",
+                says=("first exception", "LLM"),
+            ),
+        ),
+        near_misses=("AttributeError: 'LLM' object has no attribute 'llm_engine'",),
+        knowledge="Python's data model: object.__del__",
+    ),
+    Failure(
+        id="software.patched_name",
+        kind=LogClass.CRASHED,
+        what="Code that replaces a part of a library does not find it in the installed version.",
+        signs=(
+            sign(
+                "does not have the attribute",
+                r"<(?:function|module|class) '?(?P<target>[\w.]{1,120})'?[^>\n]{0,200}> does not have the attribute '(?P<name>\w{1,80})'",
+            ),
+        ),
+        headline="Code that patches {target} finds no {name} in it: the installed version is another one",
+        why="a package replaces {name} for a while, and was written for a version of the library that has it there",
+        next=(
+            "install the version of the patched library that the patching package pins (vLLM pins one PyTorch): reinstall that package in a"
+            " fresh environment, with what it depends on",
+            "or update the package in the frames above, if the library is newer than it",
+        ),
+        check="pip check; pip show vllm torch",
+        examples=(
+            Example(
+                "(Worker_TP0 pid=1345) ERROR 03-23 14:52:02 [multiproc_executor.py:932] AttributeError: <function standalone_compile at"
+                " 0x7faca423a8c0> does not have the attribute 'FakeTensorMode'",
+                source="vllm-project/vllm#37858",
+                says=("standalone_compile", "pins one PyTorch"),
+            ),
+        ),
+        knowledge="unittest.mock.patch; vllm-project/vllm#37858",
+    ),
+    Failure(
         id="software.missing_attribute",
         kind=LogClass.CRASHED,
         what="An object of a library does not have an attribute that other code asks it for.",
@@ -578,7 +638,7 @@ ENTRIES = (
         when=_given_by(_ATTRIBUTE, _is_library_object),
         headline=_asks,
         why=lambda case: (
-            "the code was written for another version of the class, or for another class than it was given"
+            "most often the code was written for another version of the class, or gets an object of another class than it expects"
             if any(_names(case))
             else ""
         ),
@@ -588,13 +648,25 @@ ENTRIES = (
                 when=lambda case: "WithValueHead" in case.given["owner"],
             ),
             Advice(_UPDATE_UNSLOTH, when=lambda case: "unsloth" in (caller(case), case.given["owner"].lower())),
+            Advice(
+                "load the model with vLLM inside: FastLanguageModel.from_pretrained(..., fast_inference=True), or generate without it:"
+                " use_vllm=False",
+                when=lambda case: case.given["name"] == "vllm_engine",
+            ),
+            Advice(
+                lambda case: (
+                    f"{case.given['name']} is nothing that a model of transformers has by itself: find which package sets it (unsloth, peft,"
+                    " trl, the model's own code) and load or wrap the model as that package's examples do"
+                ),
+                when=lambda case: _is_model(case) and not _is_of_two(case),
+            ),
             Advice(_update_pair, when=_is_of_two),
             Advice(
                 lambda case: (
                     f"install the {_names(case)[1]} that the script was written for (its requirements), or change the script:"
                     " the name is newer than the installed version, was removed from it, or never was in this class"
                 ),
-                when=_is_of_script,
+                when=lambda case: _is_of_script(case) and not _is_model(case),
             ),
             Advice(
                 lambda case: (
@@ -623,6 +695,11 @@ ENTRIES = (
                 " 'num_generations'?",
                 source="dhcode-cpp/X-R1#72",
                 says=("trl", "requirements"),
+            ),
+            Example(
+                "AttributeError: 'LlamaForCausalLM' object has no attribute 'vllm_engine'",
+                source="unslothai/unsloth#2384",
+                says=("fast_inference=True",),
             ),
         ),
         near_misses=("AttributeError: 'NoneType' object has no attribute 'shape'",),
