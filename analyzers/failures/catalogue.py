@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent
-from analyzers.case.hypothesis import Case, Role
+from analyzers.case.hypothesis import Case, Hypothesis, Role
 from analyzers.case.wording import shortened
 from analyzers.failures import (
     autograd,
@@ -76,8 +76,16 @@ def is_clue(text: str) -> bool:
 
 def role_of(event: LogEvent) -> Role | None:
     """Return the class and tier that the catalogue gives to an event; None if no entry with a text knows it."""
-    known = () if event.kind is EventKind.CLUE else shown_by(text_of(event))
-    return Role(known[0].kind, known[0].tier) if known and known[0].kind is not LogClass.HEALTHY else None
+    shown = () if event.kind is EventKind.CLUE else shown_by(text_of(event))
+    # A line is an event only because an entry knows it; an exception is one also where no condition holds.
+    rest = shown[0] if shown and event.kind is EventKind.KNOWN else None
+    entry = next((entry for entry in shown if entry.when is None or entry.when(_alone(event, entry))), rest)
+    return Role(entry.kind, entry.tier) if entry and entry.kind is not LogClass.HEALTHY else None
+
+
+def _alone(event: LogEvent, entry: Failure) -> Case:
+    """Return the case of one event alone, by which conditions of an entry are asked before events are joined."""
+    return Case(entry.kind, [], Hypothesis(Role(entry.kind, entry.tier), [event], [], (0, 0, 0, 0, 0)), events=(event,))
 
 
 def known(case: Case) -> tuple[Failure, Case]:

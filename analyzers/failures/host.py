@@ -1301,7 +1301,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.HOST_OOM,
         what="Pinned host memory could not be allocated.",
         signs=(sign("out of memory", r"CUDA error: out of memory"),),
-        when=lambda case: case.called(r":(?:pin_memory|_pin_memory_loop|do_one_step)$"),
+        when=lambda case: (
+            case.called(r":(?:pin_memory|_pin_memory_loop|do_one_step)$") or case.printed(r"\.pin_memory\(")
+        ),
         headline="No pinned host memory is left: pin_memory() failed",
         why="pinned memory is host memory that cannot be swapped; the message is that of CUDA, but GPU memory is not what lacks",
         next=(

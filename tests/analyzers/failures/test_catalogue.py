@@ -69,3 +69,14 @@ def test_no_text_makes_an_expression_slow(filling):
             before = time.process_time()
             one.expression.search(text[:3000] + one.word + text[3000:])
             assert time.process_time() - before < 0.5, (entry.id, one.word)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("batch = batch.cuda()", LogClass.OOM), ("batch = batch.pin_memory()", LogClass.HOST_OOM)]
+)
+def test_a_text_of_two_failures_has_the_class_of_the_one_that_holds(code, kind):
+    frame = f'  File "/w/train.py", line 40, in main\n    {code}\n'
+    case = case_of(f"Traceback (most recent call last):\n{frame}RuntimeError: CUDA error: out of memory\n")
+    assert case is not None
+    assert case.kind is kind
+    assert known(case)[0].kind is kind
