@@ -109,6 +109,11 @@ def _for_two_devices(case: Case) -> str:
     )
 
 
+def _is_on_device(kind: str) -> bool:
+    """Return whether the name of a tensor's type is that of a tensor on an accelerator."""
+    return kind.startswith("MPS") or kind.count(".") > 1
+
+
 _AUTOCAST = (
     "run forward and loss under one dtype: with torch.autocast('cuda', dtype=torch.bfloat16) around them (also around"
     " evaluation and generation), or the same .to(dtype) for model and inputs"
@@ -652,7 +657,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "should be the same",
-                r"Input type \((?P<input>torch\.(?:cuda\.)?\w+)\) and weight type \((?P<weight>torch\.(?:cuda\.)?\w+)\)"
+                r"Input type \((?P<input>(?:torch\.(?:\w+\.)?|MPS)\w+)\) and weight type \((?P<weight>(?:torch\.(?:\w+\.)?|MPS)\w+)\)"
                 r" should be the same",
             ),
         ),
@@ -660,10 +665,10 @@ ENTRIES: tuple[Failure, ...] = (
             (
                 (
                     "The model is on the CPU and its input on the GPU"
-                    if "cuda" in case.given["input"]
+                    if _is_on_device(case.given["input"])
                     else "The input is on the CPU and the model on the GPU"
                 )
-                if ("cuda" in case.given["input"]) != ("cuda" in case.given["weight"])
+                if _is_on_device(case.given["input"]) != _is_on_device(case.given["weight"])
                 else f"Input is {case.given['input']}, weights are {case.given['weight']}"
             )
             + place(case.lead)
@@ -672,7 +677,10 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "model.to(device) before the optimizer is made, and batch.to(device) for each batch; modules in a plain list"
             " or dict are not moved with the model: use nn.ModuleList, nn.ModuleDict, register_buffer",
-            Advice(_AUTOCAST, when=lambda case: ("cuda" in case.given["input"]) == ("cuda" in case.given["weight"])),
+            Advice(
+                _AUTOCAST,
+                when=lambda case: _is_on_device(case.given["input"]) == _is_on_device(case.given["weight"]),
+            ),
         ),
         check="print(next(model.parameters()).device, x.device)",
         examples=(
@@ -680,6 +688,11 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
                 source="yuanyuanli85/Fast_Human_Pose_Estimation_Pytorch#7",
                 says=("model is on the CPU", "nn.ModuleList"),
+            ),
+            Example(
+                "RuntimeError: Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",
+                source="Mikubill/sd-webui-controlnet#1649",
+                says=("model is on the CPU",),
             ),
         ),
         knowledge="torch.nn.Module.to",

@@ -357,6 +357,30 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="errno(3): EACCES",
     ),
     Failure(
+        id="checkpoints.persistent_id",
+        kind=LogClass.CRASHED,
+        what="A file of torch.save is read as a bare pickle.",
+        signs=(sign("load persistent id instruction was encountered"),),
+        headline="A file with tensors of torch.save is read as a bare pickle",
+        why="torch.save keeps the tensors beside the pickle; pickle.load, or torch.load on the data.pkl of an unpacked archive or on a file"
+        " in another format than its own, finds references without their data",
+        next=(
+            "read the file itself with torch.load(path), not with pickle.load or joblib",
+            "if it is the data.pkl of a folder: the archive was unpacked (some browsers and Drive do that): download it again as one .pt or"
+            " .pth file, or zip the folder without compression (zip -0 -r model.pth FOLDER)",
+            "if torch.load itself says it: the file comes from a newer PyTorch, or is of another kind; update PyTorch",
+        ),
+        check="unzip -l FILE lists archive/data.pkl for a file of torch.save",
+        examples=(
+            Example(
+                "_pickle.UnpicklingError: A load persistent id instruction was encountered,\nbut no persistent_load function was specified.",
+                source="bartn8/stereoanywhere#5",
+                says=("torch.load(path)", "data.pkl"),
+            ),
+        ),
+        knowledge="torch.serialization; pickle: persistence of external objects",
+    ),
+    Failure(
         id="checkpoints.write_failed",
         kind=LogClass.DISK_FULL,
         what="A file could not be written to its end, and the text does not say why.",
@@ -365,13 +389,16 @@ ENTRIES: tuple[Failure, ...] = (
                 "failed writing",
                 r"PytorchStreamWriter failed writing (?:file|central directory)(?: (?P<file>[\w./]{1,60}))?",
             ),
+            sign("failed opening archive", r"PytorchStreamWriter failed (?P<opened>opening archive)"),
             sign("unexpected pos", r"unexpected pos \d+ vs \d+"),
             sign("iostream error", r"basic_ios::clear: iostream error"),
             sign("I/O error: No space", r"I/O error: No space"),
             sign("cannot be opened", r"RuntimeError: File (?P<opened>\S{1,200}) cannot be opened"),
         ),
         headline=lambda case: (
-            f"The file {case.given['opened'][-50:]} could not be created"
+            "The file that was to be saved could not be created"
+            if case.given.get("opened") == "opening archive"
+            else f"The file {case.given['opened'][-50:]} could not be created"
             if case.given.get("opened")
             else "A checkpoint could not be written to its end, and the message does not say why"
         ),
@@ -447,7 +474,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("The file might be corrupted", r"unexpected EOF, expected (?P<bytes>\d+) more bytes"),
             sign("Ran out of input", r"EOFError: Ran out of input"),
             sign("pickle data was truncated"),
-            sign("storage has wrong size", r"storage has wrong (?:byte )?size: expected -?\d+ got -?\d+"),
+            sign("storage has wrong", r"storage has wrong (?:byte )?size: expected (?:-?\d+|%ld) got [-%\d]"),
         ),
         when=lambda case: not case.called(r"multiprocessing[/\\](?:spawn|forkserver)\.py"),
         headline=lambda case: (

@@ -864,6 +864,55 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="PyTorch's issues with the label module: mps",
     ),
     Failure(
+        id="hardware.mps_command_buffer",
+        kind=LogClass.CRASHED,
+        what="The Apple GPU did not finish work that PyTorch had given to it.",
+        signs=(
+            sign("ommand buffer exited with error status"),
+            sign("ommand buffer execution failed"),
+        ),
+        headline=lambda case: (
+            "The Apple GPU ran out of memory"
+            if "Insufficient Memory" in _text_around(case)
+            else "The Apple GPU stopped work that took too long (GPU timeout)"
+            if re.search(r"GPU (?:Timeout|Hang) Error", _text_around(case))
+            else "The Apple GPU did not finish a command buffer; results of that step are wrong"
+        ),
+        why="Metal reports it beside the program: PyTorch may go on, and the tensors of that step hold anything, often NaN",
+        next=(
+            Advice(
+                "use less memory: a smaller batch or sequence, fewer other programs on the GPU",
+                when=lambda case: "Insufficient Memory" in _text_around(case),
+            ),
+            Advice(
+                "make single operations shorter: a smaller batch, image or sequence",
+                when=lambda case: "Insufficient Memory" not in _text_around(case),
+            ),
+            "update macOS and PyTorch; if it comes again, find the operation by running with device='cpu', part by part",
+            "do not go on from checkpoints that were written after the message, if the loss became NaN",
+        ),
+        tier=Tier.NATIVE_CRASH,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "Error: command buffer exited with error status.\n"
+                "\tThe Metal Performance Shaders operations encoded on it may not have completed.\n"
+                "\tError: \n"
+                "\t(null)\n"
+                "\tInternal Error (0000000e:Internal Error)",
+                source="pytorch/pytorch#119968",
+                says=("Apple GPU", "smaller batch"),
+            ),
+            Example(
+                "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution failed:"
+                " Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)",
+                source="lyogavin/airllm#367",
+                says=("took too long",),
+            ),
+        ),
+        knowledge="Metal: MTLCommandBufferError",
+    ),
+    Failure(
         id="startup.engine_profiling",
         kind=LogClass.STARTUP,
         what="vLLM measured the GPU's memory while another process freed some.",

@@ -333,6 +333,11 @@ ENTRIES = (
                 lambda case: bool(case.quote),
             ),
             "copy the log to its end, or look in the log of this rank: the line after the last frame names the exception",
+            Advice(
+                "the frames show a process of spawn that imports the main file again: put the start of that file under"
+                " if __name__ == '__main__':, or set num_workers=0",
+                lambda case: case.called(r"_fixup_main_from_path"),
+            ),
         ),
     ),
     Failure(

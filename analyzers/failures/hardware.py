@@ -1365,6 +1365,34 @@ DEVICES = (
         knowledge="Ascend: HCCL fault codes EI0002, EI0006",
     ),
     Failure(
+        id="hardware.ascend_stream_timeout",
+        kind=LogClass.CRASHED,
+        what="Work on an Ascend NPU did not end within a time limit.",
+        signs=(
+            sign("stream sync timeout"),
+            sign("all tasks in the specified stream are not completed"),
+        ),
+        headline="NPU: work in a stream did not end within the time limit",
+        why="a rank waits for another one that is late or has failed, a kernel hangs, or the limit is too short for what was given",
+        next=(
+            "read the plog of all ranks (~/ascend/log, ASCEND_GLOBAL_LOG_LEVEL=1): an earlier error on another rank is the cause",
+            "if ranks were only slow (loading, saving, validation on one rank): let them wait longer, HCCL_EXEC_TIMEOUT and the timeout"
+            " of init_process_group",
+            "check the links of the NPUs (hccn_tool -i 0 -link -g)",
+        ),
+        tier=Tier.TIMEOUT,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "EE1002: 2024-09-03-16:50:00.041.231 Stream synchronize timeout. rtDeviceSynchronize execute failed, reason=[stream"
+                " sync timeout]",
+                source="Ascend/pytorch#48",
+                says=("plog", "HCCL_EXEC_TIMEOUT"),
+            ),
+        ),
+        knowledge="Ascend: runtime error EE1002, 507046",
+    ),
+    Failure(
         id="hardware.ascend_kernel",
         kind=LogClass.CRASHED,
         what="A kernel or the runtime of an Ascend NPU failed, and the error is reported later, at another line.",

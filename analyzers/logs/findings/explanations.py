@@ -44,7 +44,10 @@ ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
 _FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
 )
-_NO_CULPRIT = "the connection broke because a rank ended or aborted, and no line of these logs shows which"
+_NO_CULPRIT = (
+    "a connection breaks when the rank at its other end ends or aborts, or the network drops it; no line of these logs"
+    " shows which"
+)
 _CAUGHT_OR_NOT = (
     "PyTorch prints `[rank0]:` before the lines of an uncaught exception, and torchrun reports the process that it"
     " ends; these logs have neither"
