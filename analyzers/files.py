@@ -207,7 +207,6 @@ def write_whole(target: Path, text: str) -> None:
 
 
 def status(path: Path) -> os.stat_result | None:
-    """Return the status of a file; None if it does not exist."""
     try:
         return path.stat()
     except FileNotFoundError:

@@ -204,7 +204,6 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return first if first and first.severity is not Severity.INFO else None
 
     def worst(self) -> Severity | None:
-        """Return the highest severity among the findings; None if there are no findings."""
         return max((f.severity for f in self.findings), key=lambda s: s.weight, default=None)
 
 

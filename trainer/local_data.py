@@ -112,7 +112,6 @@ class Files:
 
 
 def files_below(path: Path) -> list[Path]:
-    """Return the file at a path, or all files below a folder."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 

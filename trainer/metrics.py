@@ -33,7 +33,6 @@ class TensorBoard:
         self._writer = SummaryWriter(folder)
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write {metric name: value} of one step."""
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
 
@@ -61,7 +60,6 @@ class Wandb:
         )
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write {metric name: value} of one step."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
@@ -179,7 +177,6 @@ class Meter:
         self.write({"validation_metrics/global_avg_loss": loss}, step)
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write {metric name: value} to the metric writers, such as TensorBoard."""
         for writer in self.writers:
             writer.write(values, step)
 

@@ -70,7 +70,6 @@ def _real_path(entry: str | Path) -> Path:
 
 
 def working_folder() -> Path | None:
-    """Return the working folder; None if it was deleted."""
     try:
         return Path.cwd()
     except OSError:

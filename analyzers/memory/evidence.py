@@ -43,7 +43,6 @@ def ranks_of(device: Device) -> list[int]:
 
 
 def fact(device: Device, text: str, line: str = "") -> Evidence:
-    """Return evidence that points to the snapshot of the device."""
     return Evidence(text=text, source=device.path, line=line)
 
 

@@ -263,7 +263,6 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 
 
 def stacks_of_loss(replay: Replay, among: Integers | None = None) -> Mask:
-    """Return a mask of the stacks in a loss function; with `among`, only of the stacks with these numbers."""
     snapshot = replay.trace.snapshot
     return stacks_showing(snapshot, [_LOSS_FUNCTION], among)[0]
 

@@ -505,7 +505,6 @@ class OtherLog:
 
     @property
     def steps(self) -> Integers:
-        """The step number of each row."""
         return self.rows.content.fixed["step"]
 
 

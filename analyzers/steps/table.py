@@ -125,7 +125,6 @@ class Steps:
 
     @cached_property
     def ranks(self) -> list[int]:
-        """The ranks that have rows, ascending."""
         return [int(rank) for rank in self._index[0]]
 
     @cached_property

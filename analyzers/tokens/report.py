@@ -82,7 +82,6 @@ def _no_rows(files: DataFiles, damaged: Sequence[str]) -> NothingRecorded:
 
 
 def inputs(files: DataFiles) -> list[Input]:
-    """Return the files of a data set and its tokenizer as the inputs of a report."""
     named = [*((path, "data_set") for path in files.data), *((path, "tokenizer") for path in files.tokenizer)]
     return [Input(str(path), kind, None, None, path.stat().st_size) for path, kind in named]
 

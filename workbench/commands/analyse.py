@@ -128,7 +128,6 @@ def kept_report(report: Report[object], run: Run) -> KeptReport:
 
 
 def open_folder(folder: Path) -> Exit:
-    """Open the terminal app on all files in a folder."""
     run = find_run([folder])
     return open_app(run, room_for(run), Options())
 

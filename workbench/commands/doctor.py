@@ -163,7 +163,6 @@ def _reader_problems(data: DoctorData) -> Iterator[Finding]:
 
 
 def _torchtitan_problems() -> Iterator[Finding]:
-    """Yield a finding for each package that is incompatible with an installed torchtitan."""
     found = installed_torchtitan(sys.path)
     for conflict in conflicts(found) if found else ():
         yield finding("doctor.torchtitan", Severity.WARNING, conflict.title, conflict.why, f"run `{conflict.command}`")

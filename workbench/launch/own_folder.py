@@ -31,7 +31,6 @@ def usable_folder(folder: Path, what: str, prefix: str) -> tuple[Path | None, st
 
 
 def temporary_folder(prefix: str) -> Path | None:
-    """Create and return a temporary folder; None if there is no place for one."""
     try:
         return Path(tempfile.mkdtemp(prefix=prefix))
     except OSError:

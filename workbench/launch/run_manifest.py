@@ -84,7 +84,6 @@ def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
 
 
 def earliest(causes: Iterable[Cause]) -> Cause | None:
-    """Return the `Cause` with the earliest time; None if there is none."""
     return min(causes, key=lambda cause: cause["time_ns"], default=None)
 
 

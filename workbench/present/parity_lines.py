@@ -161,7 +161,6 @@ def operation_text(kind: str, name: str, difference: float, allowed: float) -> s
 
 
 def difference_text(difference: float) -> str:
-    """Return a relative difference as text; an infinite one becomes `only one is finite, or sizes differ`."""
     return relative(difference) if math.isfinite(difference) else "only one is finite, or sizes differ"
 
 

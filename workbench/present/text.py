@@ -130,7 +130,6 @@ def head(report: Report[object], facts: int = 5) -> Group:
 
 
 def evidence(finding: Finding, facts: int = 5) -> Text:
-    """Return the first facts of a finding's evidence, one fact per line."""
     lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:facts]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 

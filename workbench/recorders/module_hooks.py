@@ -16,7 +16,6 @@ class ModuleHook:
         self._function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the hook."""
         return self._function(*arguments)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, str]]:
@@ -24,5 +23,4 @@ class ModuleHook:
         return getattr, (nullcontext(), "__exit__")
 
     def __deepcopy__(self, _memo: dict[int, object]) -> "ModuleHook":
-        """Return the same hook."""
         return self

@@ -187,7 +187,6 @@ class OwnFile:
         return written == len(content)
 
     def remove(self) -> None:
-        """Close and delete the file."""
         if self.descriptor >= 0:
             self.close()
             remove_file(self._path)

@@ -391,7 +391,6 @@ class Download:
 
 
 def too_large(url: str, wanted: int, limit: int) -> InputError:
-    """Return the error for files with more bytes (`wanted`) than the cache may hold (`limit`)."""
     return InputError(
         f"{without_credentials(url)}: {size(wanted)} to download, and the cache may hold {size(limit)}",
         "raise it with `workbench cache --limit`, or give one folder or file of the run",

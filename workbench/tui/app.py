@@ -101,7 +101,6 @@ class Dashboard:
         return self._message
 
     def close(self) -> None:
-        """Stop the server."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()

@@ -331,7 +331,6 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port of the first listener."""
         listening_socket = self.listeners[0].socket
         assert listening_socket is not None
         return int(listening_socket.getsockname()[1])

@@ -39,7 +39,6 @@ class Block:
 
     @property
     def is_loop(self) -> bool:
-        """Whether the block is the body of a loop."""
         return self.header.startswith(("for ", "while ", "async for "))
 
     @property

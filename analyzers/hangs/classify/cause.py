@@ -59,7 +59,6 @@ class HangContext:
         return min((op.created_ns for op in self.operations_at(node)), default=0)
 
     def group(self, node: OpNode) -> Group:
-        """Return the process group of an operation."""
         return self.job.groups[node.group]
 
     def ends(self) -> list[RankEnd]:
@@ -180,12 +179,10 @@ class Cause:
 
     @property
     def kind(self) -> HangClass:
-        """The class of the hang, taken from the culprit."""
         return self.culprit.kind
 
     @property
     def ranks(self) -> list[int]:
-        """The culprit's ranks."""
         return self.culprit.ranks
 
     @property
@@ -194,17 +191,14 @@ class Cause:
         return self.culprit.victims
 
     def with_class(self, kind: HangClass, reason: Reason, confidence: float) -> "Cause":
-        """Return a copy of this cause with a different class, reason and confidence."""
         return replace(
             self, culprit=msgspec.structs.replace(self.culprit, kind=kind, confidence=confidence), reason=reason
         )
 
     def with_confidence(self, confidence: float) -> "Cause":
-        """Return a copy of this cause with a different confidence."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, confidence=confidence))
 
     def with_ranks(self, ranks: list[int]) -> "Cause":
-        """Return a copy of this cause that blames other ranks."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, ranks=ranks))
 
     def with_frames(self, frames: list[Frame]) -> "Cause":

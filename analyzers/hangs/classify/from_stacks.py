@@ -187,7 +187,6 @@ def _blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tup
 
 
 def ranks_of(places: Sequence[Place]) -> list[int]:
-    """Return the ranks of these places, ascending."""
     return sorted(place.rank for place in places)
 
 

@@ -249,7 +249,6 @@ def _select_unusual(job: Job, variants: Sequence[IssuedOp], usual: set[Comparabl
 
 
 def ranks_of(variants: Iterable[IssuedOp]) -> list[int]:
-    """Return the ranks that issued any of these variants, ascending."""
     return sorted(m for variant in variants for m in variant.ranks)
 
 

@@ -169,7 +169,6 @@ class Interned(Generic[Value]):
         return self.numbers.setdefault(value, len(self.numbers))
 
     def values(self) -> list[Value]:
-        """Return the values in the order of their numbers."""
         return list(self.numbers)
 
 
@@ -197,7 +196,6 @@ class Numbering:
         self.signature_at: dict[tuple[int, ...], int] = {}
 
     def group(self, entry: Entry) -> int:
-        """Return the number of an entry's process group."""
         return self.group_of_value(entry.get("process_group"))
 
     def group_of_value(self, value: object) -> int:
@@ -338,6 +336,5 @@ def column_integers(column: bytearray) -> list[int]:
 
 
 def _renumbered(column: list[int], numbers: Iterable[int]) -> list[int]:
-    """Return the values of `numbers` at the indices in a column."""
     known = list(numbers)
     return [known[index] for index in column]

@@ -581,5 +581,4 @@ def _find_old_operations(
 
 
 def nested(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return a list of lists as a tuple of tuples, which can be compared and hashed."""
     return tuple(tuple(shape) for shape in value)

@@ -26,7 +26,6 @@ class Half(StrEnum):
 
     @property
     def other(self) -> "Half":
-        """`Half.RECV` for `Half.SEND`, and the reverse."""
         return Half.RECV if self is Half.SEND else Half.SEND
 
     def name_between(self, rank: str | int, peer: str | int) -> str:

@@ -256,7 +256,6 @@ class Tables:
                 self.configured((text(name), self.members(str(group.get("ranks", "")))))
 
     def columns(self) -> dict[str, Column]:
-        """Return the collected rows as columns: `ops.*` and `positions.*`."""
         return columns("ops", OPS, self.ops) | columns("positions", _POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:

@@ -174,7 +174,6 @@ def _by_line(said: Sequence[str]) -> Mapping[tuple[str, int | None], str]:
 
 
 def _without_rank(text: str) -> str:
-    """Return a line without the number of the rank in it."""
     return _OWN_RANK.sub("", text).strip()
 
 

@@ -171,5 +171,4 @@ def value_of(event: LogEvent, name: str) -> int:
 
 
 def integers(values: Iterable[int]) -> np.ndarray[Any, Any]:
-    """Return the values as an int64 array."""
     return np.fromiter(values, dtype=np.int64)

@@ -186,7 +186,6 @@ class EventList:
     known: dict[Hashable, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return the number of kept events."""
         return len(self.kept)
 
     def __iter__(self) -> Iterator[LogEvent]:
@@ -194,7 +193,6 @@ class EventList:
         return iter(self.kept)
 
     def __getitem__(self, index: int) -> LogEvent:
-        """Return the kept event with this index."""
         return self.kept[index]
 
     def add(self, identity: Hashable, clock: int, make: Callable[[], LogEvent]) -> int | None:
@@ -220,7 +218,6 @@ class EventList:
         self.kept[index] = msgspec.structs.replace(self.kept[index], **fields)
 
     def last_of(self, kinds: tuple[EventKind, ...]) -> int | None:
-        """Return the index of the last event of one of these kinds; None if there is none."""
         return next((i for i in range(len(self.kept) - 1, -1, -1) if self.kept[i].kind in kinds), None)
 
     def replace_by_last(self, earlier: int, index: int) -> int:

@@ -442,7 +442,6 @@ def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
 
 
 def _with_facts(event: LogEvent, **changed: object) -> LogEvent:
-    """Return a copy of the event with some fields of its facts changed."""
     return msgspec.structs.replace(event, facts=msgspec.structs.replace(event.facts, **changed))
 
 

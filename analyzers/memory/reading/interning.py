@@ -48,7 +48,6 @@ class TextTable:
         return self.known.setdefault(bounded(text), len(self.known))
 
     def columns(self) -> dict[str, Column]:
-        """Return two columns: all texts in UTF-8, one after the other, and the position at which each text ends."""
         encoded = [text.encode("utf-8", "replace") for text in self.known]
         return {
             "text_bytes": np.frombuffer(b"".join(encoded), np.uint8),
@@ -85,7 +84,6 @@ class ArenaTable:
         return np.fromiter(map(self.number, streams.tolist(), pools), np.int32, len(pools))
 
     def columns(self) -> dict[str, Column]:
-        """Return two columns with one row per arena: `arena_stream`, and `arena_pool` with the pool's two numbers."""
         table = np.array(list(self.known), np.int64).reshape(-1, 3)
         return {"arena_stream": table[:, 0], "arena_pool": table[:, 1:]}
 
@@ -186,7 +184,6 @@ class InternTables:
         self.stacks, self.arenas = StackTable(self.texts), ArenaTable()
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of the texts, of the frames and stacks, and of the arenas."""
         return self.arenas.columns() | self.stacks.columns() | self.texts.columns()
 
 

@@ -73,7 +73,6 @@ class NativeTables(InternTables):
         }
 
     def columns(self) -> dict[str, Column]:
-        """Return, in one dict, the columns of the tables of texts, stacks and arenas, to which other columns refer."""
         return self.arenas.columns() | self._stack_columns | self.texts.columns()
 
 

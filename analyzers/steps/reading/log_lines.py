@@ -321,7 +321,6 @@ Row = dict[str, Any]
 
 
 def bytes_of(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed if it is gzipped."""
     with open_regular(path) as file:
         zipped = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if zipped else open_regular(path) as stream:

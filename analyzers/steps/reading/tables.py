@@ -231,7 +231,6 @@ def joined(parts: list[RawTable]) -> RawTable:
 
 
 def rename(table: RawTable, name: str, other: str) -> None:
-    """Rename a column of the table in place, from `name` to `other`."""
     if name in table.columns:
         table.columns = {other if known == name else known: column for known, column in table.columns.items()}
         if name in table.written_nan:

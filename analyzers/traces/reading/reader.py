@@ -167,7 +167,6 @@ def _read_into_table(path: Path) -> tuple[EventTable, ReadState]:
 
 
 def _read_file(path: Path, state: ReadState) -> ReadState:
-    """Read a file; return `state`, which was updated in place."""
     with open_regular(path) as file:
         read_events(file, state)
     return state

@@ -366,7 +366,6 @@ class ScriptSteps:
         self._has_others = False
 
     def start(self) -> None:
-        """Register the hooks on all modules and optimizers."""
         register_module_forward_pre_hook(self._before_forward)
         register_module_forward_hook(self._after_forward, always_call=True)
         register_optimizer_step_pre_hook(self._before_step)

@@ -378,7 +378,6 @@ def prove(run: Run, options: Options, permission: Permission) -> Report[ProofDat
 
 
 def _unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> ProofData:
-    """Return the data of a proof without a second run."""
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=None,
         considered=[], rerun=None, not_applied=why.reason, instead=why.advice,

@@ -71,7 +71,6 @@ def installed_torchtitan(path: list[str]) -> Torchtitan | None:
 
 
 def package_version(name: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

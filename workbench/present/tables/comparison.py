@@ -46,7 +46,6 @@ def measures(data: CompareData) -> Table:
 
 
 def settings(data: CompareData) -> Table:
-    """Return a table of the settings that differ between the runs."""
     return table("Settings that differ", "setting | A | B", ((row.what, row.a, row.b) for row in data.config), 40)
 
 

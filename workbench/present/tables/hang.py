@@ -158,6 +158,5 @@ def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
 
 
 def current_positions(places: "pd.DataFrame") -> Table:
-    """Return a table of what each rank was doing at its last record."""
     rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
     return table("What each rank is doing", "ranks | activity", rows, _ROWS)

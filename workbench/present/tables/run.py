@@ -182,7 +182,6 @@ def first_to_show(rows: Sequence[views.EventRow], findings: Sequence[Finding], c
 
 
 def ranks(data: LogsData) -> Table:
-    """Return a table with a row for each rank in the logs: its last logged step and its last line."""
     rows = ((r.rank, "" if r.last_step is None else r.last_step, r.last_line.strip()) for r in data.ranks)
     return table("Ranks in the logs", "rank> | last step> | last line", rows, _RANKS)
 

@@ -252,7 +252,6 @@ def queues(rank: "RankTrace") -> Table:
 
 
 def _blocking_calls(rank: "RankTrace") -> Table:
-    """Return a table of the calls in which the host waits for the device."""
     rows = (
         (call.name, call.count, duration_ns(call.total_ns), duration_ns(call.max_ns)) for call in rank.synchronisations
     )
@@ -333,7 +332,6 @@ def compiled_code(rank: "RankTrace") -> Table:
 
 
 def counters(rank: "RankTrace") -> Table:
-    """Return a table of the device's hardware performance counters."""
     rows = ((shortened(c.range, MEDIUM), c.name, c.count, f"{c.total:,.6g}") for c in rank.counters)
     return table(f"Performance counters{rank_suffix(rank)}", "range | counter | count> | total>", rows)
 

@@ -75,7 +75,6 @@ def ras_status() -> bytes:
 
 
 def device_state() -> bytes:
-    """Return the output of `nvidia-smi -q`."""
     return subprocess.run(["nvidia-smi", "-q"], capture_output=True, timeout=SMI_TIMEOUT_S, check=False).stdout
 
 

@@ -54,7 +54,6 @@ class SnapshotPlan:
     last_step: int | None = None
 
     def is_due(self, step: int) -> bool:
-        """Return whether a snapshot is written after this step."""
         return step % self.freq == 0
 
     def covers(self, step: int) -> bool:
@@ -155,7 +154,6 @@ class MemoryRecorder:
             self._search.step_ended(self._last_finished_step or 0)
 
     def is_due(self, step: int) -> bool:
-        """Return whether a snapshot is due after this step."""
         return self._plan.is_due(step)
 
     @property

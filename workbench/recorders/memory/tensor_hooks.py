@@ -100,7 +100,6 @@ def without_wrappers(name: str) -> str:
 
 
 def _add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
-    """Register a hook that is called with the parameter when its gradient is accumulated; return the hook's handle."""
     return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -217,7 +216,6 @@ class TensorHooks:
             yield from self._optimizer_state(optimizer)
 
     def close(self) -> None:
-        """Remove all hooks."""
         self.stop()
         for handle in self._handles:
             handle.remove()

@@ -31,7 +31,6 @@ class OneStep(TracePlan):
     step: int = 1
 
     def action(self, step: int) -> ProfilerAction:
-        """Return the profiler's action in a step: nothing, warm up, or record and save."""
         if step == self.step:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.WARMUP if step == self.step - 1 else ProfilerAction.NONE

@@ -79,11 +79,9 @@ class TracePlan:
         return plan(max(0, step - 1))
 
     def is_traced(self, step: int) -> bool:
-        """Return whether step `step` is part of a trace."""
         return self.action(step) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
     def path(self, step: int) -> Path:
-        """Return the path to which this rank writes the trace that ends with step `step`."""
         return self.folder / f"iteration_{step}" / f"rank{RankInfo.here().rank}_trace.json"
 
 

@@ -312,7 +312,6 @@ class Phase(ContextDecorator):
         self._steps, self._name = steps, name
 
     def __enter__(self) -> None:
-        """Begin the phase."""
         self._steps.begin_phase(self._name)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -393,7 +392,6 @@ def _members(*names: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number as JSON."""
     return repr(value) if type(value) is float and math.isfinite(value) else json.dumps(_json_number(value))
 
 

@@ -49,12 +49,10 @@ class Range(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
-        """Whether the tensor has a NaN."""
         return math.isnan(self.low) or math.isnan(self.high)
 
     @property
     def is_finite(self) -> bool:
-        """Whether all values of the tensor are finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property

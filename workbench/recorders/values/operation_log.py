@@ -87,7 +87,6 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Remove the hooks from the modules."""
         for handle in self._handles:
             handle.remove()
 

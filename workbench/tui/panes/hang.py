@@ -179,7 +179,6 @@ class HangViews(ViewSwitcher):
         self.load()
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield the widget of each view in `TITLES`."""
         yield ChangingTableList(id="chain")
         yield StackTree(id="stacks")
         yield Grid(id="operations")

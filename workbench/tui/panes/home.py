@@ -147,7 +147,6 @@ class HomeViews(ViewSwitcher):
         self._text = Static(Text("no findings", style="dim"), id="finding-text")
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield the widget of each view in `TITLES`."""
         tables = filled(sections(self._report))[: _TALL_TABLES if self.app.size.height >= _TALL else _TABLES_AT_MOST]
         yield VerticalScroll(self._text, *titled(tables), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
@@ -193,6 +192,5 @@ def whole_finding(finding: Finding) -> Text:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the evidence of a finding, with the confidence of the finding, as text."""
     facts = [Text(f"- {clean(fact.text)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
     return Text("\n").join([*facts, Text(f"confidence {percent(finding.confidence)}", style="dim")])

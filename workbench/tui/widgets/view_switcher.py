@@ -163,7 +163,6 @@ class ViewSwitcher(Vertical):
         return widget
 
     def title(self) -> str:
-        """Return the title of the view that is shown."""
         return self.titles[self.view]
 
     @property

@@ -60,7 +60,6 @@ def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 
 
 def title(found: AddressContent | None, at: MemoryQuery) -> str:
-    """Return the heading for a memory address: its block or free memory, and the trace entry."""
     if found is None:
         return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
@@ -88,7 +87,6 @@ def _block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Que
 
 
 def _share_of_segment(block: "Row") -> str:
-    """Return the share of its segment that a block takes, as text."""
     part = share(block["requested"], block["segment_bytes"])
     return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 

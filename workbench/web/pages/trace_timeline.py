@@ -255,7 +255,6 @@ def place_of(found: Event | LaunchEnd, shift: int) -> dict[str, object]:
 
 
 def facts(served: ServedRun, chosen: Chosen) -> Event | None:
-    """Return the clicked event; None if the trace has no such row."""
     return event_in(served.traces[chosen.file], chosen.row, served.options)
 
 

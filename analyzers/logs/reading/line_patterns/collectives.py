@@ -107,7 +107,6 @@ def unused(match: "re.Match[str]") -> Found:
 
 
 def _gloo_timeout(match: "re.Match[str]") -> Found:
-    """Return the event that reports a timeout in gloo."""
     facts = Facts(timeout_ms=number(match[1]))
     return Found(EventKind.TIMEOUT, facts)
 

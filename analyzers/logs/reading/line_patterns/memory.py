@@ -57,7 +57,6 @@ def _bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
 
 
 def _plausible(size: int | None) -> int | None:
-    """Return the size if a device can have this many bytes, else None."""
     return size if size is not None and size < MOST_BYTES else None
 
 
