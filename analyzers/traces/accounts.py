@@ -7,17 +7,20 @@ from typing import TypedDict
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Mask
 from analyzers.traces.collectives import RankCollectives, all_to_alls, collective_totals
 from analyzers.traces.columns import (
     BACKWARD,
+    COMMUNICATION,
+    COMPUTE,
+    MEMORY,
     OTHER,
     PHASE_NAMES,
-    TimeBreakdown,
     Work,
-    break_down,
     names_in_phases,
+    spans,
     union_length,
+    union_lengths,
 )
 from analyzers.traces.costs import Attribution, operator_shapes
 from analyzers.traces.flops import Formulas, coverage
@@ -33,26 +36,6 @@ EXCERPT = 0.01
 """If events cover less than this share of the steps, the file is only an excerpt of what was recorded."""
 # The fields in which a `RankTrace` divides its whole time, as a `Breakdown` divides the time of a part.
 _SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
-
-
-class Identity(TypedDict):
-    """The fields of `RankTrace` that say which device or host it is about."""
-
-    rank: int | None
-    device: int | None
-    world_size: int | None
-    backend: str | None
-    source: str
-    device_name: str
-
-
-class IdleTimes(TypedDict):
-    """The fields of `RankTrace` with the idle times of a device or host by cause, in ns."""
-
-    idle_host_ns: int
-    idle_dependency_ns: int
-    idle_launch_ns: int
-    idle_unexplained_ns: int
 
 
 class Arithmetic(TypedDict):
@@ -73,14 +56,23 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
     """
     work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
     [whole] = breakdowns(work, [""], np.zeros(len(work.rows), np.int64))
+    gaps, header = idle(work), trace.header
     return RankTrace(
         path="",
-        **identity(work),
+        rank=header.get("rank"),
+        device=work.device,
+        world_size=header.get("world_size"),
+        backend=header.get("backend"),
+        source="cpu" if work.device is None else "device",
+        device_name=next(iter(header.get("devices", [])), ""),
         steps=len(trace.steps),
         device_events=len(work.rows),
         unlinked_events=int((~work.linked).sum()),
         **{name: getattr(whole, name) for name in _SHARED_FIELDS},
-        **_idle_times(work),
+        idle_host_ns=gaps.host,
+        idle_dependency_ns=gaps.dependency,
+        idle_launch_ns=gaps.launch,
+        idle_unexplained_ns=gaps.unexplained,
         blocking_communication_ns=union_length(*collectives.blocking),
         kernels=kernels(attribution)[:_KERNELS_AT_MOST],
         step_times=step_times(work),
@@ -107,29 +99,6 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
         python_stacks=bool(trace.category_matches({"python_function"}).any()),
         opportunities=opportunities(collectives, attribution, formulas),
         problems=[],
-    )
-
-
-def identity(work: Work) -> Identity:
-    header = work.trace.header
-    devices = header.get("devices", [])
-    return Identity(
-        rank=header.get("rank"),
-        device=work.device,
-        world_size=header.get("world_size"),
-        backend=header.get("backend"),
-        source="cpu" if work.device is None else "device",
-        device_name=devices[0] if devices else "",
-    )
-
-
-def _idle_times(work: Work) -> IdleTimes:
-    gaps = idle(work)
-    return IdleTimes(
-        idle_host_ns=gaps.host,
-        idle_dependency_ns=gaps.dependency,
-        idle_launch_ns=gaps.launch,
-        idle_unexplained_ns=gaps.unexplained,
     )
 
 
@@ -164,28 +133,42 @@ def breakdowns(work: Work, names: Sequence[str], group: Column) -> list[Breakdow
     the index of its group in `names`, or -1 for an event in no group. `names` are the names of the results.
     """
     rows = np.flatnonzero(group >= 0)
-    start, end, group = work.start[rows], work.end[rows], group[rows]
-    events = np.bincount(group, minlength=len(names)).tolist()
-    durations = sums_by_code(group, end - start, len(names)).tolist()
-    times = break_down(start, end, work.kind[rows], group, len(names))
-    return [_named_breakdown(*row) for row in zip(names, events, durations, times, strict=True)]
+    return break_down(work.start[rows], work.end[rows], work.kind[rows], group[rows], names)
 
 
-def _named_breakdown(name: str, events: int, work_ns: int, times: TimeBreakdown) -> Breakdown:
-    return Breakdown(
-        name=name,
-        events=events,
-        work_ns=work_ns,
-        span_ns=times.span,
-        busy_ns=times.busy,
-        idle_ns=times.idle,
-        compute_ns=times.compute,
-        communication_ns=times.communication,
-        exposed_communication_ns=times.exposed_communication,
-        overlapped_communication_ns=times.overlapped,
-        memory_ns=times.memory,
-        exposed_memory_ns=times.exposed_memory,
-    )
+def break_down(start: Column, end: Column, kind: Column, group: Column, names: Sequence[str]) -> list[Breakdown]:
+    """Return, for each group of events, how the time from its first start to its last end divides among their kinds.
+
+    `kind` has COMPUTE, COMMUNICATION or MEMORY for each event, and `group` the index of its group in `names`.
+    """
+    count = len(names)
+
+    def unions(mask: Mask) -> list[int]:
+        rows = slice(None) if mask.all() else np.flatnonzero(mask)
+        return list(union_lengths(start[rows], end[rows], group[rows], count).tolist())
+
+    copies = np.asarray(kind == MEMORY)
+    events, work = np.bincount(group, minlength=count).tolist(), sums_by_code(group, end - start, count).tolist()
+    span, busy = spans(start, end, group, count).tolist(), unions(np.ones(len(start), bool))
+    compute, communication = unions(np.asarray(kind == COMPUTE)), unions(np.asarray(kind == COMMUNICATION))
+    memory, kernels = unions(copies), unions(~copies) if copies.any() else busy
+    return [
+        Breakdown(
+            name=name,
+            events=events[i],
+            work_ns=work[i],
+            span_ns=span[i],
+            busy_ns=busy[i],
+            idle_ns=span[i] - busy[i],
+            compute_ns=compute[i],
+            communication_ns=communication[i],
+            exposed_communication_ns=kernels[i] - compute[i],
+            overlapped_communication_ns=compute[i] + communication[i] - kernels[i],
+            memory_ns=memory[i],
+            exposed_memory_ns=busy[i] - kernels[i],
+        )
+        for i, name in enumerate(names)
+    ]
 
 
 def _phase_breakdowns(work: Work) -> list[Breakdown]:

@@ -23,41 +23,6 @@ from analyzers.traces.reading.trace import (
     Trace,
 )
 
-
-@dataclass(frozen=True)
-class TimeBreakdown:
-    """How the time of a device divides into kinds of work, in ns; overlapping events of one kind count once.
-
-    `span` is the time from the first start to the last end. `busy` is the time in which anything runs. `kernels` is the
-    time in which something computes or communicates. Exposed communication has no overlapping computing; exposed memory
-    is copies without overlapping kernels. The parts add up: compute + exposed communication + exposed memory + idle =
-    span, and overlapped + exposed communication = communication.
-    """
-
-    span: int
-    busy: int
-    compute: int
-    communication: int
-    memory: int
-    kernels: int
-
-    @property
-    def idle(self) -> int:
-        return self.span - self.busy
-
-    @property
-    def exposed_communication(self) -> int:
-        return self.kernels - self.compute
-
-    @property
-    def overlapped(self) -> int:
-        return self.compute + self.communication - self.kernels
-
-    @property
-    def exposed_memory(self) -> int:
-        return self.busy - self.kernels
-
-
 TIMES_BELOW = 1 << 62
 COMPUTE, COMMUNICATION, MEMORY = range(3)
 KIND_NAMES = ("compute", "communication", "memory")
@@ -106,30 +71,6 @@ def union_lengths(start: Column, end: Column, group: Column, count: int) -> Inte
     starts, ends = merge(start + shift, end + shift)
     before = np.append(0, np.cumsum(ends - starts))
     return np.diff(before[np.searchsorted(starts, np.arange(count + 1) * np.int64(stretch))])
-
-
-def break_down(start: Column, end: Column, kind: Column, group: Column, count: int) -> list[TimeBreakdown]:
-    """Return, for each group of events, how the time from its first start to its last end divides among their kinds.
-
-    `kind` has COMPUTE, COMMUNICATION or MEMORY for each event, and `group` the number of its group, from 0 to
-    `count` - 1.
-    """
-
-    def unions(mask: Mask) -> list[int]:
-        rows = slice(None) if mask.all() else np.flatnonzero(mask)
-        return list(union_lengths(start[rows], end[rows], group[rows], count).tolist())
-
-    copies = np.asarray(kind == MEMORY)
-    busy = unions(np.ones(len(start), bool))
-    parts = {
-        "span": spans(start, end, group, count).tolist(),
-        "busy": busy,
-        "compute": unions(np.asarray(kind == COMPUTE)),
-        "communication": unions(np.asarray(kind == COMMUNICATION)),
-        "memory": unions(copies),
-        "kernels": unions(~copies) if copies.any() else busy,
-    }
-    return [TimeBreakdown(**{name: lengths[i] for name, lengths in parts.items()}) for i in range(count)]
 
 
 def spans(start: Column, end: Column, group: Column, count: int) -> Integers:

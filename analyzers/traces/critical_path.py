@@ -24,6 +24,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.columns import COMMUNICATION, KIND_NAMES, NONE, names_in_phases, nest
 from analyzers.traces.launches import waiting_calls
+from analyzers.traces.model import CriticalPart
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 if TYPE_CHECKING:
@@ -446,33 +447,12 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
     )
 
 
-@dataclass(frozen=True)
-class PathSum:
-    """The sum of all pieces of a critical path with the same kind and name.
-
-    `saved_ns` is by how much the path becomes shorter if these pieces take half their time.
-    """
-
-    kind: str
-    name: str
-    count: int
-    path_ns: int
-    saved_ns: int
-
-
-def path_sums(path: "pd.DataFrame") -> list[PathSum]:
+def path_sums(path: "pd.DataFrame", rank: int | None, device: int | None, step: int | None) -> list[CriticalPart]:
     """Return the pieces of a critical path summed by kind and name, the largest sum first."""
     sums = path.groupby(["kind", "name"], sort=False)["dur_ns"].agg(["sum", "count"]).reset_index()
     return [
-        PathSum(kind, name, count, spent, spent - spent // 2)
-        for kind, name, spent, count in sums.sort_values("sum", ascending=False, kind="stable").itertuples(index=False)
+        CriticalPart(
+            rank=rank, device=device, step=step, kind=kind, name=name, count=count, path_ns=ns, saved_ns=ns - ns // 2
+        )
+        for kind, name, ns, count in sums.sort_values("sum", ascending=False, kind="stable").itertuples(index=False)
     ]
-
-
-def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return an upper limit for the ns saved in a step if all pieces of its critical path called `name` were faster.
-
-    These pieces would run `factor` times as fast.
-    """
-    on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
-    return round(on_path * (1 - 1 / factor))

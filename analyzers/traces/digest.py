@@ -24,7 +24,6 @@ VERSION = code_version(Path(__file__).parent)
 LATE_IMPORTS = (
     "analyzers.traces.accounts",
     "analyzers.traces.allocations",
-    "analyzers.traces.accounts",
     "analyzers.traces.reading.reader",
     "numpy.ma",
 )

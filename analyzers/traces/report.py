@@ -305,40 +305,24 @@ def _report_of(
     findings += opportunity_findings(rows, host_bound)
     sources = {account.rank: account.path for account in accounts if account.rank is not None}
     findings = ranked(merged(findings + list(straggler_findings(stragglers, waits, sources))))
-    clocks = comparisons[-1].clocks if comparisons else []
+    last = comparisons[-1] if comparisons else None
+    clocks = last.clocks if last else []
     return Report(
         schema=_SCHEMA,
         version=tool_version(),
         inputs=[],
         verdict=verdict(accounts, findings, clocks, rows),
         findings=findings,
-        data=_trace_data(accounts, comparisons, waits, stragglers, rows),
-    )
-
-
-def _trace_data(
-    accounts: list[RankTrace],
-    comparisons: Sequence[RankComparison],
-    waits: list[RankWaits],
-    stragglers: list[Straggler],
-    opportunities: list[Advice],
-) -> TraceData:
-    """Return the tables of a report: the given tables, and further ones computed from the last of `comparisons`.
-
-    Each of `comparisons` compares the ranks at one recorded step of the run. The further tables are therefore about the
-    last such step: process groups, axes of the device mesh, the longest waits, and the offsets between the clocks of
-    the ranks. They are empty without a comparison.
-    """
-    last = comparisons[-1] if comparisons else None
-    return TraceData(
-        ranks=accounts,
-        opportunities=opportunities,
-        waits=waits,
-        stragglers=stragglers,
-        groups=last.groups if last else [],
-        axes=axis_waits(last.groups) if last else [],
-        meetings=last.longest_waits if last else [],
-        clocks=last.clocks if last else [],
+        data=TraceData(
+            ranks=accounts,
+            opportunities=rows,
+            waits=waits,
+            stragglers=stragglers,
+            groups=last.groups if last else [],
+            axes=axis_waits(last.groups) if last else [],
+            meetings=last.longest_waits if last else [],
+            clocks=clocks,
+        ),
     )
 
 
@@ -386,19 +370,7 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
         step, start, end = trace.steps[-1]
         window = start - trace.origin, end - trace.origin
     path = critical_path(trace, devices.index(account.device), window)
-    return [
-        CriticalPart(
-            rank=account.rank,
-            device=account.device,
-            step=step,
-            kind=part.kind,
-            name=part.name,
-            count=part.count,
-            path_ns=part.path_ns,
-            saved_ns=part.saved_ns,
-        )
-        for part in path_sums(path)
-    ]
+    return path_sums(path, account.rank, account.device, step)
 
 
 def _compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from analyzers.traces import columns
-from analyzers.traces.columns import break_down, innermost_selected, merge, spans, union_lengths
+from analyzers.traces.accounts import break_down
+from analyzers.traces.columns import innermost_selected, merge, spans, union_lengths
 from analyzers.traces.launches import intersect, subtract, union
 from analyzers.traces.reading.numbering import factorize_by_sorting, order_of_use
 
@@ -57,13 +58,16 @@ def test_groups_are_broken_down_as_each_by_itself(below, seed, monkeypatch):
     start, end = random_intervals(dice)
     group, kind = dice.integers(0, 6, len(start)), dice.integers(0, 2 + seed % 2, len(start))
     group[group == 3] = 4  # one group is empty
-    for number, times in enumerate(break_down(start + 10**15, end + 10**15, kind, group, 6)):
+    for number, times in enumerate(break_down(start + 10**15, end + 10**15, kind, group, "abcdef")):
         mine = group == number
         of_kind = [instants(start[mine & (kind == k)], end[mine & (kind == k)]) for k in range(3)]
-        assert times.busy == len(set.union(*of_kind))
-        assert [times.compute, times.communication, times.memory] == [len(covered) for covered in of_kind]
-        assert times.kernels == len(of_kind[0] | of_kind[1])
-        assert times.span == (end[mine].max() - start[mine].min() if mine.any() else 0)
+        span = end[mine].max() - start[mine].min() if mine.any() else 0
+        assert (times.events, times.work_ns, times.span_ns) == (mine.sum(), (end - start)[mine].sum(), span)
+        assert times.busy_ns == len(set.union(*of_kind)) == span - times.idle_ns
+        assert [times.compute_ns, times.communication_ns, times.memory_ns] == [len(covered) for covered in of_kind]
+        assert times.exposed_communication_ns == len(of_kind[1] - of_kind[0])
+        assert times.overlapped_communication_ns == len(of_kind[1] & of_kind[0])
+        assert times.exposed_memory_ns == len(of_kind[2] - of_kind[0] - of_kind[1])
 
 
 def test_groups_without_intervals_have_no_length():
