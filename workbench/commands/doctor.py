@@ -19,7 +19,7 @@ from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked,
 from analyzers.words import duration, joined_sentences, quantity, size
 from workbench.errors import UsageProblem
 from workbench.launch.plan import gpu_count
-from workbench.launch.torchtitan.installed import conflicts, installed_torchtitan
+from workbench.launch.torchtitan import conflicts, installed_torchtitan
 from workbench.package_clashes import clashes
 from workbench.remote.copies import REMOTE_FOLDER
 

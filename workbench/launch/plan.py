@@ -25,7 +25,7 @@ OWN_TRAINER = "workbench"
 IN_ONE_PROCESS = ("fake_backend", "local_tensor")
 """The values of the configuration key `comm.mode` for which one process simulates all ranks."""
 _TORCHTITAN = ("torchtitan", "torchtitan.train")
-"""The values of `--trainer` that mean the real torchtitan, whose launch is planned in `launch/torchtitan`."""
+"""The values of `--trainer` that mean the real torchtitan, whose launch is planned in `launch/torchtitan.py`."""
 _PROCESSES_WITHOUT_GPU = 2
 _KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
@@ -146,7 +146,7 @@ def plan(request: Request) -> Plan:
     if find_spec("torch") is None:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
     if request.trainer in _TORCHTITAN:
-        from workbench.launch.torchtitan.job import plan_torchtitan
+        from workbench.launch.torchtitan import plan_torchtitan
 
         return plan_torchtitan(request)
     return _plan_own_trainer(request) if request.trainer == OWN_TRAINER else _plan_module(request)

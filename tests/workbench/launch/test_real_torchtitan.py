@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.launch.torchtitan.installed import BACKEND_OF_OLDER_TORCH, BACKEND_OPTION, Form, installed_torchtitan
+from workbench.launch.torchtitan import BACKEND_OF_OLDER_TORCH, BACKEND_OPTION, Form, installed_torchtitan
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,17 +10,17 @@ from analyzers.errors import InputError, MissingExtra
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
 from workbench.launch.run_manifest import set_aside_earlier_run
-from workbench.launch.torchtitan.installed import (
+from workbench.launch.torchtitan import (
     Form,
     Torchtitan,
+    converted,
     installed_torchtitan,
     missing_conflict,
     missing_packages,
     old_torch,
+    torchtitan_options,
     wrong_packages,
 )
-from workbench.launch.torchtitan.options import torchtitan_options
-from workbench.launch.torchtitan.preflight import converted
 from workbench.recorders.startup.settings import Settings
 
 OLD, NEW = Torchtitan("0.2.2", Form.TOML), Torchtitan("0.3.0", Form.REGISTRY)
@@ -101,13 +101,13 @@ def test_without_torchtitan_the_launcher_says_how_to_install_it():
 
 
 def test_an_old_torch_is_told_with_the_line_that_mends_it(monkeypatch):
-    monkeypatch.setattr("workbench.launch.torchtitan.installed.package_version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr("workbench.launch.torchtitan.package_version", lambda _: "2.13.0+cpu")
     (conflict,) = old_torch(NEW, ())
     assert conflict.title == "torchtitan 0.3.0 needs torch 2.14 or newer; this is torch 2.13.0+cpu"
     assert (conflict.command, conflict.prevents_training) == ("pip install 'torch>=2.14'", True)
     assert not list(old_torch(NEW, ("--parallelism.spmd-backend=partial_dtensor",)))
     assert not list(old_torch(OLD, ()))
-    monkeypatch.setattr("workbench.launch.torchtitan.installed.package_version", lambda _: "2.15.0")
+    monkeypatch.setattr("workbench.launch.torchtitan.package_version", lambda _: "2.15.0")
     assert not list(old_torch(NEW, ()))
 
 

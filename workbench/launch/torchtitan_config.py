@@ -1,6 +1,6 @@
 """Ask the installed torchtitan for the configuration that it derives from its options, before any rank starts.
 
-    python -m workbench.launch.torchtitan.resolved_config --job.config_file x.toml --training.steps 3
+    python -m workbench.launch.torchtitan_config --job.config_file x.toml --training.steps 3
 
 This program runs in a separate process, because torchtitan imports torch. It prints one line of JSON.
 """
