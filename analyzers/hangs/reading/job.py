@@ -17,8 +17,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.files import RANKS_AT_MOST
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature
 from analyzers.hangs.reading.p2p import add_messages, decoded, read_message_counts, read_rows
-from analyzers.hangs.reading.process_groups import DEFAULT_GROUP, GroupRegistry, Members
-from analyzers.hangs.reading.recreated_groups import find_renewals
+from analyzers.hangs.reading.process_groups import DEFAULT_GROUP, GroupRegistry, Members, find_renewals
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.store import MANY_FILES
 
