@@ -125,7 +125,7 @@ def _with_range(comm: NcclCommunicator, buffers: NcclBuffers, *, is_complete: bo
     known = comm.nvls_bytes + _link_bytes(comm.links, buffers)
     if is_complete:
         return msgspec.structs.replace(comm, low_bytes=known, bytes=known, high_bytes=known)
-    ring = comm.channels * pair_bytes(buffers, is_read=False) * (comm.ranks > 1)
+    ring = comm.channels * _pair_bytes(buffers, is_read=False) * (comm.ranks > 1)
     peers = min(comm.ranks - 1, _PEERS_AT_MOST)
     return msgspec.structs.replace(comm, low_bytes=known, bytes=known + ring, high_bytes=known + ring * peers)
 
@@ -137,15 +137,15 @@ def _link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
     network are logged in both directions; their buffer of LL stays on the host at the sender.
     """
     each = {
-        Link.P2P: pair_bytes(buffers, is_read=False),
-        Link.P2P_READ: pair_bytes(buffers, is_read=True),
+        Link.P2P: _pair_bytes(buffers, is_read=False),
+        Link.P2P_READ: _pair_bytes(buffers, is_read=True),
         Link.NET_SEND: _rounded_up(buffers.ll128 + buffers.simple),
         Link.NET_RECEIVE: _rounded_up(buffers.ll + buffers.ll128 + buffers.simple),
     }
     return sum(count * each.get(link, 0) for link, count in links.items())
 
 
-def pair_bytes(buffers: NcclBuffers, *, is_read: bool) -> int:
+def _pair_bytes(buffers: NcclBuffers, *, is_read: bool) -> int:
     """Return the bytes that one rank uses for two P2P connections: the one to a peer, and the one back.
 
     The receiver has all three buffers; if it reads from the sender (`is_read`), the buffer of SIMPLE is at the sender.
@@ -209,7 +209,7 @@ _HALF_OF_LAST_DIGIT = 0.005
 # Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
 # H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
 _CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
-_NCCL_CONNECTION_BYTES = pair_bytes(NcclBuffers(), is_read=False)
+_NCCL_CONNECTION_BYTES = _pair_bytes(NcclBuffers(), is_read=False)
 """The bytes of a connection from an NCCL channel to a peer and back, unless the environment changes the buffers."""
 _FEWER_CHANNELS, _SMALLER_BUFFER = 8, 1 << 20
 """The settings that the advice on NCCL's memory proposes.

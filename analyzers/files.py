@@ -86,13 +86,13 @@ def is_whole_object(path: Path) -> bool:
         OSError: As for `open_regular`.
     """
     with open_regular(path) as file:
-        head = file.read(MARGIN_BYTES)
-        file.seek(max(0, file.seek(0, os.SEEK_END) - MARGIN_BYTES))
-        tail = file.read(MARGIN_BYTES)
+        head = file.read(_MARGIN_BYTES)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MARGIN_BYTES))
+        tail = file.read(_MARGIN_BYTES)
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{" and tail.rstrip()[-1:] == b"}"
 
 
-MARGIN_BYTES = 64
+_MARGIN_BYTES = 64
 """The number of bytes at the beginning and at the end of a file that are read to find the braces of a JSON object."""
 
 

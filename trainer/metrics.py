@@ -67,7 +67,7 @@ class Wandb:
         self._run.finish()
 
 
-def metric_writers(config: JobConfig, world: World) -> Iterator[MetricWriter]:
+def _metric_writers(config: JobConfig, world: World) -> Iterator[MetricWriter]:
     """Yield the metric writers of this rank, as the [metrics] section of the configuration sets."""
     metrics, folder = config.metrics, Path(config.job.dump_folder)
     if world.rank != 0 and not metrics.save_for_all_ranks:
@@ -137,7 +137,7 @@ class Meter:
         self.device, self.flops_per_token = world.device, flops_per_token
         self.peak_flops = peak_flops(world.device)
         self.colors = not config.metrics.disable_color_printing and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self.writers = list(metric_writers(config, world))
+        self.writers = list(_metric_writers(config, world))
         self._restart()
 
     def _restart(self) -> None:

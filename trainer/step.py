@@ -76,7 +76,7 @@ def recipe(package: Any, config: JobConfig) -> Any:
     )
 
 
-def precompute_scales(model: nn.Module) -> None:
+def _precompute_scales(model: nn.Module) -> None:
     torchao().precompute_float8_dynamic_scale_for_fsdp(model)
 
 
@@ -88,7 +88,7 @@ def torchao() -> Any:
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
     optimizer_class = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
     return optimizer_class(
-        [{"params": parameters} for parameters in parameters_by_mesh(model)],
+        [{"params": parameters} for parameters in _parameters_by_mesh(model)],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
@@ -99,7 +99,7 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
     )
 
 
-def parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
+def _parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
     """Return one list of parameters per device mesh; a fused optimizer cannot mix tensors of several meshes."""
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
@@ -216,13 +216,13 @@ class OptimizerStep:
             self.optimizer.zero_grad()
             # After the update, because the next forward pass gathers the new weights with these scales.
             if self.precomputes_scales:
-                precompute_scales(self.model)
+                _precompute_scales(self.model)
         return norm
 
     def clip_gradients(self) -> Tensor:
         """Scale the gradients so that their norm is at most max_norm; return the norm before the scaling."""
         # A norm of the norms: the meshes' gradients cannot go through one operation.
-        groups = parameters_by_mesh(self.model)
+        groups = _parameters_by_mesh(self.model)
         norms = [gradient_norm(parameters) for parameters in groups]
         norm: Tensor = vector_norm(torch.stack(norms))
         if self.world.pipeline:

@@ -16,13 +16,13 @@ from workbench.command_options.launch_options import (
 from workbench.command_options.options import INCIDENTS, PLANNED_DEVICES, TokenOptions, one_of, spread_groups
 from workbench.console import clean
 
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """The Click settings of commands that pass options such as `--section.key value` on to the trainer."""
 
-config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
+_config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
 
 
-def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
+def _file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
     """Split the words `[FILE] [--section.key value ...]` into the file, if there is one, and the overrides.
 
     Click itself would take the value of the first unknown option for the file.
@@ -32,7 +32,7 @@ def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
     return None, words
 
 
-def source_and_overrides(words: list[str], command: str) -> tuple[Path | None, list[str]]:
+def _source_and_overrides(words: list[str], command: str) -> tuple[Path | None, list[str]]:
     """Return the file, if one is given, and the overrides: from the words of the command line, then the environment.
 
     The environment variables CONFIG_FILE, MODULE with CONFIG, and COMM_MODE count if the words do not set them, as for
@@ -40,10 +40,10 @@ def source_and_overrides(words: list[str], command: str) -> tuple[Path | None, l
     """
     from workbench.commands.config import with_environment
 
-    return with_environment(*file_and_overrides(words), command)
+    return with_environment(*_file_and_overrides(words), command)
 
 
-@config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+@_config_app.command("show", context_settings=_PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """Print the resolved configuration: defaults, then FILE, then --section.key value.
 
@@ -51,10 +51,10 @@ def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """
     from workbench.commands.config import show
 
-    print(clean(show(*source_and_overrides(ctx.args, "config show"), as_json=as_json)))
+    print(clean(show(*_source_and_overrides(ctx.args, "config show"), as_json=as_json)))
 
 
-@config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+@_config_app.command("explain", context_settings=_PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """Say whether each key is honoured, translated from an older name, ignored or refused (and why), or unknown.
 
@@ -63,10 +63,10 @@ def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """
     from workbench.commands.config import explain
 
-    print(clean(explain(*source_and_overrides(ctx.args, "config explain"), as_json=as_json)))
+    print(clean(explain(*_source_and_overrides(ctx.args, "config explain"), as_json=as_json)))
 
 
-@config_app.command("diff", context_settings=PASS_ON, options_metavar="A B [--section.key value ...]")
+@_config_app.command("diff", context_settings=_PASS_ON, options_metavar="A B [--section.key value ...]")
 def config_diff(ctx: typer.Context, a: opt.ConfigSource, b: opt.ConfigSource, as_json: opt.Json = False) -> None:
     """Show the keys whose resolved values differ between two files, or between the runs of two folders."""
     from workbench.commands.config import diff
@@ -89,10 +89,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.add_typer(config_app, name="config", rich_help_panel=HELP)
+app.add_typer(_config_app, name="config", rich_help_panel=HELP)
 
 
-def print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from analyzers.report import tool_version
 
@@ -103,7 +103,7 @@ def print_version(wanted: bool) -> None:
 @app.callback()
 def common(
     _version: Annotated[
-        bool, typer.Option("-V", "--version", callback=print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("-V", "--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     _debug: opt.Debug = False,
 ) -> None:
@@ -299,7 +299,7 @@ def serve(
 @app.command(
     cls=LaunchCommand,
     rich_help_panel=RUN,
-    context_settings=PASS_ON,
+    context_settings=_PASS_ON,
     options_metavar="[OPTIONS] [--section.key value ...] [-- COMMAND ...]",
 )
 @spread_groups
@@ -382,7 +382,7 @@ def collect(
     raise typer.Exit(write_files(folder, to, nodes))
 
 
-@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@app.command(rich_help_panel=RUN, context_settings=_PASS_ON)
 @spread_groups
 def estimate(
     ctx: typer.Context,
@@ -432,7 +432,7 @@ def estimate(
     raise typer.Exit(deliver(report, document, estimate.subject(request, script), fail_on))
 
 
-@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@app.command(rich_help_panel=RUN, context_settings=_PASS_ON)
 @spread_groups
 def plan(
     ctx: typer.Context,
@@ -471,7 +471,7 @@ def plan(
     raise typer.Exit(deliver(report, document, estimate.subject(request), fail_on))
 
 
-@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@app.command(rich_help_panel=RUN, context_settings=_PASS_ON)
 @spread_groups
 def parity(
     ctx: typer.Context,
@@ -519,7 +519,7 @@ def parity(
     raise typer.Exit(answer(PARITY, [folder], StepReadOptions(no_cache=True), show, fail_on))
 
 
-@app.command(rich_help_panel=ANALYSE, context_settings=PASS_ON, options_metavar="[OPTIONS] [--section.key value ...]")
+@app.command(rich_help_panel=ANALYSE, context_settings=_PASS_ON, options_metavar="[OPTIONS] [--section.key value ...]")
 @spread_groups
 def tokens(
     data: TokenOptions,

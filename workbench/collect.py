@@ -70,7 +70,7 @@ def is_plain(name: str) -> bool:
     )
 
 
-def urgency(path: str) -> tuple[int, str]:
+def _urgency(path: str) -> tuple[int, str]:
     """Return a sort key for files by their use for a verdict: dumps first, then steps and logs, then large files."""
     first = path.split("/", 1)[0]
     return (_FOLDERS.index(first) + 1 if first in _FOLDERS else 0), path
@@ -368,7 +368,7 @@ class Sender:
             InputError: The URL cannot be written or read.
         """
         self._exchange_incidents()
-        for path in sorted(artefacts_below(self._folder), key=urgency):
+        for path in sorted(artefacts_below(self._folder), key=_urgency):
             if not ended and time.monotonic() < self._next_at.get(path, 0.0):
                 continue
             self._send(path)

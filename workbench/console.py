@@ -41,7 +41,7 @@ def escape(character: str) -> str:
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
-def prepare_streams() -> None:
+def _prepare_streams() -> None:
     """Make every text printable on stdout and stderr, and reserve the file descriptors of closed standard streams.
 
     Otherwise a file that is opened later could get such a descriptor, and output for stdout would be written to it.
@@ -67,7 +67,7 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def flush_stdout() -> None:
+def _flush_stdout() -> None:
     """Flush stdout.
 
     Raises:
@@ -77,19 +77,19 @@ def flush_stdout() -> None:
         sys.stdout.flush()
 
 
-def settle_stdout() -> None:
+def _settle_stdout() -> None:
     """Flush stdout; if this fails, discard the text that could not be written.
 
     Otherwise Python would print an error at exit.
     """
     try:
-        flush_stdout()
+        _flush_stdout()
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
-            flush_stdout()
+            _flush_stdout()
 
 
 INVISIBLE = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
@@ -140,7 +140,7 @@ def guarded() -> Iterator[None]:
 
     A bug in this project ends with status 70, so that a script can distinguish it from a finding.
     """
-    prepare_streams()
+    _prepare_streams()
     warnings.showwarning = lambda message, category, *_: _show_warning(message, category)
     try:
         try:
@@ -150,18 +150,18 @@ def guarded() -> Iterator[None]:
             # Typer ends the process itself where the reader of stdout has gone.
             if isinstance(ended.__context__, BrokenPipeError):
                 raise ended.__context__ from None
-            flush_stdout()
+            _flush_stdout()
             raise
-        flush_stdout()
+        _flush_stdout()
     except BrokenPipeError:
         # `head` has read enough.
-        settle_stdout()
+        _settle_stdout()
         sys.exit(Exit.OK)
     except KeyboardInterrupt:
         note("interrupted")
         sys.exit(Exit.INTERRUPTED)
     except Exception as error:  # noqa: BLE001  # the last resort
-        settle_stdout()
+        _settle_stdout()
         sys.exit(explain(error))
 
 

@@ -278,7 +278,7 @@ def _is_open(change: MeasureChange) -> bool:
     return change.measure is Measure.STEP_TIME or abs(change.change) > allowed
 
 
-def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
+def _time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
     """Return evidence for why run `b` is slower: ranks that are late only in `b`, and the phases that grew most."""
     before, after = a.measures.phases, b.measures.phases
     extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
@@ -383,7 +383,7 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = _memory_diff(a, b, options)
-    worse = regressions(changes, gate, time_causes(first, second), memory)
+    worse = regressions(changes, gate, _time_causes(first, second), memory)
     findings = [*nonfinite_loss(first.steps, second.steps), *worse, *memory_findings, *_trace_findings(traces)]
     open_gates = undecided(changes, gate)
     parity, phases = _step_differences(first, second)

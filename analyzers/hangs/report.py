@@ -53,7 +53,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         why = "; ".join(unreadable(job)[:3])
         raise InputError(f"{run.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COLLECT_AGAIN)
     context = HangContext.of(job, side)
-    causes = drop_stale(check_progress(find_causes(context), job, dumps, side, options), side)
+    causes = _drop_stale(_check_progress(find_causes(context), job, dumps, side, options), side)
     if not causes and not job.ranks and (cause := cause_from_stacks(find_places(side), job.world_size)):
         return _report_of_stacks(context, run, cause)
     return _report_of(context, dumps, causes)
@@ -169,7 +169,7 @@ class TwoRounds:
         return answer.heartbeat if answer else None
 
 
-def check_progress(
+def _check_progress(
     causes: Sequence[Cause], first: Job, dumps: DumpSet, side: SideFiles, options: store.Options
 ) -> list[Cause]:
     """Return the causes of a hang, corrected by a second round of dumps; unchanged if there was no second round.
@@ -185,7 +185,7 @@ def check_progress(
     return [checked for cause in causes if (checked := _check_cause(cause, rounds))]
 
 
-def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
+def _drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
     """Return the causes of a hang, corrected if all ranks involved went on after the dumps or ended cleanly.
 
     Such ranks were slow rather than hung, so their cause is changed to class `SLOW`. The cause is dropped if a rank

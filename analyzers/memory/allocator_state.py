@@ -184,12 +184,12 @@ def blocks_of_address(replay: Replay, address: int) -> "pd.DataFrame":
     rows = np.flatnonzero(lives.containing(address))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
     frames = [stack_lines(snapshot, stack) for stack in lives.stack[rows].tolist()]
-    return describe_blocks(replay, rows).assign(
+    return _describe_blocks(replay, rows).assign(
         frames=pd.Series(frames, dtype=object), freed_stack=lives.freed_stack[rows]
     )
 
 
-def describe_blocks(replay: Replay, rows: Integers) -> "pd.DataFrame":
+def _describe_blocks(replay: Replay, rows: Integers) -> "pd.DataFrame":
     """Return a table of some blocks, given by their rows in `Lifetimes`.
 
     Columns: born and died (the trace entries that allocated and freed the block), address, requested (bytes),
@@ -380,7 +380,7 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
     rows = np.flatnonzero(matching_blocks(replay, text.strip()))
     rows = rows[np.lexsort((lives.born[rows], -lives.size[rows]))][:limit]
     frames = texts_of(lives.stack[rows], replay.trace.snapshot.frames.line)
-    return describe_blocks(replay, rows).assign(frame=frames)
+    return _describe_blocks(replay, rows).assign(frame=frames)
 
 
 def matching_blocks(replay: Replay, text: str) -> Mask:

@@ -41,7 +41,7 @@ class ModelGroup(NamedTuple):
     frames: list[str]
 
 
-def largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
+def _largest_model(replay: Replay, rows: Integers) -> ModelGroup | None:
     """Return the model with the most bytes among the parameters with these rows in `Lifetimes`.
 
     The result is None unless at least two models are built.
@@ -311,7 +311,7 @@ def model(request: FailedRequest) -> Iterator[AvoidableUse]:
     of_all = int(size[request.rows[built]].sum())
     if of_all < request.wanted / 2 or _is_trained(request, of_all):
         return
-    largest = largest_model(request.replay, request.rows[built])
+    largest = _largest_model(request.replay, request.rows[built])
     if largest and largest.bytes >= of_all / 2:
         yield AvoidableUse(
             kind=AvoidableKind.MODEL, bytes=largest.bytes, frames=largest.frames, line=largest.line, of_bytes=of_all

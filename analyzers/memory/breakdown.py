@@ -32,7 +32,7 @@ from analyzers.memory.stacks import call_site
 from analyzers.run import Artefact
 
 
-def gradient_names(replay: Replay, guess: Guess, rows: Integers) -> dict[int, str]:
+def _gradient_names(replay: Replay, guess: Guess, rows: Integers) -> dict[int, str]:
     """Return {row: name} of the gradients without a label among some blocks, given by their rows in `Lifetimes`.
 
     The name is `gradient of layers.0.wq`, or `gradient of one of 4 parameters of this size`. A gradient as large as no
@@ -154,7 +154,7 @@ def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
     The name is the recorded label, or the line that allocated the block. A gradient that has neither is named after
     the parameter of its size.
     """
-    gradients = gradient_names(replay, guess, rows)
+    gradients = _gradient_names(replay, guess, rows)
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     sites: dict[int, str] = {0: ""}
     live: list[LiveTensor] = []

@@ -16,7 +16,7 @@ from analyzers.memory.snapshot import CATEGORIES, UNTAGGED, Category, DeviceTrac
 
 _LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 """The categories of tensors that scripts replace as a whole."""
-MOVED = (Category.PARAMETERS, Category.OPTIMIZER_STATE)
+_MOVED = (Category.PARAMETERS, Category.OPTIMIZER_STATE)
 """The categories of tensors that scripts move away, to the CPU for example, and back."""
 _LOOK_BACK = 32
 """The number of latest allocations, of the same size in the same interval, that may have replaced a freed block."""
@@ -92,7 +92,7 @@ def _replacements(
     `category` and `open_rows` (whether the category is uncertain) have one value per block. `at_once` leaves out blocks
     that were moved away and back.
     """
-    away = np.isin(category, MOVED) & ~open_rows & (not at_once)
+    away = np.isin(category, _MOVED) & ~open_rows & (not at_once)
     rows = candidates(lives, phases, category, open_rows)
     order = np.argsort(lives.size[rows], kind="stable")
     ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
@@ -252,7 +252,7 @@ RuleMatch = tuple[str, Mask]
 SignsOfBlocks = Mapping[Sign, Mask]
 
 
-def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
+def _apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     """Return, for each block that ever lived, the index in `RULES` of the rule that decides its category.
 
     The first matching rule decides. After that, a block of uncertain category may get the category of a block that it
@@ -503,7 +503,7 @@ def categorise(replay: Replay) -> Guess:
     exact = bool(trace.snapshot.recorder.get("exact")) or (bool(len(tagged)) and bool(tagged.all()))
     if trace.is_digested:
         return Guess(trace.lifetime("guess"), trace.lifetime("rule"), exact)
-    rule = np.zeros(len(tagged), np.int8) if exact else apply_rules(trace, lives)
+    rule = np.zeros(len(tagged), np.int8) if exact else _apply_rules(trace, lives)
     rule[tagged] = NUMBER_OF["noted"]
     category = CATEGORY[rule]
     category[tagged] = lives.category[tagged]

@@ -29,7 +29,7 @@ from analyzers.memory.unusual_use import unusual_uses
 from analyzers.store import code_version
 
 
-def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
+def _device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
     trace, snapshot = replay.trace, replay.trace.snapshot
     total, used = snapshot.limit_bytes, snapshot.recorded_number("device_used_bytes")
     if not total or not used or snapshot.made_up_segments or used > total or len(snapshot.devices) > 1:
@@ -108,7 +108,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         growing=growing,
         unusual=[*unusual_uses(replay, guess), *(further_uses(replay, steps, loop) if not oom else [])],
         savings=savings(replay, guess, oom.index if oom else index),
-        account=device_account(replay, guess),
+        account=_device_account(replay, guess),
         nccl_groups=snapshot.recorded_number("nccl_groups") or msgspec.UNSET,
         caught=caught_request(replay) or msgspec.UNSET,
         idle_threshold=idle_threshold(snapshot.settings) or msgspec.UNSET,

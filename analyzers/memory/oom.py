@@ -182,7 +182,7 @@ def next_step(device: Device, oom: Oom, category: str) -> str:
     uses = oom.avoidable or []
     if uses and uses[0].kind is AvoidableKind.EVALUATION_GRAPH:
         return avoidable_advice(uses[0])
-    if abnormal_batch(oom):
+    if _abnormal_batch(oom):
         return f"{_CHECK_BATCH} {uncapitalised(of_layer or f'{advice(device, category)}.')}"
     if oom.pattern is OomPattern.GROWTH and device.growing:
         return f"{_end_growth(device)} A smaller batch only delays the failure."
@@ -225,15 +225,15 @@ def _crowded_layer(oom: Oom) -> str:
     return name if name.rpartition(".")[2].isdigit() and held >= _CROWDED_SHARE * oom.allocated_bytes else ""
 
 
-def abnormal_batch(oom: Oom) -> str:
+def _abnormal_batch(oom: Oom) -> str:
     """Return a text on how many times larger than usual the inputs of the failing step are.
 
     It is empty unless only this step needed far more memory and its inputs are clearly larger.
     """
-    return about(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
+    return about(_input_growth(oom)) if oom.pattern is OomPattern.SPIKE and _input_growth(oom) else ""
 
 
-def input_growth(oom: Oom) -> float:
+def _input_growth(oom: Oom) -> float:
     """Return how many times larger than in earlier steps the failing step's inputs are; 0 if not clearly larger."""
     now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
     return now / usual if usual and now >= _LARGER_INPUTS_RATIO * usual else 0.0
@@ -288,7 +288,7 @@ def _oom_finding(device: Device, oom: Oom) -> Finding:
         id="memory.oom",
         severity=Severity.ERROR,
         title=f"{title}; the inputs were about {abnormal} times as large as in earlier steps"
-        if (abnormal := abnormal_batch(oom))
+        if (abnormal := _abnormal_batch(oom))
         else title,
         why=f"{_free_memory(device, oom)} {_what_tensors_held(oom)}",
         next=next_step(device, oom, category) if total else _WITHOUT_TENSORS,
@@ -389,7 +389,7 @@ def _step_history(oom: Oom) -> str:
 
 
 def _larger_inputs(oom: Oom) -> str:
-    growth = input_growth(oom)
+    growth = _input_growth(oom)
     if not growth:
         return ""
     now, usual = size(oom.categories["inputs"]), size(oom.usual_inputs_bytes)

@@ -91,7 +91,7 @@ def _fullness(device: Device) -> tuple[bool, float]:
     return device.oom is not None, device.peak_allocated_bytes / (device.limit_bytes or 1)
 
 
-def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
+def _uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
     """Return an `UnevenRank` for the device whose peak is clearly above the median of the others; None without one.
 
     Only the last snapshot of each (rank, device) pair in `devices` counts. If some of these have no failed request,
@@ -122,8 +122,8 @@ ADVICE = {
 _OTHER_ADVICE = "Compare the memory snapshots of this rank and of another one (`workbench compare A B`)."
 
 
-def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
-    uneven = uneven_rank(devices)
+def _uneven_findings(devices: Sequence[Device]) -> list[Finding]:
+    uneven = _uneven_rank(devices)
     return [_uneven_finding(uneven)] if uneven else []
 
 
@@ -168,7 +168,7 @@ Open = Callable[[Device], Replay]
 """A function that returns the recording of a device."""
 
 
-def with_differences(devices: Sequence[Device], artefacts: Sequence[Artefact], options: store.Options) -> list[Device]:
+def _with_differences(devices: Sequence[Device], artefacts: Sequence[Artefact], options: store.Options) -> list[Device]:
     """Return the devices; those that ran out of memory have the difference from the ranks that did not.
 
     `artefacts` are the snapshots of the devices. They have been read before, so nothing is counted as read again.
@@ -262,7 +262,7 @@ def analyze(
             _tell_first_answer(options, number, devices)
     if not devices:
         raise failures[0][1]
-    devices = with_differences(devices, inputs, options)
+    devices = _with_differences(devices, inputs, options)
     conclusion, findings = _conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
     return Report(
         schema=_SCHEMA,
@@ -341,7 +341,7 @@ def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
     yield from leaks
     leaking_ranks = {rank for leak in leaks for rank in leak.ranks}
     # A rank that leaks is fuller than the others because it leaks: saying both would be saying it twice.
-    yield from (uneven for uneven in uneven_findings(devices) if not leaking_ranks & {*uneven.ranks})
+    yield from (uneven for uneven in _uneven_findings(devices) if not leaking_ranks & {*uneven.ranks})
 
 
 def extend(

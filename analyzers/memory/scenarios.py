@@ -179,7 +179,7 @@ def _delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward
         # One entry earlier than the first tensor dies: it must be there when it is used.
         backward_begins = max(backward_begins, int(scenario.died[saved].min()) - 1)
         if any(rows is layer for layer in layers):
-            layer_input = saved[scenario.size[saved] == most_frequent(scenario.size[saved])][:1]
+            layer_input = saved[scenario.size[saved] == _most_frequent(scenario.size[saved])][:1]
             moved = np.setdiff1d(saved, layer_input)
             scenario.born[moved] = np.minimum(backward_begins, scenario.died[moved])
             moved_blocks += len(moved)
@@ -201,7 +201,7 @@ def _saved_by_layer(scenario: Scenario, forward: range) -> list[tuple[Integers, 
     return sorted(found, key=lambda layer: int(scenario.born[layer[1]].min()))
 
 
-def most_frequent(sizes: Integers) -> int:
+def _most_frequent(sizes: Integers) -> int:
     """Return the size that occurs most often; if several sizes occur equally often, the largest of them."""
     known, count = np.unique(sizes, return_counts=True)
     return int(known[count == count.max()][-1])
@@ -272,7 +272,7 @@ def _bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Intege
     MiB are freed.
     """
     whole = [int(scenario.size[layer].sum()) for layer in layers]
-    inputs = sum(most_frequent(scenario.size[layer]) for layer in layers)
+    inputs = sum(_most_frequent(scenario.size[layer]) for layer in layers)
     saved = int(scenario.size[rows].sum())
     return saved - inputs - max(*whole, saved - sum(whole))
 

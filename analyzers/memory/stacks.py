@@ -23,7 +23,7 @@ It is more than one, because one operation may need several blocks.
 """
 
 
-def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
+def _base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
     """Return the name of a stack in a table of stacks: the tensor's label if known, the source line, the operator.
 
     Other stacks may have the same name. `older`: all blocks of the stack were allocated before the trace began.
@@ -36,7 +36,7 @@ def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
     return f"{label}, {named}" if label else named
 
 
-def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
+def _distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
     """Return a distinct name for each row of a table of stacks; `stacks` has the index of each row's stack.
 
     If two rows of one category have the same name, a difference between their stacks is added to the names.
@@ -104,7 +104,7 @@ def _first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
     return [""] * len(stacks)
 
 
-def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int) -> str:
+def _freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int) -> str:
     """Return a clause on the tensor that is freed next after a block of a backward operation, and on its module.
 
     The backward pass runs in a thread of its own, whose stacks have no line of the user's code. But after an operation
@@ -196,12 +196,12 @@ def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integer
             label=label,
             frames=stack_lines(snapshot, stack),
             operation=snapshot.frames.operation(stack),
-            name=base_name(snapshot.frames, stack, label, older=not recorded[k]),
+            name=_base_name(snapshot.frames, stack, label, older=not recorded[k]),
         )
         for k, stack, label in zip(largest, stacks, labels, strict=True)
     ]
-    names = distinct_names(snapshot.frames, stacks, named)
-    freed = [freed_next(snapshot, lives, rows, stack) for stack in stacks]
+    names = _distinct_names(snapshot.frames, stacks, named)
+    freed = [_freed_next(snapshot, lives, rows, stack) for stack in stacks]
     return [
         msgspec.structs.replace(row, name=f"{name}, {clause}" if clause else name)
         for row, name, clause in zip(named, names, freed, strict=True)

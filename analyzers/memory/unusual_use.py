@@ -81,7 +81,7 @@ def _after_product(replay: Replay, softmax: Mask) -> Mask:
     return after
 
 
-def stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
+def _stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks in the math kernel; with `among`, only of the stacks with these numbers."""
     snapshot = replay.trace.snapshot
     return stacks_showing(snapshot, [MATH], among)[0]
@@ -92,15 +92,15 @@ def score_blocks(replay: Replay, guess: Guess) -> Mask:
 
     Maxima and sums of the rows of scores, which a softmax keeps, are left out: they grow with the sequence itself.
     """
-    stacks = stacks_of_scores(replay) | stacks_of_fallback(replay)
+    stacks = stacks_of_scores(replay) | _stacks_of_fallback(replay)
     selected = blocks_of_passes(replay, guess, stacks)
     size = replay.lifetimes.size
     selected &= size >= _ROW_SHARE * size[selected & (guess.category == Category.ACTIVATIONS)].max(initial=0)
-    selected |= scratch_as_large(replay, guess, selected) | score_neighbours(replay, guess, selected)
+    selected |= _scratch_as_large(replay, guess, selected) | _score_neighbours(replay, guess, selected)
     return selected
 
 
-def score_neighbours(replay: Replay, guess: Guess, selected: Mask) -> Mask:
+def _score_neighbours(replay: Replay, guess: Guess, selected: Mask) -> Mask:
     """Return a mask of the blocks with the size of a selected activation, or half of it, that belong to it.
 
     They are allocated just before it (product, scaling and mask) or just after it (dropout, and a copy in 16 bits), or
@@ -128,7 +128,7 @@ def score_neighbours(replay: Replay, guess: Guess, selected: Mask) -> Mask:
     return found
 
 
-def scratch_as_large(replay: Replay, guess: Guess, selected: Mask) -> Mask:
+def _scratch_as_large(replay: Replay, guess: Guess, selected: Mask) -> Mask:
     """Return a mask of the temporary tensors that have the size of a selected activation.
 
     They are what the selected tensors are computed from, and their gradients. Sizes that other activations have, too,
@@ -278,7 +278,7 @@ def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
 
 def _fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     """Return the part of the peak that PyTorch's math kernel of attention made; None if it is less than a tenth."""
-    use = _scores_of(replay, guess, stacks_of_fallback, UnusualKind.ATTENTION_FALLBACK)
+    use = _scores_of(replay, guess, _stacks_of_fallback, UnusualKind.ATTENTION_FALLBACK)
     if use is None:
         return None
     snapshot = replay.trace.snapshot
@@ -296,7 +296,7 @@ def _scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: Unusua
     if int(lives.size[rows].sum()) < _SCORES_SHARE_AT_LEAST * replay.peak[0]:
         return None
     selected = blocks_of_passes(replay, guess, stacks(replay, None))
-    selected |= scratch_as_large(replay, guess, selected) | score_neighbours(replay, guess, selected)
+    selected |= _scratch_as_large(replay, guess, selected) | _score_neighbours(replay, guess, selected)
     at_peak = lives.alive(replay.peak[1])
     # What the forward pass saved names the line of the attention; a gradient would name that of the backward pass.
     saved = rows[guess.category[rows] == Category.ACTIVATIONS]

@@ -54,7 +54,7 @@ _UNTOLD = (
 """
 
 
-def trust_findings(device: Device) -> Iterator[Finding]:
+def _trust_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if the trace contradicts the snapshot, and one if most of the peak is of unknown category."""
     if MissingEvidence.HISTORY in device.missing and device.reserved_bytes:
         yield _state_finding(device)
@@ -398,7 +398,7 @@ def device_findings(device: Device) -> Iterator[Finding]:
     yield from unused_memory_findings(device)
     yield from untracked_findings(device)
     yield from near_limit_findings(device)
-    yield from trust_findings(device)
+    yield from _trust_findings(device)
 
 
 # A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.

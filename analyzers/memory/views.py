@@ -49,7 +49,7 @@ _ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: 
 """The prefix of the annotations that mark each phase; this project's recorder and PyTorch's optimizer write them."""
 
 
-def allocation_phases(replay: Replay) -> Integers:
+def _allocation_phases(replay: Replay) -> Integers:
     """Return the training phase in which each block was allocated, as a key of `PHASE_NAMES`.
 
     An annotation that marks a phase has priority. Without one, the stack that allocated the block shows the phase.
@@ -147,7 +147,7 @@ def _bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str,
 
 
 def _bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
+    layers = live_bytes_by_group(replay.lifetimes, _allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
 

@@ -287,7 +287,7 @@ def bisect(
     Raises:
         InputError: One of the folders holds no recorded tensors.
     """
-    first, second, compared = compared_runs(run.as_run(a), run.as_run(b), options or store.Options(), tolerance)
+    first, second, compared = _compared_runs(run.as_run(a), run.as_run(b), options or store.Options(), tolerance)
     data = _data_of(first, second, compared, tolerance)
     findings = findings_of(data)
     return Report(
@@ -300,7 +300,7 @@ def bisect(
     )
 
 
-def compared_runs(
+def _compared_runs(
     a: Run, b: Run, options: store.Options, tolerance: float | None
 ) -> tuple[Recording, Recording, Compared]:
     """Return (records of `a`, records of `b`, their common tensors with the differences).
@@ -336,14 +336,14 @@ def recording(source: Run, options: store.Options) -> Recording:
         folder=str(source.root),
         ranks=len(files),
         mesh=mesh_of(source.manifest().get("mesh")),
-        first_step=min(steps := computed_steps(table)),
+        first_step=min(steps := _computed_steps(table)),
         last_step=max(steps),
         tensors=len(table),
     )
     return Recording(facts, table, _types_in(columns.meta), [file.as_input() for file in files])
 
 
-def computed_steps(table: pd.DataFrame) -> list[int]:
+def _computed_steps(table: pd.DataFrame) -> list[int]:
     """Return the steps in a table of tensors, without a last step that has only weights.
 
     The weights at the start of each step are recorded, too. They are the result of the update in the previous step, so
@@ -373,7 +373,7 @@ def _data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | 
     return BisectData(
         a=a.run,
         b=b.run,
-        steps=len(computed_steps(both)) if len(both) else 0,
+        steps=len(_computed_steps(both)) if len(both) else 0,
         compared=len(both),
         not_compared=compared.not_compared,
         is_same_layout=compared.is_same_layout,
@@ -420,11 +420,11 @@ def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = 
     Raises:
         InputError: One of the runs has no recorded tensors any more.
     """
-    _, _, compared = compared_runs(a, b, options, tolerance)
+    _, _, compared = _compared_runs(a, b, options, tolerance)
     both = compared.both
     value = first_value(compared)
     # The weights after the last update are no step of their own, unless they are all that differs.
-    both = both[both["step"].isin([*computed_steps(both), *([value.step] if value else [])])]
+    both = both[both["step"].isin([*_computed_steps(both), *([value.step] if value else [])])]
     kinds = [KINDS[kind] for kind in both["kind"]]
     modules = [_module_of(str(name), kind) for name, kind in zip(both["name"], kinds, strict=True)]
     return pd.DataFrame(

@@ -112,7 +112,7 @@ def _mean_phases(steps: Steps) -> dict[str, float]:
 # With fewer than STEPS_PLENTY steps a bootstrap underestimates the uncertainty. The interval then holds all relative
 # changes that a permutation test does not reject (Fisher; "test inversion").
 
-STEPS_PLENTY = 20
+_STEPS_PLENTY = 20
 """The number of steps from which on the bootstrap is accurate enough."""
 _DRAWS, SEED = 2000, 17
 BOUNDS_PERCENT = (2.5, 97.5)
@@ -129,7 +129,7 @@ class Statistic(Protocol):
     def __call__(self, values: Floats, /, *, axis: int | None = None) -> Any: ...
 
 
-def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
+def _change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     """Return the 95 % interval (low, high) of a statistic's relative change from `x` to `y`, by block bootstrap."""
     rng = np.random.default_rng(SEED)
     # Each run is drawn by itself: their steps have nothing to do with each other.
@@ -306,10 +306,10 @@ def _time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stat
     if not len(x) or not len(y) or not statistic(x):
         return None
     samples = min(len(x), len(y))
-    few = STEPS_AT_LEAST <= samples < STEPS_PLENTY
-    bounds = permutation_bounds(x, y, statistic) if few else change_bounds(x, y, statistic)
+    few = STEPS_AT_LEAST <= samples < _STEPS_PLENTY
+    bounds = permutation_bounds(x, y, statistic) if few else _change_bounds(x, y, statistic)
     # The 95th percentile of fewer than 20 steps is the slowest of them.
-    sufficient = samples >= (STEPS_PLENTY if measure is Measure.STEP_TIME_P95 else STEPS_AT_LEAST)
+    sufficient = samples >= (_STEPS_PLENTY if measure is Measure.STEP_TIME_P95 else STEPS_AT_LEAST)
     return _change_of(measure, (statistic(x), statistic(y)), bounds, samples, is_sufficient=sufficient)
 
 
@@ -321,7 +321,7 @@ def _memory_change(a: Steps, b: Steps) -> MeasureChange | None:
     x, y = (thinned(steps.grid(steps.table["memory_bytes"]).max(axis=1).to_numpy()) for steps in (a, b))
     if not x.max(initial=0) or not y.max(initial=0):
         return None
-    bounds = change_bounds(x, y, np.max)
+    bounds = _change_bounds(x, y, np.max)
     return _change_of(Measure.MEMORY, (x.max(), y.max()), bounds, min(len(x), len(y)), is_sufficient=True)
 
 
@@ -334,14 +334,14 @@ def _loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
     # Early losses fall fast and differ by the seed; the end of the common steps shows where the runs go.
-    last = common[int(len(common) * _LOSS_FROM) :] if len(common) >= STEPS_PLENTY else common
+    last = common[int(len(common) * _LOSS_FROM) :] if len(common) >= _STEPS_PLENTY else common
     if not len(last) or not x[last].mean():
         return None
     before, after = (thinned(np.asarray(losses[last], dtype=float)) for losses in (x, y))
     resampled = block_resamples(after - before, np.random.default_rng(SEED)).mean(axis=1) / abs(before.mean())
     change = (after.mean() - before.mean()) / abs(before.mean())
     # The standard error shrinks with the square root of the steps: few ones stretch the interval.
-    stretch = np.sqrt(max(1.0, STEPS_PLENTY / len(common)))
+    stretch = np.sqrt(max(1.0, _STEPS_PLENTY / len(common)))
     bounds = change + (np.percentile(resampled, BOUNDS_PERCENT) - change) * stretch
     sufficient = len(common) >= STEPS_AT_LEAST
     return _change_of(Measure.LOSS, (before.mean(), after.mean()), bounds, len(common), is_sufficient=sufficient)

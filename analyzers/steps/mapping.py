@@ -117,7 +117,7 @@ def last_value(values: Floats) -> float | None:
     return float(finite[-1]) if len(finite) else None
 
 
-def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
+def _choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
     """Return a `ColumnChoice` for a table: which of its columns stand for which quantity.
 
     `wanted` has the (quantity, column) pairs given by the user; all other columns are recognised by name.
@@ -239,11 +239,11 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
 
     `path` is the path of the log. `wanted` has the (quantity, column) pairs given by the user.
     """
-    choice = choice_of(table, wanted)
+    choice = _choice_of(table, wanted)
     # Counters and times alone are no log of training, so none of their rows is a step.
     if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
         table = RawTable(texts=table.texts)
-        choice = choice_of(table)
+        choice = _choice_of(table)
     steps, numbered_by = _numbered_steps(table, choice)
     usable = ~np.isnan(steps)
     dropped = int(len(steps) - usable.sum())

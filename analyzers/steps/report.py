@@ -162,7 +162,7 @@ def _rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> 
 # A tagged step did something besides training.
 
 
-def tagged_steps(steps: Steps) -> dict[str, TaggedSteps]:
+def _tagged_steps(steps: Steps) -> dict[str, TaggedSteps]:
     """Return, for each tag that occurs, the number of its steps and their median duration, in the order of NOT_PLAIN.
 
     A step with two tags counts for both.
@@ -196,7 +196,7 @@ def answer_all(steps: Steps, late: Lateness, options: store.Options | None = Non
         world_size=steps.world_size,
         ranks=summary(steps, options.rank, options.step),
         stragglers=stragglers(steps, late),
-        tagged=tagged_steps(steps),
+        tagged=_tagged_steps(steps),
         stalls=global_stalls(steps),
         changes=step_time_changes(steps),
         events=events(steps),
@@ -233,7 +233,7 @@ _DECIMAL = ("kb", "mb", "gb", "tb")
 """Units of memory that mean powers of 1000, but that training code prints after dividing by 1024."""
 
 
-def column_notes(steps: Steps) -> list[Finding]:
+def _column_notes(steps: Steps) -> list[Finding]:
     """Return a note for each log of another trainer that lists which columns were read as which quantities.
 
     A second note follows for a log whose steps are numbered by line or epoch.
@@ -340,7 +340,7 @@ def _numbering_note(log: MappedLog) -> Finding:
     )
 
 
-def unknown_units(steps: Steps) -> list[str]:
+def _unknown_units(steps: Steps) -> list[str]:
     """Return a sentence for each column whose values cannot be used because its unit is unknown."""
     return [
         f"{_QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; give it, such as"
@@ -360,7 +360,7 @@ _CHART = (
 )
 
 
-def log_notes(steps: Steps) -> list[Finding]:
+def _log_notes(steps: Steps) -> list[Finding]:
     notes = []
     if any(each.kind == Kind.GANTT for each in steps.inputs):
         title = "the step times come from torchtitan's Gantt chart of step phases, which is no profiler trace"
@@ -432,7 +432,7 @@ _EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
     """Return a sentence for each kind of evidence that is missing in the logs and would make the verdict surer."""
-    known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
+    known = [finding.title for finding in _log_notes(steps)] + steps.problems + _unknown_units(steps)
     return known + unanswered(steps, late)
 
 
@@ -520,7 +520,7 @@ def _in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
 
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:
-    return [*recovered_notes(steps), *loss_notes(data.events), *log_notes(steps), *column_notes(steps)]
+    return [*recovered_notes(steps), *loss_notes(data.events), *_log_notes(steps), *_column_notes(steps)]
 
 
 _SCHEMA = "workbench.steps/1"

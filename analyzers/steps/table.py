@@ -23,7 +23,7 @@ def robust_deviation(values: Floats) -> float:
     return MAD_TO_STD * float(np.median(np.abs(values - np.median(values))))
 
 
-def column_medians(table: Floats) -> Floats:
+def _column_medians(table: Floats) -> Floats:
     counts = (~np.isnan(table)).sum(axis=0)
     medians = np.full(table.shape[1], np.nan)
     # np.nanmedian is far slower. Partitioning puts NaN behind all numbers, so columns with equally many share a middle.
@@ -168,7 +168,7 @@ class Steps:
 
         `values` has one entry per row of `table`; `usable` is a mask of the rows that count.
         """
-        return column_medians(self.cells(values, usable))
+        return _column_medians(self.cells(values, usable))
 
     def grid_rows(self, steps: pd.Index) -> Integers:
         return np.searchsorted(self._index[1], steps.to_numpy())

@@ -28,7 +28,7 @@ class Documents(NamedTuple):
     not_ended: int
 
 
-def find_documents(sample: Sample, roles: Roles, vocabulary: Vocabulary | None) -> Documents:
+def _find_documents(sample: Sample, roles: Roles, vocabulary: Vocabulary | None) -> Documents:
     """Return where the documents in a row begin, by its columns or else by its text."""
     real = roles.roles != Role.PADDING
     declared = _declared_starts(sample, real)
@@ -122,7 +122,7 @@ class Targets(NamedTuple):
     ignored_values: int
 
 
-def find_targets(ids: Column, labels: Column, padding: Mask, usual: int) -> Targets:
+def _find_targets(ids: Column, labels: Column, padding: Mask, usual: int) -> Targets:
     """Return which tokens of a row its labels train.
 
     `usual` is the shift of earlier rows, which is used if the labels of this row are too few to show it. `padding` is
@@ -206,8 +206,8 @@ def analyse_row(
     if sample.labels is None:
         targets = Targets(_chosen_targets(sample, roles), 0, 0, 0)
     else:
-        targets = find_targets(sample.ids, sample.labels, padding, usual)
-    documents = find_documents(sample, roles, vocabulary)
+        targets = _find_targets(sample.ids, sample.labels, padding, usual)
+    documents = _find_documents(sample, roles, vocabulary)
     facts = dict.fromkeys(FACTS, 0) | sample.facts | {"row": number, "form": FORMS.index(sample.form)}
     facts |= counts(sample, roles, targets, documents) | _turn_facts(roles, targets.trained)
     facts |= _border_facts(roles.roles)

@@ -24,7 +24,7 @@ DTYPES = {
 }  # fmt: skip
 _MOST_REPEATED = 1 << 28
 """The most elements of a tensor that has more of them than its storage, because it repeats them (`expand`)."""
-SAVE_AGAIN = "save the batch with torch.save as a dict of tensors: torch.save(dict(batch), 'batch.pt')"
+_SAVE_AGAIN = "save the batch with torch.save as a dict of tensors: torch.save(dict(batch), 'batch.pt')"
 
 
 class SavedMapping(dict[str, Any]):
@@ -125,7 +125,7 @@ def refuse(what: str) -> NoReturn:
     Raises:
         HostileInput: Always.
     """
-    raise HostileInput(f"the file holds more than tensors: {what}", SAVE_AGAIN)
+    raise HostileInput(f"the file holds more than tensors: {what}", _SAVE_AGAIN)
 
 
 def load(path: Path) -> Any:
@@ -142,7 +142,7 @@ def load(path: Path) -> Any:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # a damaged archive or pickle raises nearly anything
-        raise InputError(f"not a readable .pt file: {error or type(error).__name__}", SAVE_AGAIN) from error
+        raise InputError(f"not a readable .pt file: {error or type(error).__name__}", _SAVE_AGAIN) from error
 
 
 Raw = dict[str, Any]
@@ -232,7 +232,7 @@ def _batch_rows(batch: Any) -> Iterator[Raw | str]:
     if isinstance(batch, np.ndarray):
         batch = {"inputs": batch}
     if not isinstance(batch, dict):
-        raise InputError(f"a batch is a dict of tensors, and this is {type(batch).__name__}", SAVE_AGAIN)
+        raise InputError(f"a batch is a dict of tensors, and this is {type(batch).__name__}", _SAVE_AGAIN)
     yield from _split_columns(batch)
 
 

@@ -195,7 +195,7 @@ def _answer_problems(rows: Rows) -> dict[Problem, Mask]:
         (rows["trained"] == 0) & (rows["width"] > 0) & ~cut & (rows["empty_answer"] == 0) & (rows["no_answer"] == 0)
     )
     masked = (rows["answer_masked"] > 0) & rows.is_labelled & ~cut & (rows["trained"] > 0)
-    if trains_last_only(rows):
+    if _trains_last_only(rows):
         # To train the last turn only is a choice: then whole earlier turns that are masked are no mistake.
         masked &= (rows["turns_late"] > 0) | (rows["last_masked"] > 0)
     return {
@@ -219,7 +219,7 @@ def is_cut(rows: Rows) -> Mask:
     return np.asarray(rows.at_limit & unanswered & rows.is_truncated)
 
 
-def trains_last_only(rows: Rows) -> bool:
+def _trains_last_only(rows: Rows) -> bool:
     """Return whether nearly all conversations of several turns train only the last turn."""
     several = rows["turns"] > 1
     last = several & (rows["turns_trained"] == 1) & (rows["last_masked"] == 0)
@@ -274,7 +274,7 @@ def statistics_of(rows: Rows, meta: dict[str, Any]) -> TokenStatistics:
         documents=int(rows["documents"].sum()),
         turns=int(rows["turns"].sum()),
         at_limit=int(np.count_nonzero(rows.at_limit)),
-        shifts={shift_name(shift): count for shift, count in shifts.most_common()},
+        shifts={_shift_name(shift): count for shift, count in shifts.most_common()},
         roles=_by_role(rows.facts["role_counts"]),
         trained_roles=_by_role(rows.facts["trained_counts"]),
     )
@@ -289,7 +289,7 @@ def lengths(values: Column) -> Lengths:
     return Lengths(int(median), int(p90), int(values.max()))
 
 
-def shift_name(shift: int) -> str:
+def _shift_name(shift: int) -> str:
     return _SHIFT_NAMES.get(shift) or f"the token {abs(shift)} {'later' if shift > 0 else 'before'}"
 
 
@@ -373,7 +373,7 @@ def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], d
             yield _problem_finding(rows, problem, mask)
     if damaged_rows:
         yield _damaged_finding(rows, damaged, damaged_rows)
-    if trains_last_only(rows):
+    if _trains_last_only(rows):
         yield _last_only_finding(rows)
 
 
@@ -460,7 +460,7 @@ def _shift_title(rows: Rows, mask: Mask, where: str) -> str:
         moved = {1: "labels are shifted in the data, and the model shifts them again"}
     else:
         moved = {0: "labels are not shifted: the model learns to copy its input"}
-    return f"{moved.get(shift) or f'each label is {shift_name(shift)}'}, in {where}"
+    return f"{moved.get(shift) or f'each label is {_shift_name(shift)}'}, in {where}"
 
 
 def _shift_next(rows: Rows) -> str:

@@ -11,7 +11,7 @@ from analyzers.errors import InputError
 from analyzers.tokens.model import IGNORE, Form, Shifter
 from analyzers.tokens.vocabulary import CLOSE, OPEN, ChatTemplate, Vocabulary, latin
 
-IDS = {
+_IDS = {
     "input_ids": Shifter.MODEL,
     **dict.fromkeys(("tokens", "token_ids", "input", "inputs"), Shifter.DATA),
 }
@@ -74,7 +74,7 @@ class Sampler:
             ValueError: The row has none of the known columns, or columns of different lengths.
             InputError: A package, the tokenizer or its chat template is missing or damaged.
         """
-        if name := next((name for name in IDS if _is_list_of_numbers(row.get(name))), None):
+        if name := next((name for name in _IDS if _is_list_of_numbers(row.get(name))), None):
             return tokenised(row, name)
         if name := next((name for name in MESSAGES if isinstance(row.get(name), list)), None):
             return self.conversation(_normal_messages(row[name]), row.get("tools"))
@@ -170,7 +170,7 @@ def tokenised(row: Raw, name: str) -> Sample:
         blocks or any(key in row for key in ("cu_seqlens", "cu_seq_lens_q", "seq_lens")),
         prompt=latin(row["prompt"]) if isinstance(row.get("prompt"), str) else "",
         completion=latin(row["completion"]) if isinstance(row.get("completion"), str) else "",
-        shifter=IDS[name],
+        shifter=_IDS[name],
     )
     for column, what in zip(
         _aligned_columns(sample), ("labels", "attention_mask", "positions", "segments"), strict=True
@@ -243,4 +243,4 @@ def _marked_characters(rendered: str) -> Mask:
     return np.concatenate(parts)
 
 
-__all__ = ["IDS", "InputError", "Raw", "Sample", "Sampler"]
+__all__ = ["_IDS", "InputError", "Raw", "Sample", "Sampler"]

@@ -34,7 +34,7 @@ from analyzers.words import (
     user_function,
 )
 
-FIRST_BATCH = (
+_FIRST_BATCH = (
     "Most likely this is the first batch of an epoch, for which new workers start and load. Set persistent_workers=True"
     " in the DataLoader, so that they stay, and keep one iterator for all epochs if you can. More workers help only if"
     " the other steps wait, too."
@@ -92,7 +92,7 @@ def emptied_sentence(one: Opportunity) -> str:
     )
 
 
-def ahead_advice(one: Opportunity) -> str:
+def _ahead_advice(one: Opportunity) -> str:
     """Return the advice against the call that emptied the queue, ending with a space; '' if there is none.
 
     A pause in few steps is too long for any queue, so there the call does not matter.
@@ -105,12 +105,12 @@ def ahead_advice(one: Opportunity) -> str:
     )
 
 
-def few_steps_advice(one: Opportunity) -> str:
+def _few_steps_advice(one: Opportunity) -> str:
     """Return the first sentences of the advice on a wait that only few steps have; '' if many have it."""
     return _PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
 
 
-def host_work_advice(account: RankTrace, one: Opportunity) -> str:
+def _host_work_advice(account: RankTrace, one: Opportunity) -> str:
     """Return what to change about the work of the host that takes most of the waiting, '' if the trace names none."""
     mostly = one.names[0] if one.names else None
     if mostly is None or 2 * mostly.total_ns < one.taken_ns * max(1, account.steps):
@@ -120,12 +120,12 @@ def host_work_advice(account: RankTrace, one: Opportunity) -> str:
     return _PHASE_ADVICE.get(PHASE_NAMES[phase_of(mostly.name)], "")
 
 
-def is_first_batch(one: Opportunity) -> bool:
+def _is_first_batch(one: Opportunity) -> bool:
     """Return whether the device waits for the data loader only in few steps, as at the start of an epoch."""
     return "in_steps" in one.measures and one.kind is OpportunityKind.DATA_LOADER
 
 
-def facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
+def _facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
     if "in_steps" in one.measures:
         few, worst = int(one.measures["in_steps"]), int(one.measures["longest_step"])
         yield f"nearly all of it in {few} of {quantity(account.steps, 'step')}, most in step {worst}"
@@ -216,7 +216,7 @@ _UNKNOWN_ON_GPU = Reason(
 )
 
 
-def fallback_words(reasons: Sequence[FallbackReason], *, on_gpu: bool) -> Reason:
+def _fallback_words(reasons: Sequence[FallbackReason], *, on_gpu: bool) -> Reason:
     """Return the texts on the reasons for which attention takes its math kernel on a GPU or on a CPU."""
     others = {
         FallbackReason.SETTING: _SETTING_ON_GPU if on_gpu else _SETTING_ON_CPU,
@@ -334,7 +334,7 @@ def _words_on(account: RankTrace, one: Opportunity) -> Words:
     if not one.fallbacks:
         return words
     on_gpu = account.device is not None
-    reason = fallback_words(one.fallbacks, on_gpu=on_gpu)
+    reason = _fallback_words(one.fallbacks, on_gpu=on_gpu)
     check = words.check if on_gpu else _FUSED_ON_CPU
     return Words(TITLE, f"{reason.why} {words.why}", reason.next, check)
 
@@ -366,16 +366,16 @@ def _next_text(account: RankTrace, one: Opportunity) -> str:
         return whole
     compiled = one.kind is OpportunityKind.LAUNCH and _is_compiled(account)
     words = COMPILED_ALREADY if compiled else _words_on(account, one).next
-    return f"{ahead_advice(one)}{few_steps_advice(one)}{words}{_device_advice(account, one.kind)}"
+    return f"{_ahead_advice(one)}{_few_steps_advice(one)}{words}{_device_advice(account, one.kind)}"
 
 
 def _special_advice(account: RankTrace, one: Opportunity) -> str:
     """Return what to change if the trace shows why the host is late; '' if the usual advice on the kind holds."""
-    if is_first_batch(one):
-        return FIRST_BATCH
+    if _is_first_batch(one):
+        return _FIRST_BATCH
     if one.kind is OpportunityKind.LAUNCH and _launches_block(account):
         return BLOCKING_LAUNCHES
-    return host_work_advice(account, one) if one.kind is OpportunityKind.PYTHON else ""
+    return _host_work_advice(account, one) if one.kind is OpportunityKind.PYTHON else ""
 
 
 def _launches_block(account: RankTrace) -> bool:
@@ -451,7 +451,7 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
         yield f"bus bandwidth: {reached} reached, about {bandwidth(expected)} expected of the links"
     if "bytes" in one.measures:
         yield f"half of them are smaller than {size(one.measures['bytes'])}"
-    yield from facts_around(account, one)
+    yield from _facts_around(account, one)
     yield from (_name_with_time(name, steps) for name in one.names)
 
 
@@ -525,4 +525,4 @@ def wait_parts(account: RankTrace) -> list[str]:
     parts = [f"{ACTIVITIES[one.kind]} {share(one.taken_ns, total)}" for one in waits]
     if not parts:
         return []
-    return [f"what the host did while the device waited for it: {', '.join(parts)}", *facts_around(account, waits[0])]
+    return [f"what the host did while the device waited for it: {', '.join(parts)}", *_facts_around(account, waits[0])]

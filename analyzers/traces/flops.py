@@ -34,7 +34,7 @@ Formulas return elements; `_operator_count` turns them into bytes.
 
 # Peak FLOP/s (dense, 16-bit) and memory bytes/s of one device, from the maker's data sheet. An MI250X counts as two
 # devices, so half of its sheet. The first name found in the device's name counts: "H100 PCIe" stands before "H100".
-PEAKS = {
+_PEAKS = {
     "B200": (2.25e15, 8.0e12),
     "GB200": (2.25e15, 8.0e12),
     "H200": (989e12, 4.8e12),
@@ -186,10 +186,10 @@ class Formulas:
     def peaks(self) -> tuple[float, float] | None:
         """The peak FLOP/s and memory bytes/s of the device.
 
-        The value is None if `PEAKS` does not list the device, or if no device worked.
+        The value is None if `_PEAKS` does not list the device, or if no device worked.
         """
         # Without device work the operators ran on the host, whose speed says nothing about the device.
-        return PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
+        return _PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
 
     @cached_property
     def around(self) -> Column:
@@ -266,7 +266,7 @@ class Formulas:
 
 def device_of(trace: Trace) -> str:
     names = " ".join(trace.header.get("devices", []))
-    return next((name for name in PEAKS if re.search(rf"\b{name}\b", names)), "")
+    return next((name for name in _PEAKS if re.search(rf"\b{name}\b", names)), "")
 
 
 def is_recomputed(trace: Trace, rows: Column) -> Mask:

@@ -25,7 +25,7 @@ _POINTS_AT_MOST = 20_000
 """The most points that are written for a device; if there are more, the highest in each time interval are kept."""
 
 
-def memory_counters(
+def _memory_counters(
     trace: Trace,
     pid_of: Callable[[int | None], int],
     to_common_clock: Callable[[Column], Integers],
@@ -162,7 +162,7 @@ def _all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -
         if number == 1:
             yield from _critical_path_events(aligned, index, name)
         yield from _trace_events(trace, _processes_of_lanes(trace, number * _PIDS_PER_RANK, name), times, rows)
-        yield from memory_counters(trace, partial(_pid_of, number * _PIDS_PER_RANK), to_common_clock, window)
+        yield from _memory_counters(trace, partial(_pid_of, number * _PIDS_PER_RANK), to_common_clock, window)
 
 
 def _process_names(pid: int, name: str, order: int) -> Iterator[Event]:

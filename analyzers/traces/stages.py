@@ -42,7 +42,7 @@ def messages_of(recording: Recording) -> list[Message]:
     return [Message(kernel, peer, bool(sends)) for kernel, peer, sends in sorted(rows, key=lambda row: row[0])]
 
 
-def find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequence[Message]]) -> list[list[int]]:
+def _find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequence[Message]]) -> list[list[int]]:
     """Return the ranks of each pipeline stage, the first stage first.
 
     Args:
@@ -447,7 +447,7 @@ def _stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) 
     by_rank = {one.rank: one for one in recordings if one.rank is not None}
     if len(by_rank) < len(recordings):
         raise UnknownStages("several recordings are of one rank, or of none")
-    stages = find_stages(by_rank, messages)
+    stages = _find_stages(by_rank, messages)
     replay = _replay_of(by_rank, messages, lateness)
     before = replay.duration({})
     if abs(before - replay.recorded) > _OFF_AT_MOST * replay.recorded:

@@ -98,7 +98,7 @@ def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
     return (named if parts[named] / total >= CAUSE_SHARE else Cause.MIXED), known
 
 
-def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
+def _compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
     """Return how the computing of rank `mine` differs from that of the others: by more kernels, or by longer ones."""
     kernel, growth = _grown_most(mine, others)
     return ComputeGrowth(
@@ -221,7 +221,7 @@ def _late_rank(comparison: RankComparison) -> LateRank | None:
         return None
     accounts = [recording.account for recording in comparison.lateness.matched.recordings]
     others = [account for i, account in enumerate(accounts) if i != index]
-    return LateRank(straggler, compute_growth(accounts[index], others))
+    return LateRank(straggler, _compute_growth(accounts[index], others))
 
 
 def _source_of(comparison: RankComparison, index: int) -> str:

@@ -330,7 +330,7 @@ def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[In
 
 STEPS_AT_LEAST, FEW, _NEARLY_ALL = 4, 0.25, 0.9
 """A wait is one of few steps if these are at most a quarter of at least four, and have nine tenths of its time."""
-MOST = 0.5
+_MOST = 0.5
 """The share of the waiting that must follow a call that emptied the queue for the call to be named."""
 _INTERVALS_AT_MOST = 1000
 _EMPTIES_QUEUE = re.compile(r"(Stream|Device|Event)Synchronize$|^(cuda|hip)Memcpy(WithStream)?$")
@@ -375,7 +375,7 @@ def emptied_by(attribution: Attribution, intervals: Intervals) -> list[NamedTime
     call = calls[np.minimum(index, len(calls) - 1)]
     # The call began while the device still worked, and ended when it had nothing left to do.
     follows = (index < len(calls)) & (c["end"][call] <= np.minimum(start + RAMP_NS, end)) & (c["start"][call] <= since)
-    if (end - start)[follows].sum() < MOST * (end - start).sum():
+    if (end - start)[follows].sum() < _MOST * (end - start).sum():
         return []
     return named(attribution, call[follows], (end - start)[follows])
 

@@ -37,7 +37,7 @@ ROOT, LOSS, NO_MODULE = "(model)", "(loss)", "(no module)"
 
 They are for what the model itself allocates outside of its parts, for the loss, and for all else, such as an update.
 """
-OWN_ROWS = {INPUTS: "(inputs)", COMMUNICATION: "(communication)"}
+_OWN_ROWS = {INPUTS: "(inputs)", COMMUNICATION: "(communication)"}
 """{category that belongs to no module: the name under which its memory is listed}."""
 _LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
 """{category: number of parts of a label after the module's name}: 1 in `wq.weight`, 2 in `wq.weight.exp_avg`."""
@@ -74,7 +74,7 @@ class ModuleNames:
         """
         if category in _LABEL_ENDS:
             return self.folded(".".join(label.split(".")[: -_LABEL_ENDS[category]]))
-        return OWN_ROWS.get(category, "")
+        return _OWN_ROWS.get(category, "")
 
 
 def _is_stack(module: nn.Module) -> bool:
@@ -209,12 +209,12 @@ class StorageCounter:
             if category == _NOT_ALLOCATED:
                 return
             sharded = self.running.names.owner(PARAMETERS, without_wrappers(parameter)) if parameter else ""
-            owner = module or OWN_ROWS.get(category) or sharded or self.running.name
+            owner = module or _OWN_ROWS.get(category) or sharded or self.running.name
             reference = weakref.ref(storage, self._forget(key))
             block = self._blocks[key] = Block(storage.nbytes(), category, owner, reference)
             self._change(block, block.size)
         elif category and PRIORITY.get(category, 0) >= PRIORITY.get(block.category, 0):
-            self._move(block, category, module or OWN_ROWS.get(category) or block.module)
+            self._move(block, category, module or _OWN_ROWS.get(category) or block.module)
 
     def keep_for_backward(self) -> None:
         """Count all live storages without a category as activations, after the forward pass.
@@ -226,7 +226,7 @@ class StorageCounter:
     def move(self, old: str, new: str) -> None:
         for block in self._blocks.values():
             if block.category == old:
-                self._move(block, new, OWN_ROWS.get(new) or block.module)
+                self._move(block, new, _OWN_ROWS.get(new) or block.module)
 
     def _move(self, block: Block, category: str, module: str) -> None:
         self._live[block.category, block.module] -= block.size

@@ -19,7 +19,7 @@ _NO_DROPOUT = 0.0
 # torch 2.13 renamed them; the older names warn there.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-gather_with_gradient = (
+_gather_with_gradient = (
     getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
 )
 
@@ -93,7 +93,7 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """
     group, rank = layout.group, dist.get_rank(layout.group)
     length = q.shape[2] * group.size()
-    k, v = (torch.cat(gather_with_gradient(t.contiguous(), 0, group).chunk(group.size()), dim=2) for t in (k, v))
+    k, v = (torch.cat(_gather_with_gradient(t.contiguous(), 0, group).chunk(group.size()), dim=2) for t in (k, v))
     rows = torch.tensor(layout.positions(length, rank), device=q.device)
     columns = torch.tensor([p for each in range(group.size()) for p in layout.positions(length, each)], device=q.device)
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=columns <= rows[:, None])

@@ -75,7 +75,7 @@ class CapabilitiesData(msgspec.Struct, frozen=True):
 
 def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
     """Return a report that describes all commands of the command line `app`."""
-    commands = list(_describe_commands(app, documents_of_commands()))
+    commands = list(_describe_commands(app, _documents_of_commands()))
     data = CapabilitiesData(
         commands=commands,
         kinds=list(Kind),
@@ -94,7 +94,7 @@ def skill() -> str:
     return files("workbench").joinpath("SKILL.md").read_text(encoding="utf-8")
 
 
-def documents_of_commands() -> dict[str, str]:
+def _documents_of_commands() -> dict[str, str]:
     """Return {command: the document that it prints with `--json`, by its name in `workbench schema`}."""
     return {faces.command: name for name, faces in FACES.items() if faces.command} | {"config explain": "config"}
 

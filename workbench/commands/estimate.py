@@ -75,10 +75,12 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
     alternatives = [
         Alternative(" ".join(change), trainer_estimate(request, (*arguments, *change)).peak_bytes) for change in changes
     ]
-    return estimate_report(found, limit, alternatives)
+    return _estimate_report(found, limit, alternatives)
 
 
-def estimate_report(found: TrainerEstimate, limit: int | None, alternatives: list[Alternative]) -> Report[EstimateData]:
+def _estimate_report(
+    found: TrainerEstimate, limit: int | None, alternatives: list[Alternative]
+) -> Report[EstimateData]:
     """Return the report on an estimate; `alternatives` are changed settings and the memory that they need."""
     data = EstimateData(
         **{name: getattr(found, name) for name in TrainerEstimate.__struct_fields__},
@@ -234,7 +236,7 @@ def estimate_script(
     found = rehearsed(job, arguments, device, ranks)
     if isinstance(found, Refusal):
         raise InputError(found.error, found.hint)
-    return estimate_report(found, limit, [])
+    return _estimate_report(found, limit, [])
 
 
 def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int) -> TrainerEstimate | Refusal:

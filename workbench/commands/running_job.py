@@ -58,7 +58,7 @@ class RankProcess:
     local_size: int = 0
 
 
-def find_ranks(pid: int) -> list[RankProcess]:
+def _find_ranks(pid: int) -> list[RankProcess]:
     """Return the ranks on this machine of the job to which process `pid` belongs; empty if there are none.
 
     `pid` is a rank or the launcher of the job. Ranks that another launcher of the same job has started are included.
@@ -85,7 +85,7 @@ def _ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
     return [ranks[number] for number in sorted(ranks)]
 
 
-def torch_processes(pid: int) -> list[int]:
+def _torch_processes(pid: int) -> list[int]:
     """Return the PyTorch processes among process `pid` and its descendants, in the order of their start."""
     return [member for member in descendants(pid) if _uses_torch(member)]
 
@@ -110,27 +110,27 @@ def descendants(pid: int) -> Iterator[int]:
     """Yield `pid` and the ids of all processes that it or its children have started, in the order of their start."""
     yield pid
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
-        for child in read_proc(pid, f"task/{task.name}/children").split():
+        for child in _read_proc(pid, f"task/{task.name}/children").split():
             yield from descendants(int(child))
 
 
 def _uses_torch(pid: int) -> bool:
     """Return whether a process has loaded PyTorch."""
-    return _TORCH_LIBRARY in read_proc(pid, "maps")
+    return _TORCH_LIBRARY in _read_proc(pid, "maps")
 
 
 def _parent_of(pid: int) -> int:
     # The name of a program, in parentheses, may contain parentheses and spaces itself.
-    fields = read_proc(pid, "stat").rpartition(b") ")[2].split()
+    fields = _read_proc(pid, "stat").rpartition(b") ")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
 def environ(pid: int) -> Mapping[str, str]:
-    entries = read_proc(pid, "environ").decode(errors="replace").split("\0")
+    entries = _read_proc(pid, "environ").decode(errors="replace").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
-def read_proc(pid: int, name: str) -> bytes:
+def _read_proc(pid: int, name: str) -> bytes:
     """Return the content of a file in `/proc/PID`; empty if the process has ended or belongs to another user."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
@@ -155,7 +155,7 @@ _SPAWNED_INDEX = re.compile(r"^\s+_wrap \(.*torch/multiprocessing/spawn\.py.*\n(
 _NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add the recorders to the script"
 
 
-def stacks_of_job(pid: int) -> Path | None:
+def _stacks_of_job(pid: int) -> Path | None:
     """Write the stacks of all ranks of a job on this machine to a new folder, and return this folder.
 
     `pid` is the process id of a rank of the job or of its launcher. Return None if no PyTorch job has this process.
@@ -164,8 +164,8 @@ def stacks_of_job(pid: int) -> Path | None:
         MissingExtra: py-spy is not installed.
         InputError: py-spy is not permitted to read the processes.
     """
-    ranks = find_ranks(pid)
-    if not ranks and not torch_processes(pid):
+    ranks = _find_ranks(pid)
+    if not ranks and not _torch_processes(pid):
         return None
     tool = py_spy()
     if tool is None:
@@ -174,7 +174,7 @@ def stacks_of_job(pid: int) -> Path | None:
         )
     # Processes that torch.multiprocessing starts have no rank in the environment with which they started.
     if len(ranks) < 2:
-        ranks = _spawned_ranks(tool, torch_processes(ranks[0].pid if ranks else pid)) or ranks
+        ranks = _spawned_ranks(tool, _torch_processes(ranks[0].pid if ranks else pid)) or ranks
     if not ranks:
         return None
     folder = Path(tempfile.mkdtemp(prefix=f"hang_{pid}_"))
@@ -320,7 +320,7 @@ def read_stacks(pid: int) -> Path:
     Raises:
         InputError: The process `pid` is neither a rank nor the launcher of one.
     """
-    folder = stacks_of_job(pid)
+    folder = _stacks_of_job(pid)
     if folder is None:
         raise InputError(f"process {pid} ({_command_line(pid)}) has no recorder to ask", _without_recorder(pid))
     return folder
@@ -374,7 +374,7 @@ def _recorder_folder(pid: int) -> Path | None:
 
 
 def _command_line(pid: int) -> str:
-    words = read_proc(pid, "cmdline").split(b"\0")
+    words = _read_proc(pid, "cmdline").split(b"\0")
     return b" ".join(words).decode(errors="replace").strip()[:_COMMAND_LENGTH] or "command line unknown"
 
 

@@ -113,7 +113,7 @@ def collecting(job: Plan) -> Iterator[Collection | None]:
             collection.finish()
 
 
-def folder_to_explain(job: Plan, collection: Collection | None, first_rank: int | None) -> Path:
+def _folder_to_explain(job: Plan, collection: Collection | None, first_rank: int | None) -> Path:
     """Return the folder whose files explain a failed job.
 
     On the node of rank 0 it has the files of all nodes. `first_rank` is the lowest rank of this node, None if unknown.
@@ -185,7 +185,7 @@ def run(request: Request) -> Exit:
         note(f"interrupted; what was recorded is in {job.folder}")
         return Exit.INTERRUPTED
     if outcome.status == "failed":
-        diagnose(job, outcome, folder_to_explain(job, collection, outcome.first_rank))
+        diagnose(job, outcome, _folder_to_explain(job, collection, outcome.first_rank))
         return Exit.FINDINGS
     for table in breakdowns(job):
         print(table)

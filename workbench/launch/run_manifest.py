@@ -142,7 +142,7 @@ class GroupsFile(msgspec.Struct):
     error_file: str
 
 
-def first_rank_here(dumps: Path, logs: Path) -> int | None:
+def _first_rank_here(dumps: Path, logs: Path) -> int | None:
     """Return the global rank of this node's local rank 0, from the recorders' files in `dumps`; None if unknown.
 
     `logs` is the log folder of this node's launch. If `groups_R.json` names a path in this folder, rank R runs on this
@@ -306,7 +306,7 @@ def _node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherP
     """
     first = outcome.first_rank
     if first is None and outcome.logs:
-        first = first_rank_here(folder / "dumps", outcome.logs)
+        first = _first_rank_here(folder / "dumps", outcome.logs)
     cause = first_error(outcome.logs or folder / "logs", began, first or 0)
     this_node = {"host": socket.gethostname(), "first_rank": first}
     launches = before.launches | ({outcome.logs.name: this_node} if outcome.logs else {})

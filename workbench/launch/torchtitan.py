@@ -295,7 +295,7 @@ class Failure(msgspec.Struct):
     name: str | None = None
 
 
-def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
+def _resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
     """Return the settings that torchtitan itself derives from its options, its TOML file and its defaults.
 
     They are read in a child process, which imports torchtitan.
@@ -369,7 +369,7 @@ def _hint_of(advice: list[str]) -> str:
     return f"did you mean {options[0]}?" if options else "list its options: python -m torchtitan.train --help"
 
 
-def missing_assets(settings: Settings) -> str | None:
+def _missing_assets(settings: Settings) -> str | None:
     """Return a warning if the tokenizer folder in `settings` does not exist, else None.
 
     The torchtitan package from PyPI does not contain such a folder.
@@ -400,8 +400,8 @@ def plan_torchtitan(request: Request) -> Plan:
         raise MissingExtra("--trainer torchtitan: torchtitan is not installed", "pip install torchtitan")
     options, notes = torchtitan_options(request, found)
     notes += _check_packages(found, options)
-    settings = resolved_settings(found, options)
-    notes += filter(None, [missing_assets(settings), None if settings.device else _ON_CPU])
+    settings = _resolved_settings(found, options)
+    notes += filter(None, [_missing_assets(settings), None if settings.device else _ON_CPU])
     simulated = settings.mode in IN_ONE_PROCESS
     return Plan(
         request=request,

@@ -93,7 +93,7 @@ _CHECKED: tuple[tuple[str, re.Pattern[str], Callable[[str], bool]], ...] = (
 )
 
 
-def replace_person_numbers(text: str, hidden: Callable[[str, str], str]) -> str:
+def _replace_person_numbers(text: str, hidden: Callable[[str, str], str]) -> str:
     """Return a text in which `hidden(kind, number)` stands for each number of a person; `kind` is phone or number."""
     for kind, pattern, is_right in _CHECKED:
         text = pattern.sub(
@@ -149,8 +149,8 @@ _PUBLIC_HOSTS = re.compile(
 )
 URL = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[^\s\"'<>|\\]+)", re.IGNORECASE)
 KEY = r"(?<![\w./-])[\"']?"
-IS = r"[\"']?\s*[=:]\s*[\"']?"
-NO_FILE = rf"(?!\S+\.(?:{SUFFIXES})\b)"
+_IS = r"[\"']?\s*[=:]\s*[\"']?"
+_NO_FILE = rf"(?!\S+\.(?:{SUFFIXES})\b)"
 NAME = r"(?P<name>[A-Za-z0-9_][\w.\[\],-]*\w\]?)"
 _NODE = (
     r"(?<![\w.@/-])(?P<name>(?:node|nid|cn|dgx|gpu|compute|login|head|hpc|worker|srv|server)"
@@ -164,31 +164,31 @@ _CONTEXTS = tuple(
     for kind, pattern in (
         (
             "user",
-            rf"{KEY}(?:user|(?:\w*_)?username|user_name|login|logname|owner|slurm_job_user|sudo_user|mailto){IS}(?!arn:){NAME}",
+            rf"{KEY}(?:user|(?:\w*_)?username|user_name|login|logname|owner|slurm_job_user|sudo_user|mailto){_IS}(?!arn:){NAME}",
         ),
         ("user", rf"\b(?:for|by|as|of) user {NAME}"),
         ("user", rf"\buser (?!{_VERB}){NAME}(?= {_VERB})"),
         ("user", r"\bsudo:\s+(?P<name>[A-Za-z_][\w.-]*)(?= :)"),
         ("user", r"\b[ug]id=\d+\((?P<name>[^()\s]+)\)"),
         ("user", rf"\blogin {NAME}(?=\s+password\b)"),
-        ("user", rf"\b(?:login|psql|pg_dump|mysql|mariadb|mongosh?)\b[^\n]{{0,200}}?\s-[uU][ =]?{NO_FILE}{NAME}"),
+        ("user", rf"\b(?:login|psql|pg_dump|mysql|mariadb|mongosh?)\b[^\n]{{0,200}}?\s-[uU][ =]?{_NO_FILE}{NAME}"),
         ("user", rf"logged in as: {NAME}"),
         ("account", r"logged in as: \S+ \((?P<name>[^()]+)\)"),
         ("user", r"^(?:Author|Committer|Signed-off-by|Co-authored-by): (?P<name>[^<>\n]+?)(?= <)"),
         (
             "host",
-            rf"{KEY}(?:\w*_)?(?:host|hostname|host_name|node_?name|master_addr|rdzv_host|slurmd_nodename){IS}{NAME}",
+            rf"{KEY}(?:\w*_)?(?:host|hostname|host_name|node_?name|master_addr|rdzv_host|slurmd_nodename){_IS}{NAME}",
         ),
-        ("host", rf"{KEY}slurm_\w*(?:node_?list|host){IS}(?P<name>[^\s\"',;]+)"),
+        ("host", rf"{KEY}slurm_\w*(?:node_?list|host){_IS}(?P<name>[^\s\"',;]+)"),
         ("host", rf"--?(?:master[_-]addr|rdzv[_-](?:endpoint|host)|host|hostname|nodelist)[ =]{NAME}"),
-        ("host", rf"{KEY}rdzv_endpoint{IS}{NAME}"),
+        ("host", rf"{KEY}rdzv_endpoint{_IS}{NAME}"),
         ("host", rf"\b(?:psql|pg_dump|mysql|mariadb|mongosh?|redis-cli)\b[^\n]{{0,200}}?\s-h[ =]?{NAME}"),
         (
             "host",
             (
                 r"\b(?:connect\w*|reach|resolve|server|host|hostname|peer|from|to) "
                 r"(?:(?:to|from|host|hostname|server|node|peer) ){0,3}"
-                rf"{NO_FILE}{NAME}(?=:\d{{4,5}}\b|,? port \d| not responding"
+                rf"{_NO_FILE}{NAME}(?=:\d{{4,5}}\b|,? port \d| not responding"
                 r"|: (?:Name or service|Temporary failure|No route|Connection))"
             ),
         ),
@@ -218,9 +218,9 @@ _CONTEXTS = tuple(
         ("host", r"^\[(?P<name>[A-Za-z][\w.-]*)(?=:\d+\] )"),
         ("host", r"\(['\"]?(?P<name>[A-Za-z][\w.-]*)['\"]?(?=, \d{2,5}\))"),
         ("account", rf"(?:#SBATCH\s+|\bsbatch\b.*?|\bsrun\b.*?)(?:--account[= ]|-A ){NAME}"),
-        ("account", rf"{KEY}slurm_\w*account{IS}{NAME}"),
-        ("job", rf"(?:--job-name[= ]|{KEY}slurm_job_name{IS}|#SBATCH\s+-J ){NAME}"),
-        ("account", rf"{KEY}(?:project_id|accountname|entity|tenant_id|subscription_id){IS}{NAME}"),
+        ("account", rf"{KEY}slurm_\w*account{_IS}{NAME}"),
+        ("job", rf"(?:--job-name[= ]|{KEY}slurm_job_name{_IS}|#SBATCH\s+-J ){NAME}"),
+        ("account", rf"{KEY}(?:project_id|accountname|entity|tenant_id|subscription_id){_IS}{NAME}"),
         ("account", r"\barn:aws[\w-]*:[\w-]*:[\w-]*:(?P<name>\d{12})"),
         ("account", r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\w*:[\w-]+[/:](?P<name>[\w+=,.@/-]+)"),
         ("account", r"(?<!\d)(?P<name>\d{12})(?=\.dkr\.ecr\.)"),
@@ -239,7 +239,7 @@ _CONTEXTS = tuple(
 """(kind, what names stand after): a name is replaced where one of these says what it is, and then everywhere else."""
 _LONG_WORD = re.compile(r"\S{1000,}")
 """A word that is too long for a name, a path or a key: it is left out, as nobody can say what it holds."""
-HELD = re.compile("\ue100(\\d+)\ue101")
+_HELD = re.compile("\ue100(\\d+)\ue101")
 _HAS_LETTERS = re.compile(r"[A-Za-z]")
 _COMMON_WORDS = (
     "root user users admin ubuntu ec2-user nobody none null true false unknown self all any localhost cpu cuda gpu rank"
@@ -396,8 +396,8 @@ class Anonymiser:
         """Return a text without secrets, e-mail addresses, logins and the private parts of URLs."""
         text = _LONG_WORD.sub(lambda match: f"<{len(match[0])} characters>", text)
         text = URL.sub(self._url, text)
-        text = replace_secrets(text, lambda secret: secret if HELD.fullmatch(secret) else self._hold("secret", secret))
-        text = replace_person_numbers(text, self._hold)
+        text = replace_secrets(text, lambda secret: secret if _HELD.fullmatch(secret) else self._hold("secret", secret))
+        text = _replace_person_numbers(text, self._hold)
         text = _MAIL.sub(lambda match: self._hold("email", match[0]), text)
         return _LOGIN.sub(
             lambda match: f"{self._hold('user', match['user'])}@{self._hold('host', match['host'])}", text
@@ -431,7 +431,7 @@ class Anonymiser:
     def _context(self, kind: str, match: "re.Match[str]") -> str:
         name = match["name"]
         if (
-            HELD.search(name)
+            _HELD.search(name)
             or (not _names_somebody(name) and kind not in ("account", "serial"))
             or name in _LOCAL
             or (_is_number(name) and kind not in ("account", "serial"))
@@ -452,8 +452,8 @@ class Anonymiser:
         return f"\ue100{len(self._held) - 1}\ue101"
 
     def _shown(self, text: str) -> str:
-        while HELD.search(text):
-            text = HELD.sub(lambda match: self._held[int(match[1])], text)
+        while _HELD.search(text):
+            text = _HELD.sub(lambda match: self._held[int(match[1])], text)
         return text
 
     def path(self, path: str) -> str:
@@ -467,7 +467,7 @@ class Anonymiser:
 
     def _part(self, part: str, *, last: bool) -> str:
         # Names of artefacts tell rank and step, which the reader of the report needs, and nothing about its owner.
-        if _ARTEFACT.fullmatch(part) or HELD.search(part):
+        if _ARTEFACT.fullmatch(part) or _HELD.search(part):
             return part
         stem, dot, suffix = part.rpartition(".")
         if last and dot and stem:

@@ -133,7 +133,7 @@ def markdown_document(report: Report[object], run: Run) -> str:
         *findings(report),
     ]
     for section in sections(report):
-        lines += ["", f"## {escape(section.title)}", "", *markdown_grid(section)]
+        lines += ["", f"## {escape(section.title)}", "", *_markdown_grid(section)]
     lines += ["", f"Made by workbench {report.version} from {code(run.root)}."]
     # Parts that are empty leave blank lines behind.
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
@@ -150,7 +150,7 @@ def findings(report: Report[object]) -> list[str]:
     return lines
 
 
-def markdown_grid(section: Table) -> list[str]:
+def _markdown_grid(section: Table) -> list[str]:
     rule = ["---:" if i in section.numeric else "---" for i in range(len(section.columns))]
     rows = [section.columns, rule, *section.rows]
     lines = ["| " + " | ".join(cell if row is rule else escape(cell) for cell in row) + " |" for row in rows]

@@ -199,7 +199,7 @@ def outline(low: Sequence[float], high: Sequence[float]) -> str:
 _LEARNED = {ROLE_NAMES[role] for role in (Role.ANSWER, Role.END)}
 _GIVEN = {ROLE_NAMES[role] for role in (Role.USER, Role.SYSTEM, Role.TOOL, Role.PADDING, Role.OPENER, Role.TEMPLATE)}
 _TRAINED, _IGNORED, _AGAINST = "trained", "ignored", "against its role"
-HUES = {_TRAINED: "green", _IGNORED: "soft", _AGAINST: "error"}
+_HUES = {_TRAINED: "green", _IGNORED: "soft", _AGAINST: "error"}
 _BORDER = "\u2503"
 """The sign before the first token of a packed document."""
 SHOWN = 4096
@@ -230,7 +230,7 @@ def coloured_tokens(data: TokensData) -> "Text":
     result = Text()
     for number, tokens in sequences(data):
         result.append(f"\nRow {number}  ", "bold")
-        for name in HUES:
+        for name in _HUES:
             result.append(f"{name}", _style_of(name)).append("  ")
         result.append("\n")
         for i, token in enumerate(tokens):
@@ -242,13 +242,13 @@ def coloured_tokens(data: TokensData) -> "Text":
 
 def _style_of(name: str) -> str:
     extra = {_TRAINED: "bold", _IGNORED: "dim", _AGAINST: "reverse"}[name]
-    return f"{extra} {DARK.hues[HUES[name]]}"
+    return f"{extra} {DARK.hues[_HUES[name]]}"
 
 
 def token_figures(data: TokensData, _report: Report[object], _run: Run) -> Iterator[str]:
     for number, tokens in sequences(data):
         body = "".join(_token_html(token, _begins_document(tokens, i)) for i, token in enumerate(tokens))
-        legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in HUES)
+        legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in _HUES)
         yield (
             f"<figure><figcaption>Row {number}, token by token</figcaption>"
             f'<p style="white-space: pre-wrap; overflow-wrap: anywhere">{body}</p><p class="keys">{legend}</p></figure>'
@@ -265,4 +265,4 @@ def _token_html(token: Position, is_first: bool) -> str:
 
 def css(name: str) -> str:
     extra = {_TRAINED: "font-weight: 600", _IGNORED: "opacity: .8", _AGAINST: "text-decoration: underline wavy"}[name]
-    return f"color: var(--{HUES[name]}); {extra}"
+    return f"color: var(--{_HUES[name]}); {extra}"

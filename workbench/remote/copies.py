@@ -69,7 +69,7 @@ class Listing:
     is_file: bool = False
 
 
-def list_files(file_system: FileSystem, root: str) -> Listing:
+def _list_files(file_system: FileSystem, root: str) -> Listing:
     """Return the files at or below `root`.
 
     Raises:
@@ -404,7 +404,7 @@ def copied(url: str, *, keep: bool) -> Path:
         InputError: The URL cannot be read, or has more bytes than the cache may hold.
     """
     file_system, root = open_file_system(url)
-    listing = asking(url, lambda: list_files(file_system, root))
+    listing = asking(url, lambda: _list_files(file_system, root))
     _report_refused(url, listing)
     if not listing.files:
         raise InputError(f"{without_credentials(url)}: no files there", "give the folder of a run, or a file of it")

@@ -158,7 +158,7 @@ class SourceScreen(ModalScreen[None]):
         return Text(f"{'▶' if here else ' '}{number:>5}  {clean(text.expandtabs(4))}", style="reverse" if here else "")
 
 
-def end_reader_processes() -> None:
+def _end_reader_processes() -> None:
     """Kill the child processes that read files, so that the app can quit without waiting for them."""
     # Only Linux lists the children of a thread; elsewhere nothing matches, and the readers end by themselves.
     for listing in Path("/proc/self/task").glob("*/children"):
@@ -275,7 +275,7 @@ class WorkbenchApp(TerminalApp[None]):
         self.report = message.report
         self._clock.stop()
         await self.query_one("#loading").remove()
-        panes = panes_of(self._subject, message.report)
+        panes = _panes_of(self._subject, message.report)
         room = self._subject.room
         first = room if room in panes and room not in ANSWERED_FIRST else "home"
         await self.mount(ViewTabs(self._subject.views, panes, first), before=self.query_one("#search"))
@@ -378,11 +378,11 @@ class WorkbenchApp(TerminalApp[None]):
         if self._dashboard is not None:
             self._dashboard.close()
         if self.report is None:
-            end_reader_processes()
+            _end_reader_processes()
         self.exit()
 
 
-def panes_of(subject: Subject, report: Report[object]) -> dict[str, Widget]:
+def _panes_of(subject: Subject, report: Report[object]) -> dict[str, Widget]:
     """Return {name of a view: its pane} for the views that have data."""
     pictures = home_pictures(report, subject.runs[0], subject.options)
     panes: dict[str, Widget] = {"home": HomePane(report, subject.runs, pictures)}

@@ -27,11 +27,11 @@ from workbench.colours import (
     text_colour,
 )
 
-LIGHT_SHADES = (
+_LIGHT_SHADES = (
     {DARK.hues[hue]: LIGHT.hues[hue] for hue in DARK.hues} | dict(zip(DARK.heat, LIGHT.heat, strict=True)) | ON_LIGHT
 )
 """{colour of the dark theme: colour of the light theme with the same meaning}."""
-ON_COLOUR = {"#000000", "#ffffff"}
+_ON_COLOUR = {"#000000", "#ffffff"}
 """The colours of text on a cell with a colour."""
 
 
@@ -53,16 +53,16 @@ def _shaded(segment: Segment, style: Style) -> Segment:
 @lru_cache(2048)
 def _light_style(style: Style) -> Style:
     front, back = light(style.color), light(style.bgcolor)
-    if back and style.color and hex_of(style.color) in ON_COLOUR:
+    if back and style.color and _hex_of(style.color) in _ON_COLOUR:
         front = text_colour(back)
     return style + Style(color=front, bgcolor=back) if front or back else style
 
 
 def light(colour: Colour | None) -> str | None:
-    return LIGHT_SHADES.get(hex_of(colour)) if colour else None
+    return _LIGHT_SHADES.get(_hex_of(colour)) if colour else None
 
 
-def hex_of(colour: Colour) -> str:
+def _hex_of(colour: Colour) -> str:
     return colour.triplet.hex if colour.triplet else ""
 
 
@@ -103,7 +103,7 @@ def readable(segment: Segment, page: str) -> Style | None:
     """Return the style of a segment with colours that can be read on the background `page`."""
     style = segment.style
     front, back = style and style.color, style and style.bgcolor
-    if style is None or not {hex_of(colour) for colour in (front, back) if colour} & SHADES:
+    if style is None or not {_hex_of(colour) for colour in (front, back) if colour} & SHADES:
         return style
     return _readable_style(style, page, is_text(segment.text))
 
@@ -111,11 +111,11 @@ def readable(segment: Segment, page: str) -> Style | None:
 @lru_cache(4096)
 def _readable_style(style: Style, page: str, with_text: bool) -> Style:
     """Return a style with enough contrast to its background; `with_text` asks for the contrast that text needs."""
-    front, back = (hex_of(colour) if colour else "" for colour in (style.color, style.bgcolor))
+    front, back = (_hex_of(colour) if colour else "" for colour in (style.color, style.bgcolor))
     if back in SHADES:
         area = _area_colour(back, page)
         other = _area_colour(front, page) if front in SHADES else front
-        return style + Style(bgcolor=area, color=text_colour(area) if front in ON_COLOUR else other or None)
+        return style + Style(bgcolor=area, color=text_colour(area) if front in _ON_COLOUR else other or None)
     page = back or page
     return style + Style(color=_with_contrast(front, page, TEXT) if with_text else _area_colour(front, page))
 

@@ -177,7 +177,7 @@ class IdleSearch:
 
 
 BLACK, WHITE = "#000000", "#ffffff"
-HIGH_CONTRAST = "high-contrast"
+_HIGH_CONTRAST = "high-contrast"
 """The prefix of the names of themes with high contrast."""
 
 
@@ -200,8 +200,8 @@ def _high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
 
 
 THEMES = (
-    _high_contrast(HIGH_CONTRAST, WHITE, BLACK, dark=True),
-    _high_contrast(f"{HIGH_CONTRAST}-light", BLACK, WHITE, dark=False),
+    _high_contrast(_HIGH_CONTRAST, WHITE, BLACK, dark=True),
+    _high_contrast(f"{_HIGH_CONTRAST}-light", BLACK, WHITE, dark=False),
 )
 
 
@@ -269,7 +269,7 @@ class TerminalApp(App[Result]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters that change the colours of a line before it is shown; Textual calls this for each line."""
         filters = super().get_line_filters()
-        if self.theme.startswith(HIGH_CONTRAST):
+        if self.theme.startswith(_HIGH_CONTRAST):
             filters = [NoFaintText(), *filters]
         # First, because with NO_COLOR Textual removes all colours.
         return [*(ON_DARK if self.current_theme.dark else ON_LIGHT), *filters]

@@ -44,7 +44,7 @@ def message() -> html.P:
     return html.P(id=MESSAGE, role="alert")
 
 
-def failed_page(title: str, error: Exception) -> html.Div:
+def _failed_page(title: str, error: Exception) -> html.Div:
     """Print an error on the terminal, and return the page that names the error.
 
     This page is shown instead of the page called `title`, which could not be made.
@@ -61,12 +61,12 @@ def failed_page(title: str, error: Exception) -> html.Div:
     )
 
 
-def say_failure(error: Exception) -> None:
+def _say_failure(error: Exception) -> None:
     explain(error)
     set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {_DETAILS}"})
 
 
-def forget_failure() -> None:
+def _forget_failure() -> None:
     """Hide the message about an earlier failed callback, because the user now sees another page."""
     set_props(MESSAGE, {"children": ""})
 
@@ -82,7 +82,7 @@ INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}<style>{colours}</style>{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
 """The HTML frame of all pages; unlike Dash's own frame, it states the language, which screen readers need."""
-DOCUMENTS = {
+_DOCUMENTS = {
     "json": (Format.JSON, "application/json"),
     "md": (Format.MARKDOWN, "text/markdown; charset=utf-8"),
     "html": (Format.HTML, "text/html; charset=utf-8"),
@@ -121,7 +121,7 @@ def new_app(name: str, prefix: str) -> Dash:
         index_string=INDEX.replace("{colours}", css_themes()),
         # Charts of the other pages are not in the layout when their callbacks are registered.
         suppress_callback_exceptions=True,
-        on_error=say_failure,
+        on_error=_say_failure,
         routes_pathname_prefix="/",
         requests_pathname_prefix=prefix,
     )
@@ -170,7 +170,7 @@ def frame(served: ServedRun) -> html.Div:
             dcc.Store(id="asked"),
             dcc.Store(id="here"),
             skip_link(),
-            header(served, [*DOCUMENTS], with_steps=with_steps),
+            header(served, [*_DOCUMENTS], with_steps=with_steps),
             rail(served, [(name, PAGES[name].title) for name in listed]),
             html.P(id="said", **spoken),
             message(),
@@ -212,7 +212,7 @@ def _install_pages(app: Dash, served: ServedRun) -> None:
         if not turned and causes & {"typed", "reset"}:
             text = typed_text(typed).strip() if "typed" in causes else ""
             query = without_window(query) | {"steps": text or ALL_STEPS}
-        forget_failure()
+        _forget_failure()
         return *_page_or_failure(served, name, query), current
 
 
@@ -221,7 +221,7 @@ def _page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Compon
     try:
         return page(served, name, query), {**window(served, name, query).state()}
     except Exception as error:  # noqa: BLE001  # whatever a page raises, the browser must not show an empty page
-        return failed_page(PAGES[name].title, error), {**Window().state()}
+        return _failed_page(PAGES[name].title, error), {**Window().state()}
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
@@ -261,9 +261,9 @@ def _serve_documents(app: Dash, served: ServedRun) -> None:
 
     @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
     def document(name: str) -> Response:
-        if name not in DOCUMENTS:
+        if name not in _DOCUMENTS:
             return Response("no such document", 404)
-        form, kind = DOCUMENTS[name]
+        form, kind = _DOCUMENTS[name]
         headers = {"Content-Disposition": f'attachment; filename="report.{name}"'}
         return Response(render(served.report, form, served.run), headers=headers, content_type=kind)
 

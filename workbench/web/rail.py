@@ -71,7 +71,7 @@ def key_sheet() -> html.Dialog:
     return html.Dialog([html.H2("Keys"), *parts, html.Button("Close", id="close-keys")], id="keys", **spoken)
 
 
-def keys_button() -> html.Button:
+def _keys_button() -> html.Button:
     spoken: dict[str, Any] = {"aria-label": "Keys"}
     return html.Button("?", id="show-keys", title="Keys", **spoken)
 
@@ -99,7 +99,7 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
             html.Button("Copy link", id="copy"),
             html.Details([html.Summary("Save report"), html.Div(saved, className="menu")], className="save-report"),
             html.Button("Light / dark", id="theme"),
-            keys_button(),
+            _keys_button(),
         ]
     )
 

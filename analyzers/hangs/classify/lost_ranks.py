@@ -51,7 +51,7 @@ def _blame_thread(rank: int, threads: Sequence[list[Frame]]) -> Cause:
 # ends in a barrier. In the opposite case a minority of ranks ends before the others: these ranks issued one
 # collective too few.
 
-LEFT_ALONE_CONFIDENCE = 0.7
+_LEFT_ALONE_CONFIDENCE = 0.7
 """The confidence of the verdict; it is below the default, because the ranks that ended may have left too early."""
 
 
@@ -71,7 +71,7 @@ def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause
     if not is_minority or not all(error and is_victim(error) for error in errors):
         return []
     frames = errors[0].traceback if errors[0] else []
-    culprit = Culprit(ranks=alone, kind=HangClass.MISMATCH, frames=frames, confidence=LEFT_ALONE_CONFIDENCE)
+    culprit = Culprit(ranks=alone, kind=HangClass.MISMATCH, frames=frames, confidence=_LEFT_ALONE_CONFIDENCE)
     return [Cause(culprit, Reason.LEFT_ALONE)]
 
 

@@ -23,7 +23,7 @@ _ALL_ARRIVED_CONFIDENCE = 0.8
 _DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
-def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
+def _classify_root(context: HangContext, root: list[Node]) -> Cause | None:
     """Return a `Cause` for one root of the wait-for graph; `root` has its nodes, which are ranks and operations.
 
     The result is None if the operations may still be in flight, or if the root is a single rank for which no other
@@ -247,11 +247,11 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
     for root in roots:
         rank = root[0] if len(root) == 1 and isinstance(root[0], int) else None
         if rank is None or rank in known or rank not in places:
-            causes.append(classify_root(context, root))
+            causes.append(_classify_root(context, root))
             continue
         place = places[rank]
         if place not in representatives:
-            representatives[place] = classify_root(context, root)
+            representatives[place] = _classify_root(context, root)
         causes.append(_of_rank(representatives[place], rank))
     return [cause for cause in causes if cause]
 

@@ -51,7 +51,7 @@ def comparable(signature: Signature) -> Comparable:
     return name, (*tensors, signature.root)
 
 
-def breaks_size_rule(signature: Signature, members: int) -> bool:
+def _breaks_size_rule(signature: Signature, members: int) -> bool:
     """Return whether the input and output sizes of an operation contradict each other.
 
     The rules: in an all_reduce or broadcast both are equal; the output of an all_gather is as large as all members'
@@ -227,7 +227,7 @@ def _find_odd_variants(
     """
     members = len(job.groups[group].ranks)
     # Yielded one by one: the last kinds search the operations of all ranks, and are rarely needed.
-    yield Reason.SIZE_RULE, [variant for variant in variants if breaks_size_rule(job.signature(variant.op), members)]
+    yield Reason.SIZE_RULE, [variant for variant in variants if _breaks_size_rule(job.signature(variant.op), members)]
     yield Reason.EMPTY_TENSOR, [variant for variant in variants if is_empty(job.signature(variant.op))]
     yield (
         Reason.EARLIER_STEPS,

@@ -121,7 +121,7 @@ def whole(value: Any, default: int = -1) -> int:
         return default
 
 
-def wholes(entries: Sequence[Entry], field: str, default: int = -1) -> list[int]:
+def _wholes(entries: Sequence[Entry], field: str, default: int = -1) -> list[int]:
     """Return a field of each entry as an integer, as `whole` does."""
     values: list[Any] = [entry.get(field) for entry in entries]
     if set(map(type, values)) == {int} and min(values) > -LARGEST and max(values) < LARGEST:
@@ -294,13 +294,13 @@ def ops_of(old: list[Entry], recent: list[Entry], numbers: Numbering) -> Ops:
         "stack": list(map(numbers.stack, recent)),
         "started": [entry.get("state") == "started" for entry in recent],
         "retired": [bool(entry.get("retired")) for entry in recent],
-        "p2p_seq": wholes(recent, "p2p_seq_id"),
-        "record": wholes(recent, "record_id"),
-        "op_id": wholes(recent, "op_id"),
+        "p2p_seq": _wholes(recent, "p2p_seq_id"),
+        "record": _wholes(recent, "record_id"),
+        "op_id": _wholes(recent, "op_id"),
         # JSON has 0 where a pickle has None: both mean unknown.
-        "created_ns": wholes(recent, "time_created_ns", 0),
-        "completed_ns": wholes(recent, "time_discovered_completed_ns", 0),
-        "timeout_ms": wholes(recent, "timeout_ms", 0),
+        "created_ns": _wholes(recent, "time_created_ns", 0),
+        "completed_ns": _wholes(recent, "time_discovered_completed_ns", 0),
+        "timeout_ms": _wholes(recent, "timeout_ms", 0),
     }
     # A recorder writes stacks into all entries or none.
     has_frames = any("frames" in entry for entry in (recent or old)[-1:])
@@ -311,9 +311,9 @@ def end_columns(entries: Sequence[Entry], numbers: Numbering) -> Columns:
     """Return the columns `ENDS` of some entries."""
     return {
         "group": list(map(numbers.group, entries)),
-        "pg_id": wholes(entries, "pg_id"),
+        "pg_id": _wholes(entries, "pg_id"),
         "p2p": [bool(entry.get("is_p2p")) for entry in entries],
-        "seq": wholes(entries, "collective_seq_id"),
+        "seq": _wholes(entries, "collective_seq_id"),
         "done": list(map(is_done, entries)),
     }
 
@@ -322,14 +322,14 @@ def native_ops(old: list[Entry], left_out: int, recent: dict[str, Any], numbers:
     """Return the operations of a dump whose recent operations are columns from the native reader."""
     # Some are done only because their whole launch is, which their state does not say.
     old = [entry if is_done(entry) else entry | {"state": "completed"} for entry in old]
-    columns = {name: column_integers(column) for name, column in recent.items() if name not in _SIDE_LISTS}
+    columns = {name: _column_integers(column) for name, column in recent.items() if name not in _SIDE_LISTS}
     columns["group"] = _renumbered(columns["group"], map(numbers.group_of_value, recent["groups"]))
     columns["signature"] = _renumbered(columns["signature"], map(numbers.packed_signature, recent["signatures"]))
     columns["stack"] = _renumbered(columns["stack"], map(numbers.packed_stack, recent["stacks"]))
     return Ops(old, left_out, columns, list(map(str, columns["pg_id"])), recent["has_frames"])
 
 
-def column_integers(column: bytearray) -> list[int]:
+def _column_integers(column: bytearray) -> list[int]:
     """Return, as a list, a column that the native reader made."""
     numbers: list[int] = np.frombuffer(column, np.int64).tolist()
     return numbers

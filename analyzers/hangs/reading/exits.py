@@ -32,7 +32,7 @@ _OWN_ARGUMENTS = re.compile(
 They name the library, as errors about other ranks do, but are raised before anything is sent. An example is an
 all_to_all whose split sizes do not fit.
 """
-CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
+_CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
 """Matches errors about lost connections and timeouts.
 
 Such an error means that another rank ended only if PyTorch raised it. User code may also read data over connections.
@@ -121,7 +121,7 @@ def is_victim(end: ExitFile) -> bool:
     text = f"{end.error} {end.message}"
     # Without a traceback the words alone decide, as if the exception came from PyTorch.
     innermost = end.traceback[0].filename if end.traceback else "/torch/"
-    return bool(COMMUNICATION.search(text) or ("/torch/" in innermost and CONNECTION.search(text)))
+    return bool(COMMUNICATION.search(text) or ("/torch/" in innermost and _CONNECTION.search(text)))
 
 
 # Read the files that torchrun keeps of its workers, `error.json` and logs; their folders are named by local rank.

@@ -141,7 +141,7 @@ _LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 _INNERMOST_FRAMES = 4
 
 
-def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
+def _add_unrecorded_calls(job: Job, side: SideFiles) -> None:
     """Add the call found in a rank's stack as its pending operation, for each rank without a pending operation."""
     for rank, state in job.ranks.items():
         if state.current is None and (name := _call_in(stack := side.main_stack(rank))):
@@ -206,7 +206,7 @@ The n-th such call in the group has the number n.
 """
 
 
-def add_roots(job: Job, side: SideFiles) -> None:
+def _add_roots(job: Job, side: SideFiles) -> None:
     """Set the roots of collectives in the operations of a job, if they were recorded on all ranks.
 
     A rank's file has only its last calls. In each group, roots are set only from the first call that is in the files of
@@ -333,9 +333,9 @@ def _build_job(
     _add_groups_of_messages(directory, side)
     directory.infer()
     # Messages and roots name ranks within a group, so all members must be known first.
-    add_roots(job, side)
+    _add_roots(job, side)
     add_messages(job, side)
-    add_unrecorded_calls(job, side)
+    _add_unrecorded_calls(job, side)
     job.taken_ns = _read_times_taken(job, artefacts)
     return job
 

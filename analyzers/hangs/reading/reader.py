@@ -71,7 +71,7 @@ def read_natively(pickled: IO[bytes], tail: int) -> NativeDump | None:
     return _native_dump(module.read_dump(pickled, tail) if module else None)
 
 
-def read_json_natively(text: bytes, tail: int) -> NativeDump | None:
+def _read_json_natively(text: bytes, tail: int) -> NativeDump | None:
     """Return the dump that a JSON text holds; see `read_natively`."""
     module = native_module()
     return _native_dump(module.read_json_dump(text, tail) if module else None)
@@ -198,7 +198,7 @@ def decode(text: bytes, tail: int) -> Any:
     Raises:
         InputError: The text is not JSON.
     """
-    if (native := read_json_natively(text, tail)) is not None:
+    if (native := _read_json_natively(text, tail)) is not None:
         return native
     try:
         return msgspec.json.decode(text)

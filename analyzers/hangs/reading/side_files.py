@@ -82,7 +82,7 @@ class LastWords:
     thread_errors: dict[int, ThreadError] = field(default_factory=dict)
 
 
-def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
+def _read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     """Return the last heartbeat, the fatal signal and the thread errors of each rank.
 
     `sides` has (path, content) of `groups_R.json` for each rank R. The process id in it identifies the rank's last
@@ -315,7 +315,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         log_files=find_log_files(run),
         step_logs=_nearest_by_rank(run, Kind.STEPS, folders),
         exit_codes=exit_codes(manifest),
-        last_words=read_last_words(group_files),
+        last_words=_read_last_words(group_files),
         world_size=world_size if isinstance(world_size, int) and 0 < world_size <= RANKS_AT_MOST else 0,
     )
     processes = {rank: Process(file.pid, file.host) for rank, file in groups.items()}

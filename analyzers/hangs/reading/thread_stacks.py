@@ -9,7 +9,7 @@ from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks
 
-TEXT_BYTES = 1 << 22
+_TEXT_BYTES = 1 << 22
 _FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
 _PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
 """Matches a frame as py-spy prints it; a frame of native code has no line number if its library has none."""
@@ -26,7 +26,7 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
     thread reliably, so the deepest stack is taken, among those with the frame `<module>` if there are any.
     """
     try:
-        return main_thread_of(_text_of(path, rank))
+        return _main_thread_of(_text_of(path, rank))
     except OSError:
         return []
 
@@ -48,7 +48,7 @@ def read_pid(path: Path, rank: int) -> int:
     return int(match["pid"]) if match else 0
 
 
-def main_thread_of(text: str) -> list[Frame]:
+def _main_thread_of(text: str) -> list[Frame]:
     """Return the stack of the main thread, innermost frame first, from a text with all threads of one process.
 
     It is the deepest stack, among those with the frame `<module>` if there are any.
@@ -67,7 +67,7 @@ def _text_of(path: Path, rank: int) -> str:
     if holds_many(path):
         return read_stacks(path).get(rank, "")
     with open_regular(path) as file:
-        return file.read(TEXT_BYTES).decode(errors="replace")
+        return file.read(_TEXT_BYTES).decode(errors="replace")
 
 
 def _split_threads(lines: list[str]) -> list[list[Frame]]:
@@ -86,7 +86,7 @@ def _split_threads(lines: list[str]) -> list[list[Frame]]:
 # The file also has the Python stacks of these processes. The recorder writes it when it takes the stack of rank R.
 
 _START_OF_CHILD = "_bootstrap"
-CHILD_STACKS_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
+_CHILD_STACKS_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ def read_children(path: Path) -> list[Child]:
     """Return the child processes of rank R listed in its `children_R.txt`; empty if the file cannot be read."""
     try:
         with open_regular(path) as file:
-            text = file.read(TEXT_BYTES).decode(errors="replace")
+            text = file.read(_TEXT_BYTES).decode(errors="replace")
     except OSError:
         return []
-    matches = list(CHILD_STACKS_PROCESS.finditer(text))
+    matches = list(_CHILD_STACKS_PROCESS.finditer(text))
     ends = [match.start() for match in matches[1:]] + [len(text)]
     return [
-        Child(int(match["pid"]), match["command"], _own_part(main_thread_of(text[match.end() : end])))
+        Child(int(match["pid"]), match["command"], _own_part(_main_thread_of(text[match.end() : end])))
         for match, end in zip(matches, ends, strict=True)
     ]
 

@@ -25,7 +25,7 @@ from analyzers.logs.reading.lines import step_in
 _SCALAR_BYTES = 8
 
 
-def stuck_by_stacks(failure: Hypothesis, logs: Logs) -> tuple[Hypothesis, Blame] | None:
+def _stuck_by_stacks(failure: Hypothesis, logs: Logs) -> tuple[Hypothesis, Blame] | None:
     """Return a `Hypothesis` and a `Blame` for ranks whose stacks are outside of the collective that the others wait in.
 
     These stacks are printed by a timer of Python's fault handler. The timer ends the process with exit code 1 and
@@ -41,7 +41,7 @@ def stuck_by_stacks(failure: Hypothesis, logs: Logs) -> tuple[Hypothesis, Blame]
     return Hypothesis(role, events, sorted(stacks), failure.order), Blame(sorted(stuck), Basis.STACKS, sorted(waiting))
 
 
-def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
+def _caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
     """Return, for each rank in `blame.ranks`, an error that it caught and survived.
 
     Such an error explains why the rank skipped collectives. The list is empty unless all ranks in `blame.ranks`, and
@@ -55,7 +55,7 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
     return [by_rank[rank] for rank in blame.ranks] if is_theirs else []
 
 
-def odd_sizes(failure: Hypothesis, logs: Logs) -> list[int]:
+def _odd_sizes(failure: Hypothesis, logs: Logs) -> list[int]:
     """Return the rank whose tensor had another size than those of the others, or both ranks if there are only two.
 
     `failure` reports that gloo aborted a rank, because it received more than its buffer holds. In a ring of more than
@@ -119,7 +119,7 @@ def _sender_elsewhere(rank: int, places: Mapping[int | None, LogEvent]) -> list[
 # Find the rank that differs from the others, if each rank has compared itself with only one other rank.
 
 
-def odd_ranks(events: Sequence[LogEvent]) -> list[int]:
+def _odd_ranks(events: Sequence[LogEvent]) -> list[int]:
     """Return, in a list, the rank that is in most comparisons; empty in case of a tie.
 
     `events` are the comparisons: PyTorch's debug mode compares a rank with the first rank that differs from it. If rank
@@ -149,7 +149,7 @@ _NO_COUNT = re.compile(
 _RANKS_AT_LEAST = 3
 
 
-def find_differing_count(logs: Logs) -> DifferingCount | None:
+def _find_differing_count(logs: Logs) -> DifferingCount | None:
     """Return the rank that printed another count than all other ranks, in a line that all ranks print.
 
     For example, one rank prints `100 batches` and all others print `125 batches`. The result is None if no rank printed
@@ -305,17 +305,17 @@ def cause_of(failure: Hypothesis, failures: list[Hypothesis], logs: Logs) -> Cas
             return _lost_connection_cause(failure, failures, logs)
         case LogClass.HOST_OOM:
             return _host_memory_cause(failure, failures)
-        case LogClass.EXIT_CODE if found := stuck_by_stacks(failure, logs):
+        case LogClass.EXIT_CODE if found := _stuck_by_stacks(failure, logs):
             return Case(LogClass.COLLECTIVE_TIMEOUT, found[1].ranks, found[0], Certainty.PROBABLE, found[1])
     kind = failure.role.kind
     ranks = _ranks_to_blame(failure, logs)
-    count = find_differing_count(logs) if kind is LogClass.MISMATCH and len(ranks) > 1 else None
+    count = _find_differing_count(logs) if kind is LogClass.MISMATCH and len(ranks) > 1 else None
     count = count if count and count.rank in ranks else None
     ranks = [count.rank] if count else ranks
     is_guess = kind is LogClass.MISMATCH and (count or not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
     waited = places_of_waiting(logs.events) if kind is LogClass.MISMATCH else []
     certainty = Certainty.PROBABLE if is_guess else _certainty_of(failure)
-    if kind is LogClass.MISMATCH and not odd_ranks(failure.events) and len(ranks) > 1:
+    if kind is LogClass.MISMATCH and not _odd_ranks(failure.events) and len(ranks) > 1:
         # One of several ranks differs, and nothing shows which.
         certainty = Certainty.SUSPECTED
     return Case(kind, ranks, failure, certainty, waited=waited, count=count)
@@ -325,7 +325,7 @@ def _ranks_to_blame(failure: Hypothesis, logs: Logs) -> list[int]:
     """Return the ranks that are at fault according to the events of a failure; empty if they show none."""
     kind = failure.role.kind
     if kind is LogClass.MISMATCH:
-        return odd_ranks(failure.events) or odd_sizes(failure, logs)
+        return _odd_ranks(failure.events) or _odd_sizes(failure, logs)
     if kind in _NOBODY:
         # Arguments that only some ranks reject are those of their node.
         is_partial = failure.lead.facts.reason is Reason.BAD_ARGUMENTS and set(failure.ranks) < set(logs.ranks)
@@ -361,7 +361,7 @@ def _lost_connection_cause(failure: Hypothesis, failures: list[Hypothesis], logs
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
     if aborted and blame.ranks:
         return Case(LogClass.SIGNAL, blame.ranks, aborted, Certainty.PROBABLE, blame)
-    if caught := caught_alone(blame, logs):
+    if caught := _caught_alone(blame, logs):
         blame = Blame(blame.ranks, Basis.CAUGHT, blame.waiting)
         waited = places_of_waiting(logs.events)
         return Case(LogClass.MISMATCH, blame.ranks, failure, Certainty.PROBABLE, blame, waited=waited, caught=caught)

@@ -49,7 +49,7 @@ class Occurrence:
         return (self.turn, self.role.tier, self.clock, self.file, self.event.line)
 
 
-def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+def _without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     """Return the failure events in `found` except for those made harmless by a line such as `Training completed`.
 
     Three kinds of events are left out: events before this line in the same log, events of earlier starts of the job,
@@ -69,7 +69,7 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     ]
 
 
-def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+def _without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     """Return `found`, all failure events, if one of them is from the last start of the job; else an empty list.
 
     In the second case the job recovered. A start of the job (attempt) that printed nothing does not count as the last
@@ -79,7 +79,7 @@ def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
-def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+def _without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     """Return the failure events in `found` without errors that the program caught and survived.
 
     An error that seems handled is kept if nothing else explains how its rank ended.
@@ -245,7 +245,7 @@ def find_failures(logs: Logs) -> list[Hypothesis]:
         if (role := role_of(event))
     ]
     # Recovery is judged by what is left: an error that was handled does not mean that the last start failed.
-    found = without_recovered(without_handled(without_completed(found, logs), logs), logs)
+    found = _without_recovered(_without_handled(_without_completed(found, logs), logs), logs)
     found = _without_explained(_without_stopped(_without_forced(found, logs)))
     groups: dict[tuple[object, ...], list[Occurrence]] = {}
     for occurrence in found:

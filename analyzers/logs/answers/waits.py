@@ -13,7 +13,7 @@ from analyzers.logs.answers.roles import GAVE_UP, WAITING
 from analyzers.logs.loading import Logs
 
 
-def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
+def _in_messages(places: Mapping[int, LogEvent]) -> list[int]:
     """Return the ranks that waited in a send or recv.
 
     `places` maps each rank to the event that shows where it waited.
@@ -21,7 +21,7 @@ def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
     return [rank for rank, event in places.items() if event.facts.operation in MESSAGES]
 
 
-def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
+def _find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
     """Return the ranks to blame for sends and receives that did not match; empty if the lines do not name the peers.
 
     `places` maps each rank to the event that shows where it waited. From each rank that waits in a send or recv, the
@@ -29,7 +29,7 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
     never issued its send or recv), or in a cycle of ranks that wait for each other. If there are two ranks and their
     lines name no peer, both are returned.
     """
-    waiting = in_messages(places)
+    waiting = _in_messages(places)
     culprits = {rank for start in waiting for rank in follow(start, places)}
     everyone = set(places) == set(logs.ranks)
     if not culprits and everyone and len(waiting) == len(places) == 2:
@@ -229,9 +229,9 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
     `waiting` are the ranks that timed out. The result is None if no rank waited in a send or recv.
     """
     places = {event.rank: event for event in places_of_waiting(logs.events) if event.rank is not None}
-    if len(places) < 2 or not in_messages(places):
+    if len(places) < 2 or not _in_messages(places):
         return None
-    return Blame(find_unmatched(places, logs), Basis.MESSAGES, waiting, Reason.MESSAGES)
+    return Blame(_find_unmatched(places, logs), Basis.MESSAGES, waiting, Reason.MESSAGES)
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:

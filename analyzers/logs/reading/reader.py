@@ -27,7 +27,7 @@ from analyzers.store import code_version
 _MOST_SHOWN_BYTES = 1 << 16
 
 
-def read_error_file(path: Path) -> Scanner:
+def _read_error_file(path: Path) -> Scanner:
     """Return a `Scanner` whose only event is the exception in torchrun's `error.json`; no event without an exception.
 
     Raises:
@@ -126,7 +126,7 @@ def _read_one(path: Path) -> tuple[Scanner, str]:
     """Return (scanner that has read a log, why the log could not be read); the reason is empty if it could."""
     try:
         if re.fullmatch(r"error\.json", path.name):
-            return read_error_file(path), ""
+            return _read_error_file(path), ""
         return scan(path), ""
     except (OSError, EOFError) as error:
         return Scanner(year=1970), str(error)

@@ -73,7 +73,7 @@ _NEW_RECORD = re.compile(
 """Matches the first line of the next record of a log, which belongs to no message before it."""
 
 
-def message_after(at: Position, key: str, bare: Callable[[str, str], str], *, labelled: bool) -> list[str]:
+def _message_after(at: Position, key: str, bare: Callable[[str, str], str], *, labelled: bool) -> list[str]:
     """Return the further lines of an exception's message, whose first line is at `at`.
 
     `key` is the prefix of the lines of its process, and `labelled` says whether srun put a label before each line.
@@ -94,7 +94,7 @@ def message_after(at: Position, key: str, bare: Callable[[str, str], str], *, la
     return lines
 
 
-def frames_after(at: Position, key: str, *, labelled: bool) -> list[tuple[str, int, str]]:
+def _frames_after(at: Position, key: str, *, labelled: bool) -> list[tuple[str, int, str]]:
     """Return the frames of the first traceback in the lines after `at` of the process with the prefix `key`."""
     frames: list[tuple[str, int, str]] = []
     for line in lines_after(at, _LINES_OF_TRACEBACK):
@@ -129,7 +129,7 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
     return own if own is not None else step_before(at, rank, labelled)
 
 
-def with_device(found: Found, at: Position) -> Found:
+def _with_device(found: Found, at: Position) -> Found:
     """Return `found` with the PCI address of the device that the driver named in the lines before position `at`.
 
     The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that only the next lines
@@ -234,7 +234,7 @@ class EventList:
         return earlier
 
 
-def without_digits(message: str) -> str:
+def _without_digits(message: str) -> str:
     """Return the beginning of a message without its digits; it is equal for repetitions of an event."""
     return re.sub(r"\d+", "", message[:200])
 
@@ -602,7 +602,7 @@ class Scanner:
             self.filter.read_on()
             if is_handled(found.kind, text):
                 found = found._replace(facts=msgspec.structs.replace(found.facts, survived=True))
-            index = self.add(with_device(found, at), text, at, prefix)
+            index = self.add(_with_device(found, at), text, at, prefix)
             if index is not None:  # else the log has too many events
                 self.stacks.expect(found, text, prefix.key, index)
         elif FRAME.search(body) or "most recent call" in body:
@@ -670,7 +670,7 @@ class Scanner:
         if first is not None and is_wait(self.events[first].kind, self.events[first].facts):
             return
         is_early = len(self.events) < _LOOKED_AFTER_AT_MOST
-        further = message_after(at, prefix.key, self.tracebacks.bare, labelled=self.labelled) if is_early else []
+        further = _message_after(at, prefix.key, self.tracebacks.bare, labelled=self.labelled) if is_early else []
         hint = raised.hint or next(filter(None, map(hint_in, further[:_LINES_OF_HINT])), None)
         if raised.goes_on and (first_line := next((line.strip() for line in further if line.strip()), "")):
             self.message_below[prefix.key] = first_line
@@ -678,11 +678,12 @@ class Scanner:
         raised = replace(raised, details="\n".join(further).strip("\n")[:_DETAILS_AT_MOST])
         if _USER_CODE in raised.details:
             raised = replace(
-                raised, frames=[*raised.frames, *frames_after(at, prefix.key, labelled=self.labelled)][-FRAMES_AT_MOST:]
+                raised,
+                frames=[*raised.frames, *_frames_after(at, prefix.key, labelled=self.labelled)][-FRAMES_AT_MOST:],
             )
         if not raised.frames and is_early:
             # Excerpts in reports often have the message first.
-            raised = replace(raised, frames=frames_after(at, prefix.key, labelled=self.labelled))
+            raised = replace(raised, frames=_frames_after(at, prefix.key, labelled=self.labelled))
             self.borrowed |= {prefix.key} if raised.frames else set()
         found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
@@ -733,7 +734,7 @@ class Scanner:
         source = f"{frame[0]}:{frame[1]}" if frame else ""
         facts = found.facts if found.facts.local_rank is not None else _with_local_rank(found.facts, prefix.local_rank)
         identity = (self.attempt, found.kind, rank, prefix.key, found.seq, found.group, facts.reason,
-                    without_digits(message), source,
+                    _without_digits(message), source,
                     facts.pid if found.kind is EventKind.EXIT else facts.exit_code)  # fmt: skip
         return self.events.add(
             identity,

@@ -322,7 +322,7 @@ _PEER = re.compile(
     r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
 )
 """Matches the peer of a send or recv in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
-COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
+_COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
@@ -332,7 +332,7 @@ def with_operation(found: Found, raised: Raised) -> Found:
     unchanged. If the exception was raised in `init_process_group`, or while a process group was created, the missing
     rank is added, too.
     """
-    names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
+    names = (name for file, _, name in raised.frames if file.endswith(_COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
     if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
         return found
@@ -408,7 +408,7 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     )
 
 
-def is_of_worker(raised: Raised) -> bool:
+def _is_of_worker(raised: Raised) -> bool:
     """Return whether an exception was raised while data was received from a data-loader worker, judged by its frames.
 
     A lost connection there is a connection to the worker, not to another rank.
@@ -450,7 +450,7 @@ def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
 
     `stack` has (file, line, function) of each frame, the innermost first. Without a user line the event is unchanged.
     """
-    operation = next((name for file, _, name in stack if file.endswith(COLLECTIVES_FILE) and name), None)
+    operation = next((name for file, _, name in stack if file.endswith(_COLLECTIVES_FILE) and name), None)
     file, line, name = next((f for f in stack if origin_of(f[0]) is Origin.USER), ("", "", ""))
     if not file:
         return event
@@ -505,7 +505,7 @@ def _found_of(raised: Raised) -> Found | None:
     if found and found.kind is EventKind.OUT_OF_MEMORY and raised.details:
         # The sizes may stand in the further lines.
         found = recognise(f"{raised.text}\n{raised.details}") or found
-    is_worker = found is not None and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised)
+    is_worker = found is not None and found.kind is EventKind.CONNECTION_LOST and _is_of_worker(raised)
     return _LOST_WORKER if is_worker else found
 
 
@@ -517,7 +517,7 @@ def _by_name(raised: Raised) -> Found:
     name = raised.name.rpartition(".")[2]
     if name == "MemoryError":
         return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
-    if name in BROKEN and is_of_worker(raised):
+    if name in BROKEN and _is_of_worker(raised):
         return _LOST_WORKER
     kind = EventKind.CONNECTION_LOST if name in BROKEN and _is_of_ranks(raised) else EventKind.EXCEPTION
     return Found(COMMUNICATION.get(name, kind), Facts(error_name=name))

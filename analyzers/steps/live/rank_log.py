@@ -30,7 +30,7 @@ from analyzers.steps.reading.tensorboard import lines_of
 
 _LOOK_BYTES = 1 << 24
 """The most bytes that one call reads; the rest is read by the next call."""
-LATEST_BYTES = 1 << 23
+_LATEST_BYTES = 1 << 23
 """The number of bytes at the end of a log that are read if the log is longer than that when it is first followed.
 
 The first line of such a log is read too, because it may be a header.
@@ -168,7 +168,7 @@ class StepLog:
     """A growing JSONL log of this project or of torchtitan; its steps are added to the `RankLog` of its rank."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
-        self._file, self._rank = GrowingFile(path, whole_lines, LATEST_BYTES), rank
+        self._file, self._rank = GrowingFile(path, whole_lines, _LATEST_BYTES), rank
         self._generation = 0
         self._structured = False
         self._open_records: list[bytes] = []

@@ -146,7 +146,7 @@ def _take_bar(printed: Printed, text: str) -> None:
     printed.plain_bar = not match["before"].strip()
     if epoch := _EPOCH_BEFORE.search(match["before"]):
         printed.epoch = int(epoch[1])
-    printed.values = dict(text_pairs(match["after"]))
+    printed.values = dict(_text_pairs(match["after"]))
     if printed.values and (rate := number_of(match["rate"])) and match["unit"] in ("s/it", "it/s"):
         printed.values["time per iteration (s)"] = rate if match["unit"] == "s/it" else 1 / rate
 
@@ -162,13 +162,13 @@ def _take_text(printed: Printed, text: str) -> None:
         printed.epoch, printed.step = int(match[1]), int(match[2])
     elif match := _PROGRESS.search(text):
         printed.step, printed.total = int(match[1] or match[3]), int(match[2] or match[4])
-    printed.values = dict(text_pairs(text))
+    printed.values = dict(_text_pairs(text))
     for name in [name for name in printed.values if (m := meaning_of(name)) and m.quantity is Quantity.EPOCH]:
         value = printed.values[name]
         printed.epoch = int(value) if 0 <= value < 1e9 else None
 
 
-def text_pairs(text: str) -> Iterator[tuple[str, float]]:
+def _text_pairs(text: str) -> Iterator[tuple[str, float]]:
     """Yield the (name, number) pairs in a console line, such as ("loss", 2.5) for `INFO step loss: 2.5`.
 
     `_short_name` removes the words before a name that do not belong to it.
@@ -261,7 +261,7 @@ class ConsoleRows:
             return
         text = COLOURS.sub(b"", raw).decode("utf-8", "replace")
         if indented and self._open is not None:
-            self._open.values.update(text_pairs(text))
+            self._open.values.update(_text_pairs(text))
             return
         printed = parsed(text)
         if printed.bar:

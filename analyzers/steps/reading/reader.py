@@ -126,7 +126,7 @@ class Chart(msgspec.Struct):
     traceEvents: list[Event]  # noqa: N815 - the key in the file
 
 
-def read_gantt(path: Path) -> Log:
+def _read_gantt(path: Path) -> Log:
     """Return the steps of all ranks in a chart; a step that did not end, or did not train, is left out.
 
     Raises:
@@ -203,7 +203,7 @@ def _read_metrics(path: Path) -> Log:
 
 _READERS = {
     kinds.Kind.TENSORBOARD: tensorboard.read_torchtitan_metrics,
-    kinds.Kind.GANTT: read_gantt,
+    kinds.Kind.GANTT: _read_gantt,
     kinds.Kind.LOG: _read_console,
     kinds.Kind.METRICS: _read_metrics,
 }

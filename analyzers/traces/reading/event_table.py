@@ -20,12 +20,12 @@ from analyzers.traces.reading.numbering import FIRST_TEXT_ID, Text, Threads, ren
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
 from analyzers.traces.reading.trace import Problem, ProblemKind
 
-NO_ARGS = Args()
-MICROSECONDS_AT_MOST = 4.5e15
+_NO_ARGS = Args()
+_MICROSECONDS_AT_MOST = 4.5e15
 """The largest time in µs that is accepted, about 140 years; in ns, the sum of two such times fits into int64."""
 _NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
-DEVICE_AT_MOST = 1 << 31
+_DEVICE_AT_MOST = 1 << 31
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 SPARSE_TABLES = {
     "collective": (
@@ -175,12 +175,12 @@ class EventTable:
         address = (args.address + (1 << 63)) % (1 << 64) - (1 << 63)
         size = args.allocation if abs(args.allocation) < _NUMBER_AT_MOST else 0
         totals = bounded(args.allocated), bounded(args.reserved)
-        device = bounded(args.device_type, DEVICE_AT_MOST), bounded(args.device_id, DEVICE_AT_MOST)
+        device = bounded(args.device_type, _DEVICE_AT_MOST), bounded(args.device_id, _DEVICE_AT_MOST)
         return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
 
     def main_columns(self, events: Events, start: Integers, end: Integers) -> dict[str, Column]:
         """Return the columns that all events have, as {name in `COLUMNS`: a value for each event}; times in ns."""
-        args = [event.args or NO_ARGS for event in events]
+        args = [event.args or _NO_ARGS for event in events]
         columns = (
             self.text_ids([event.name for event in events]),
             self.text_ids([event.cat for event in events]),
@@ -189,7 +189,7 @@ class EventTable:
             self.ids_of([event.pid for event in events]),
             self.ids_of([event.tid for event in events]),
             integers([a.correlation for a in args]),
-            integers([a.device for a in args], DEVICE_AT_MOST),
+            integers([a.device for a in args], _DEVICE_AT_MOST),
             self.ids_of([a.stream for a in args]),
         )
         return dict(zip(COLUMNS, columns, strict=True))
@@ -319,7 +319,7 @@ def floats(values: Sequence[Any]) -> Floats:
 
 def _has_impossible_time(begin: Floats, duration: Floats) -> Mask:
     # A NaN compares as false, so it is impossible, too.
-    return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < MICROSECONDS_AT_MOST))
+    return ~((np.abs(begin) < _MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < _MICROSECONDS_AT_MOST))
 
 
 def bounded(value: Any, limit: int = _NUMBER_AT_MOST) -> int:

@@ -96,7 +96,7 @@ class NativeBlockReader:
         )
 
 
-def block_reader(table: EventTable) -> NativeBlockReader | None:
+def _block_reader(table: EventTable) -> NativeBlockReader | None:
     module = native_module()
     return NativeBlockReader(table, module) if module else None
 
@@ -157,7 +157,7 @@ def _read_into_table(path: Path) -> tuple[EventTable, ReadState]:
         InputError: The file is no profiler trace.
     """
     table = EventTable()
-    if blocks := block_reader(table):
+    if blocks := _block_reader(table):
         with suppress(NotNative):
             state = _read_file(path, ReadState(table.add, blocks.read_block, blocks.read_block))
             if not state.damaged and not state.odd_tail:

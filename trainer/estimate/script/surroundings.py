@@ -77,7 +77,7 @@ def _taken_over(fake: FakeTensorMode, tensor: Tensor, counters: Counters) -> Ten
     return empty
 
 
-def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Counters) -> Callable[..., Any]:
+def _parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Counters) -> Callable[..., Any]:
     """Return `nn.Parameter.__new__`, changed to make parameters without values; `make` is the original function.
 
     The parameters are fake tensors of the mode `fake`, and are counted as parameters in `counters`.
@@ -95,7 +95,7 @@ def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Co
     return made
 
 
-def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: Counters) -> Callable[..., None]:
+def _buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: Counters) -> Callable[..., None]:
     """Return `Module.register_buffer`, changed to make buffers without values; `register` is the original function.
 
     The buffers are fake tensors of the mode `fake`, and are counted like parameters in `counters`.
@@ -110,7 +110,7 @@ def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: 
     return registered
 
 
-def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+def _apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Return `Module._apply`, changed to replace the data of fake parameters in place; `apply` is the original.
 
     For real parameters, PyTorch itself replaces the data in place.
@@ -138,7 +138,7 @@ def _replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
     parameter.grad = None if gradient is None else fn(gradient)
 
 
-def replaceable_data(data: Any) -> property:
+def _replaceable_data(data: Any) -> property:
     """Return the property `Tensor.data`, changed so that a fake tensor takes over the device of assigned data.
 
     `data` is the original property.
@@ -153,7 +153,7 @@ def replaceable_data(data: Any) -> property:
     return property(data.__get__, put)
 
 
-def copyable(copy_tensor: Callable[..., Any]) -> Callable[..., Any]:
+def _copyable(copy_tensor: Callable[..., Any]) -> Callable[..., Any]:
     """Return `Tensor.__deepcopy__`, changed to copy a fake tensor without its fake mode.
 
     `copy_tensor` is the original function.
@@ -184,7 +184,7 @@ def modules() -> Iterator[nn.Module]:
                 yield value
 
 
-def note_parameters(counters: Counters) -> None:
+def _note_parameters(counters: Counters) -> None:
     """Count the parameters and buffers of all live modules as parameters, even if no step runs the module."""
     for module in modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
@@ -192,14 +192,14 @@ def note_parameters(counters: Counters) -> None:
                 counters.add(tensor, PARAMETERS)
 
 
-def has_parameters(module: nn.Module) -> bool:
+def _has_parameters(module: nn.Module) -> bool:
     """Return whether a module has parameters; for example, a loss function has none."""
     return next(module.parameters(), None) is not None
 
 
 COMPILED = "no compilation; compiled code keeps fewer activations"
 _NOT_SAVED = "torch.save writes nothing"
-RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for them differs, by up to tens of per cent"
+_RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for them differs, by up to tens of per cent"
 
 
 class Notes:
@@ -323,15 +323,15 @@ def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dic
     return {
         # It looks at values, which are not known.
         (Distribution, "_validate_args"): False,
-        (nn.Parameter, "__new__"): staticmethod(parameter_maker(make, fake, counters)),
-        (nn.Module, "register_buffer"): buffer_maker(nn.Module.register_buffer, fake, counters),
-        (nn.Module, "_apply"): apply_to_all(nn.Module._apply),  # noqa: SLF001
+        (nn.Parameter, "__new__"): staticmethod(_parameter_maker(make, fake, counters)),
+        (nn.Module, "register_buffer"): _buffer_maker(nn.Module.register_buffer, fake, counters),
+        (nn.Module, "_apply"): _apply_to_all(nn.Module._apply),  # noqa: SLF001
         (nn.Module, "compile"): lambda *_, **__: notes.add(COMPILED),
         (torch, "compile"): _not_compiled(notes),
         (torch, "save"): _not_saved(notes),
-        (FakeTensor, "data"): replaceable_data(Tensor.data),
+        (FakeTensor, "data"): _replaceable_data(Tensor.data),
         (torch.UntypedStorage, "resize_"): counters.resizing(torch.UntypedStorage.resize_),
-        (Tensor, "__deepcopy__"): copyable(Tensor.__deepcopy__),
+        (Tensor, "__deepcopy__"): _copyable(Tensor.__deepcopy__),
         (Tensor, "__format__"): formatted(values, Tensor.__format__),
         (Tensor, "numpy"): _as_array(values, Tensor.numpy),
         (Tensor, "tolist"): _as_list(values, Tensor.tolist),
@@ -386,7 +386,7 @@ class ScriptSteps:
         return timed
 
     def _before_forward(self, module: nn.Module, _args: object) -> None:
-        if not self._running and has_parameters(module):
+        if not self._running and _has_parameters(module):
             if not self._hooks:
                 self._begin()
             if module not in self._known:
@@ -395,7 +395,7 @@ class ScriptSteps:
                 self.parameters += sum(parameter.numel() for parameter in module.parameters())
         self._running.append(module)
         if isinstance(module, nn.RNNBase) and any(parameter.is_cuda for parameter in module.parameters()):
-            self._notes.add(RECURRENT)
+            self._notes.add(_RECURRENT)
 
     def _after_forward(self, module: nn.Module, *_: object) -> None:
         # After an error in a forward pass, the modules that it left are still noted as running.
@@ -404,7 +404,7 @@ class ScriptSteps:
 
     def _begin(self) -> None:
         """Begin the first step: data that are already on a device count as inputs; data on the CPU are not counted."""
-        note_parameters(self._counters)
+        _note_parameters(self._counters)
         for name, counter in self._counters.by_device.items():
             if name == "cpu":
                 counter.leave_out(TEMPORARY)
@@ -430,7 +430,7 @@ class ScriptSteps:
             return
         self.finished += 1
         if self.finished == 1:
-            note_parameters(self._counters)
+            _note_parameters(self._counters)
             self._counters.end_first_step()
         # The other optimizers of a step come after the first one.
         if self.finished >= STEPS and not self._has_others:

@@ -51,7 +51,7 @@ def shown(path: str, line: int) -> str:
         return f"{file}:{line}"
 
 
-def running_line() -> str:
+def _running_line() -> str:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         if _is_user_file(frame.f_code.co_filename):
@@ -91,7 +91,7 @@ class StatedValues:
         return torch.full(tuple(tensor.shape), self.of(tensor), dtype=tensor.dtype)
 
     def note(self) -> None:
-        if line := running_line():
+        if line := _running_line():
             self.lines[line] = None
 
     def assumptions(self) -> list[str]:
@@ -120,7 +120,7 @@ LONGEST = 64
 """The most time steps that are run to measure a workspace, which grows linearly with their number."""
 
 
-def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the results of an LSTM with the workspace that oneDNN would allocate; on fake tensors it is empty."""
     tensors = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments[:_TENSORS])
     numbers = tuple(tuple(one) if isinstance(one, list) else one for one in arguments[_TENSORS:])
@@ -218,7 +218,7 @@ class Choices:
         experts = self.of(mask)
         if not experts:
             return None
-        self.lines[running_line()] = experts
+        self.lines[_running_line()] = experts
         count = -(-mask.numel() // experts)
         return mask.new_empty((count, mask.dim()), dtype=torch.int64)
 
@@ -259,7 +259,7 @@ class Counters:
         """Return the counter of the tensor's device; it is created on first use."""
         name = str(tensor.device)
         if name not in self.by_device:
-            self.by_device[name] = StorageCounter(running_line, self.running)
+            self.by_device[name] = StorageCounter(_running_line, self.running)
             self.by_device[name].window(self._window)
         return self.by_device[name]
 
@@ -351,7 +351,7 @@ class ScriptTensors(TorchDispatchMode):
             return rows
         result = func(*self.choices.without_masks(func, args), **kwargs)
         self.choices.note(func, args, result)
-        return with_workspace(args, result) if func is LSTM else result
+        return _with_workspace(args, result) if func is LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, (FakeTensor, DTensor)):

@@ -237,7 +237,7 @@ class NoChange:
     advice: str
 
 
-def reason_against_settings(run: RecordedRun) -> NoChange | None:
+def _reason_against_settings(run: RecordedRun) -> NoChange | None:
     """Return the reason why no setting can prevent the failed allocation; None if a setting may prevent it."""
     oom = run.device.oom
     if oom is None:
@@ -258,7 +258,7 @@ def reason_against_settings(run: RecordedRun) -> NoChange | None:
     return None
 
 
-def reason_outside_settings(run: RecordedRun) -> NoChange:
+def _reason_outside_settings(run: RecordedRun) -> NoChange:
     """Return why an allocation failed although the settings of the run should fit into memory, and what to do.
 
     They should fit, because the estimated peak is below the limit (`workbench estimate`). So the reason must be
@@ -389,14 +389,14 @@ def _proof_of_trainer(run: RecordedRun, permission: Permission) -> ProofData:
     if len(hosts) > 1:
         only_here = f"the run had {len(hosts)} hosts, and a second run would have only this one"
         return _unproved(run, NoChange(only_here, _USE_ADVICE))
-    if why := reason_against_settings(run):
+    if why := _reason_against_settings(run):
         return _unproved(run, why)
     folder = proof_folder(run.folder)
     # All runs have the same command line. The rehearsals, too, use what the configuration names.
     permission.require(launch_words(_trainer_options(run, folder)), run.manifest["config"])
     needed = rehearsal(run, folder, {})
     if run.device.oom and needed.fits(run.room_bytes):
-        return _unproved(run, reason_outside_settings(run), needed.peak_bytes)
+        return _unproved(run, _reason_outside_settings(run), needed.peak_bytes)
     predict = partial(rehearsal, run, folder)
     return decided(run, changes(run), predict, partial(_trainer_started, run), Basis.REHEARSAL, needed.peak_bytes)
 
@@ -409,7 +409,7 @@ def _proof_of_command(run: RecordedRun, permission: Permission) -> ProofData:
     if not run.command:
         unknown = "run.json names neither settings of workbench's trainer nor a command"
         return _unproved(run, NoChange(unknown, "Give the command of the job: --prove -- COMMAND..."))
-    if why := reason_against_settings(run):
+    if why := _reason_against_settings(run):
         return _unproved(run, why)
     if batch_flag(run.command) is None:
         text = "the advice changes the script, and no flag of its command, such as --batch-size, sets the batch"

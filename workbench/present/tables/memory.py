@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def requested_tables(data: MemoryData) -> list[Table]:
+def _requested_tables(data: MemoryData) -> list[Table]:
     # The fullest rank is the one that runs out first; the others follow in --json.
     fullest = sorted(data.breakdown, key=lambda device: -device.peak_bytes)[:1]
     return [*what_if(data.what_if), *(part for device in fullest for part in breakdown(device))]
@@ -164,7 +164,7 @@ def memory_tables(data: MemoryData) -> list[Table]:
     If the user asked for a breakdown of the peak or for a what-if estimate, return only the tables for these.
     """
     if data.breakdown or data.what_if:
-        return requested_tables(data)
+        return _requested_tables(data)
     # Only the last snapshot of each rank is detailed: earlier ones are listed, but describe an earlier moment.
     devices, fullest = data.devices, worst_first(latest(data.devices))
     return [

@@ -45,7 +45,7 @@ def detail_tables(rank: "RankTrace") -> list[Table]:
     return [build(rank) for build in builders]
 
 
-def rank_suffix(rank: "RankTrace") -> str:
+def _rank_suffix(rank: "RankTrace") -> str:
     return "" if rank.rank is None else f", rank {rank.rank}"
 
 
@@ -63,7 +63,7 @@ def phases(rank: "RankTrace") -> Table:
         )
         for p in rank.phases
     )
-    return table(f"Work by phase that launched it{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"Work by phase that launched it{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def kernels(rank: "RankTrace") -> Table:
@@ -85,7 +85,7 @@ def kernels(rank: "RankTrace") -> Table:
         for k in rank.kernels
     )
     title = "Kernels by total time" if rank.device is not None else "Operators by total time"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"{title}{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def occupancy(rank: "RankTrace") -> Table:
@@ -103,7 +103,7 @@ def occupancy(rank: "RankTrace") -> Table:
         if k.occupancy is not None or k.limited_by
     )
     heads = "name | share> | occupancy> | warps per SM> | blocks per SM> | limited by"
-    return table(f"Occupancy of the longest kernels{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"Occupancy of the longest kernels{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def operators(rank: "RankTrace") -> Table:
@@ -121,7 +121,7 @@ def operators(rank: "RankTrace") -> Table:
         if o.device_ns
     )
     heads = "name | count> | own host time> | device> | rate> | bound by"
-    return table(f"Operators{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"Operators{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def _launched_kernels(rank: "RankTrace") -> Table:
@@ -129,7 +129,7 @@ def _launched_kernels(rank: "RankTrace") -> Table:
         (shortened(pair.operator, SHORT), kernel_name(pair.kernel, MEDIUM), pair.count, duration_ns(pair.total_ns))
         for pair in rank.launched
     )
-    return table(f"Kernels by operator{rank_suffix(rank)}", "operator | kernel | count> | total>", rows, _ROWS)
+    return table(f"Kernels by operator{_rank_suffix(rank)}", "operator | kernel | count> | total>", rows, _ROWS)
 
 
 def _input_shapes(rank: "RankTrace") -> Table:
@@ -147,13 +147,13 @@ def _input_shapes(rank: "RankTrace") -> Table:
         for shape in rank.shapes
     )
     heads = "name | inputs | count> | total> | rate> | bound by"
-    return table(f"Operators by input shapes{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"Operators by input shapes{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def modules(rank: "RankTrace") -> Table:
     """Return a table of the time of each module of the model, including the modules that it calls."""
     rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
-    return table(f"Modules{rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, _ROWS)
+    return table(f"Modules{_rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, _ROWS)
 
 
 def _user_functions(rank: "RankTrace") -> Table:
@@ -178,7 +178,7 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
         for item in items
     )
     heads = "name | count> | host> | own host time> | device> | kernels>"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"{title}{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def streams(rank: "RankTrace") -> Table:
@@ -197,7 +197,7 @@ def streams(rank: "RankTrace") -> Table:
     )
     heads = "name | events> | busy> | compute> | communication> | memory> | idle>"
     title = "Streams" if rank.device is not None else "Threads"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"{title}{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def collectives(rank: "RankTrace") -> Table:
@@ -216,7 +216,7 @@ def collectives(rank: "RankTrace") -> Table:
         for c in rank.collectives
     )
     heads = "name | group | ranks> | size> | count> | median> | shortest> | best bus bandwidth>"
-    return table(f"Collectives{rank_suffix(rank)}", heads, rows, 6)
+    return table(f"Collectives{_rank_suffix(rank)}", heads, rows, 6)
 
 
 def launches(rank: "RankTrace") -> Table:
@@ -238,7 +238,7 @@ def launches(rank: "RankTrace") -> Table:
     delays = "median delay> | p95 delay> | longest delay>"
     heads = f"launches> | kernel first> | {delays} | mean queue> | longest queue> | slow calls>"
     title = "Kernel launches (kernel first: it started before the launching call returned)"
-    return table(f"{title}{rank_suffix(rank)}", heads, rows)
+    return table(f"{title}{_rank_suffix(rank)}", heads, rows)
 
 
 def queues(rank: "RankTrace") -> Table:
@@ -248,14 +248,14 @@ def queues(rank: "RankTrace") -> Table:
     """
     rows = ((q.name, q.count, figures(q.mean), q.max, duration_ns(q.full_ns)) for q in rank.queues)
     heads = "name | launches> | mean length> | longest> | time above 1000>"
-    return table(f"Launch queues{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"Launch queues{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def _blocking_calls(rank: "RankTrace") -> Table:
     rows = (
         (call.name, call.count, duration_ns(call.total_ns), duration_ns(call.max_ns)) for call in rank.synchronisations
     )
-    return table(f"Calls that block the host{rank_suffix(rank)}", "name | count> | total> | longest>", rows, _ROWS)
+    return table(f"Calls that block the host{_rank_suffix(rank)}", "name | count> | total> | longest>", rows, _ROWS)
 
 
 def copies(rank: "RankTrace") -> Table:
@@ -270,7 +270,7 @@ def copies(rank: "RankTrace") -> Table:
         )
         for copy in rank.copies
     )
-    return table(f"Memory copies{rank_suffix(rank)}", "name | count> | total> | copied> | bandwidth>", rows, 6)
+    return table(f"Memory copies{_rank_suffix(rank)}", "name | count> | total> | copied> | bandwidth>", rows, 6)
 
 
 def copy_sizes(rank: "RankTrace") -> Table:
@@ -288,13 +288,13 @@ def copy_sizes(rank: "RankTrace") -> Table:
         for copy in rank.copy_sizes
     )
     heads = "name | size of each> | count> | total> | copied> | bandwidth>"
-    return table(f"Memory copies by size{rank_suffix(rank)}", heads, rows)
+    return table(f"Memory copies by size{_rank_suffix(rank)}", heads, rows)
 
 
 def graphs(rank: "RankTrace") -> Table:
     """Return a table of CUDA graphs: number of launches, number of kernels, and device time."""
     rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
-    return table(f"CUDA graphs{rank_suffix(rank)}", "launches> | kernels> | device>", rows)
+    return table(f"CUDA graphs{_rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 
 
 def sequences(rank: "RankTrace") -> Table:
@@ -309,7 +309,7 @@ def sequences(rank: "RankTrace") -> Table:
         for sequence in rank.sequences
     )
     heads = "first kernels | kernels> | count> | total>"
-    return table(f"Repeated sequences of kernels{rank_suffix(rank)}", heads, rows)
+    return table(f"Repeated sequences of kernels{_rank_suffix(rank)}", heads, rows)
 
 
 def compiled_code(rank: "RankTrace") -> Table:
@@ -328,12 +328,12 @@ def compiled_code(rank: "RankTrace") -> Table:
         )
         for f in (rank.compiled.frames if rank.compiled else [])
     )
-    return table(f"Compiled code{rank_suffix(rank)}", heads, rows, _ROWS)
+    return table(f"Compiled code{_rank_suffix(rank)}", heads, rows, _ROWS)
 
 
 def counters(rank: "RankTrace") -> Table:
     rows = ((shortened(c.range, MEDIUM), c.name, c.count, f"{c.total:,.6g}") for c in rank.counters)
-    return table(f"Performance counters{rank_suffix(rank)}", "range | counter | count> | total>", rows)
+    return table(f"Performance counters{_rank_suffix(rank)}", "range | counter | count> | total>", rows)
 
 
 def memory_tables(rank: "RankTrace") -> list[Table]:
@@ -359,11 +359,11 @@ def devices(rank: "RankTrace") -> Table:
     )
     peak = "peak> | in step> | phase | operator | module | peak reserved>"
     heads = f"device | at the start> | {peak} | at the end> | never freed>"
-    return table(f"Memory during the recording{rank_suffix(rank)}", heads, rows)
+    return table(f"Memory during the recording{_rank_suffix(rank)}", heads, rows)
 
 
 def _device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
-    suffix = f", {device_name(memory)}{rank_suffix(rank)}"
+    suffix = f", {device_name(memory)}{_rank_suffix(rank)}"
     return [
         totals(f"Memory by operator{suffix}", memory.operators),
         totals(f"Memory by module{suffix}", memory.modules),

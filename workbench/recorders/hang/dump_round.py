@@ -23,7 +23,7 @@ _STACKS_TIMEOUT_S = 1.0
 _COMMAND_LENGTH = 200
 
 
-def describe_children(worker: RankProcess) -> bytes:
+def _describe_children(worker: RankProcess) -> bytes:
     """Return a text about the child processes of rank `worker`, with the stacks of forked ones; empty without any."""
     rank = worker.process
     return b"" if rank is None else b"".join(describe(worker, pid) for pid in children_of(rank)[:_MOST_CHILDREN])
@@ -219,5 +219,5 @@ def _stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None
 
 def _stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
     """Write the command lines and stacks of the rank's child processes, such as data-loader workers, to `folder`."""
-    if content := describe_children(worker):
+    if content := _describe_children(worker):
         write_bytes(folder / f"children_{worker.rank}.txt", content)

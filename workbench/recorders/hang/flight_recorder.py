@@ -116,7 +116,7 @@ _COLLECTOR_TIMEOUT_S = 15.0
 _SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 world: Any = dist.distributed_c10d._world  # noqa: SLF001
-sequence_number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
+_sequence_number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
 logger = logging.getLogger(__name__)
 _ORPHAN = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
 """A program that starts the command in its arguments as a process whose parent has ended."""
@@ -298,7 +298,7 @@ class FlightRecorder:
         for group, name in groups:
             try:
                 if group.group_desc != CHECKPOINT_GROUP:
-                    found[name] = sequence_number(group)
+                    found[name] = _sequence_number(group)
             except RuntimeError as error:
                 signals.raise_of_script(error)
                 continue

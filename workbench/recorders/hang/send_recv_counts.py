@@ -34,7 +34,7 @@ _BURST = 50
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _ROOTS_KEPT = 64
 """The number of last calls with a root that are kept for each process group."""
-ANY = "recv_anysource"
+_ANY = "recv_anysource"
 """The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 _work: Any = _distributed_c10d.Work
@@ -86,7 +86,7 @@ class SendRecvCounts:
         """Wrap the methods of `ProcessGroup` that every send and recv goes through, so that each call is counted."""
         self._wrap("send", self._counting("send", "->", "dstRank"), self._note_message)
         self._wrap("recv", self._counting("recv", "<-", "srcRank"), self._note_message)
-        self._wrap(ANY, self._count_any, self._note_message)
+        self._wrap(_ANY, self._count_any, self._note_message)
 
     def install_roots(self) -> None:
         """Wrap the methods of collectives with a root, such as broadcast, so that the roots are recorded."""
@@ -156,9 +156,9 @@ class SendRecvCounts:
 
     def _count_any(self, group: Group, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
         name = group.group_name
-        row = self._rows.get((ANY + name, None))
+        row = self._rows.get((_ANY + name, None))
         if row is None:
-            row = self._rows[ANY + name, None] = self._new_row(f"recv {group.rank()}<-any", name)
+            row = self._rows[_ANY + name, None] = self._new_row(f"recv {group.rank()}<-any", name)
         self._count(row, arguments[1] if len(arguments) > 1 else named["tag"])
 
     def _new_row(self, text: str, group: str) -> Row:

@@ -195,7 +195,7 @@ def _trace_entry(event: Event) -> TraceEntry:
     return entry
 
 
-def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
+def _blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
     """Return {address: [category, label]} of the blocks that were allocated before the stored events begin."""
     born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
     older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
@@ -404,5 +404,5 @@ class CpuHistory:
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,
             "older_blocks_known": True,
-            "blocks": blocks_before_trace(self._blocks),
+            "blocks": _blocks_before_trace(self._blocks),
         }

@@ -209,7 +209,7 @@ class _Search:
         self._codes: list[FrameType] = []
         for frame in _frames_of_script():
             self._codes.append(frame)
-            for name, value in variables_of(frame):
+            for name, value in _variables_of(frame):
                 self._variables.setdefault(value, (frame, name))
 
     def holder_of(self, kept: list[torch.Tensor]) -> list[HolderEntry]:
@@ -536,7 +536,7 @@ class _Layout(NamedTuple):
 _LAYOUTS = {(3, 11): _Layout(4, 1, 9), (3, 12): _Layout(0, 3, 9)}
 
 
-def variables_of(frame: FrameType) -> Iterator[tuple[str, int]]:
+def _variables_of(frame: FrameType) -> Iterator[tuple[str, int]]:
     """Yield the name of each local variable of a frame, and the `id` of its object, or of the cell that holds it."""
     if sys.version_info >= (3, 13):
         yield from ((name, id(value)) for name, value in frame.f_locals.items())

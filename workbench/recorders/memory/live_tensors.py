@@ -32,7 +32,7 @@ def live_storages(device_type: str, *, own_only: bool = True) -> Iterator[LiveSt
     """
     seen: set[int] = set()
     tensors = live_tensors()
-    for tensor in (*tensors, *saved_for_backward(tensors)):
+    for tensor in (*tensors, *_saved_for_backward(tensors)):
         storage = storage_of(tensor, device_type, own_only=own_only)
         if storage is not None and storage.address not in seen:
             seen.add(storage.address)
@@ -77,7 +77,7 @@ def described(tensor: torch.Tensor) -> str:
         return f"{kind} {list(_base.shape.__get__(tensor))}"
 
 
-def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def _saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the tensors that the graphs of some tensors keep for a backward pass.
 
     Of a tensor that a hook has packed, what the hook returned is yielded if it is a tensor.
@@ -107,7 +107,7 @@ def grad_fn_of(tensor: torch.Tensor) -> Any:
 
 
 def saved_by(node: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that one node of an autograd graph has saved, as `saved_for_backward` does."""
+    """Yield the tensors that one node of an autograd graph has saved, as `_saved_for_backward` does."""
     for name in _names_of_saved(node):
         try:
             saved = getattr(node, name)

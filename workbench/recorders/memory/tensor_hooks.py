@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 # Public functions of CPython from 3.11 on. `pythonapi` keeps the GIL, which they need.
 suspend = getattr(ctypes.pythonapi, "PyThreadState_EnterTracing", None)
 resume = getattr(ctypes.pythonapi, "PyThreadState_LeaveTracing", None)
-this_thread = ctypes.pythonapi.PyThreadState_Get
-this_thread.restype = ctypes.c_void_p
+_this_thread = ctypes.pythonapi.PyThreadState_Get
+_this_thread.restype = ctypes.c_void_p
 for switch in (suspend, resume):
     if switch is not None:
         switch.argtypes, switch.restype = (ctypes.c_void_p,), None
@@ -41,7 +41,7 @@ def untraced(function: Callable[Params, Result]) -> Callable[Params, Result]:
     def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
         if suspend is None or resume is None or sys.getprofile() is None:
             return function(*args, **kwargs)
-        thread = this_thread()
+        thread = _this_thread()
         suspend(thread)
         try:
             return function(*args, **kwargs)

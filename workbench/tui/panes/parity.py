@@ -138,7 +138,7 @@ class ParityViews(ViewSwitcher):
 # It shows the first operation whose tensors differ, the tensors of both runs there, and differences by operation and
 # step.
 
-BISECT_TITLES = {
+_BISECT_TITLES = {
     "sides": "both sides of the first difference: inputs, outputs, and the tensors before and after it",
     "tensors": "all tensors of the step, in the order of computation",
     "first": "first tensors that differ, the runs, and what rounding allows",
@@ -227,7 +227,7 @@ class BisectViews(ViewSwitcher):
     TAKES_KEYS: ClassVar[bool] = False
 
     def __init__(self, data: BisectData) -> None:
-        super().__init__(BISECT_TITLES)
+        super().__init__(_BISECT_TITLES)
         self._data = data
         self._table, self._step = pd.DataFrame(), 0
 

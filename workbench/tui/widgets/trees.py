@@ -200,7 +200,7 @@ class MemoryTree(LazyTree):
         )
 
 
-PLACE = ("filename", "line", "name")
+_PLACE = ("filename", "line", "name")
 
 
 class StackTree(LazyTree):
@@ -233,7 +233,7 @@ class StackTree(LazyTree):
         self._frame = without_libraries(self._whole) if self._own_only else self._whole
         hidden = len(self._whole) - len(self._frame)
         head = f"{quantity(self._all, 'rank')} with a stack" if self._all else "no stacks recorded"
-        names = [f"{file}:{line} {name}" for file, line, name in zip(*(self._frame[c] for c in PLACE), strict=True)]
+        names = [f"{file}:{line} {name}" for file, line, name in zip(*(self._frame[c] for c in _PLACE), strict=True)]
         more = f", {quantity(hidden, 'library frame')} hidden (i)" if hidden else ""
         self.fill(Text(head + more), _parents_of(self._frame["depth"].tolist()), names)
 

@@ -182,7 +182,7 @@ CellLink = Callable[[str], html.A | None]
 """A function that returns the link for a table cell with a given text, or None if the cell has no link."""
 
 
-def no_link(_cell: str) -> html.A | None:
+def _no_link(_cell: str) -> html.A | None:
     return None
 
 
@@ -226,7 +226,7 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
     return html.Details([summary, *body], className=f"card {found.severity}")
 
 
-def table(section: Table, cell_link: CellLink = no_link, *, filtered: bool = True) -> html.Article:
+def table(section: Table, cell_link: CellLink = _no_link, *, filtered: bool = True) -> html.Article:
     """Return a table that `tables.js` draws in the browser, where it can be sorted, filtered and saved as CSV.
 
     `cell_link` returns the link of a cell, or None; in cells without a link, source lines become links. All rows are
@@ -266,7 +266,7 @@ class Tab:
     content: Callable[[], Iterable[Component | None]]
 
 
-def table_tab(name: str, section: Table, cell_link: CellLink = no_link) -> Tab:
+def table_tab(name: str, section: Table, cell_link: CellLink = _no_link) -> Tab:
     title = clean(section.title)
     short = title if len(title) <= TITLE else f"{title[:TITLE]} …"
     return Tab(name, short, lambda: [table(section, cell_link)])

@@ -349,7 +349,7 @@ def rank_matrix(frame: pd.DataFrame) -> go.Figure:
 #
 # The colour of a cell stands for the category with the most bytes in the cell.
 
-SEGMENT_MAP_LINE = 80
+_SEGMENT_MAP_LINE = 80
 """The most characters of a stack frame in a hover text: its end, where the name of the function is."""
 _ROOM = 3
 """The smallest number of adjacent cells in which a letter is readable."""
@@ -397,7 +397,7 @@ def _cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[st
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
     at = {row: f"{address:#x}" for row, address in zip(rows, blocks.loc[rows, "address"], strict=True)}
     hovers = {
-        row: f"{category.replace('_', ' ')}, {size(count)} at {at[row]}<br>{plain(line[-SEGMENT_MAP_LINE:])}"
+        row: f"{category.replace('_', ' ')}, {size(count)} at {at[row]}<br>{plain(line[-_SEGMENT_MAP_LINE:])}"
         for row, count, category, line in zip(rows, *columns, strict=True)
     }
     addresses = [

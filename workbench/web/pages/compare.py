@@ -46,7 +46,7 @@ _DASHES = {"a": "dot", "b": "solid"}
 BARS, NAME, _NARROW_NAME = 20, 34, 18
 _LEAST_SHARE = 0.002
 """The share of the larger run's total below which a change has no bar of its own, because nobody would see it."""
-ROW_PX = 26
+_ROW_PX = 26
 
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
@@ -54,13 +54,13 @@ def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -
     return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends), MOST_BESIDE_TICKS))
 
 
-def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
+def _seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
     """Return a waterfall chart of seconds from run A to run B."""
     scaled = [(name, change * 1e9) for name, change in parts]
-    return nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
+    return _nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
 
 
-def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
+def _nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
     """Return a waterfall chart of nanoseconds from run A to run B.
 
     `parts` are the changes (name, ns) and `ends` the totals of both runs.
@@ -152,11 +152,11 @@ def with_rows(figure: go.Figure, names: Sequence[str], ends: Sequence[float], te
     return figure.add_trace(numbers).update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
         margin={"l": 10, "r": 70, "t": 10},
-        height=50 + ROW_PX * len(names),
+        height=50 + _ROW_PX * len(names),
     )
 
 
-def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
+def _both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
     """Return a line chart over the training steps, with a line for each run in `series`; `axis` is the y axis.
 
     The runs differ in line style as well as in colour.
@@ -210,12 +210,12 @@ def _step_waterfall(data: CompareData) -> Drawing | None:
         return None
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
     whole = (sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases))
-    return "From the mean step of run A to that of run B, by phase", seconds_waterfall(parts, whole)
+    return "From the mean step of run A to that of run B, by phase", _seconds_waterfall(parts, whole)
 
 
 def _trace_waterfall(diff: TraceDiff) -> Drawing:
     parts = [(part.what, part.change_ns) for part in diff.parts]
-    figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
+    figure = _nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     return "From the profiled step of run A to that of run B, by kind of work", figure
 
 
@@ -280,7 +280,7 @@ def _step_series(a: Run, b: Run) -> Iterator[Component]:
     for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
         lines = {side: _by_step(frame, column) for side, frame in known.items() if frame[column].notna().any()}
         if lines:
-            figure = both_runs(lines, _series_axis(column, lines))
+            figure = _both_runs(lines, _series_axis(column, lines))
             chart = drawn(f"both-{column}", figure, f"{title}, one line for each run")
             shown.append(html.Section([html.H2(f"{title} in both runs"), chart]))
     if shown:

@@ -135,8 +135,8 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 def _group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elements, Elements]:
     """Return (controls, matrix of states) for a process group: the one in the address, or else the one that hangs."""
-    group = shown_group(data, query)
-    frame = states_in_window(served, group, _COLLECTIVES, _SINGLE_RANKS)
+    group = _shown_group(data, query)
+    frame = _states_in_window(served, group, _COLLECTIVES, _SINGLE_RANKS)
     names = group_names(data.groups)
     of = f" ({group.description})" if group.description else ""
     title = f"Group {group.name}{of}, ranks {rank_pattern(group.ranks)}"
@@ -200,15 +200,15 @@ def tabs(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) 
 
 
 def _operation_section(served: ServedRun, data: HangData, query: Query) -> Elements:
-    group = shown_group(data, query).name
+    group = _shown_group(data, query).name
     return [html.Div(table(operations(views.operations(served.run, group, options=served.options))), id="operations")]
 
 
-def shown_group(data: HangData, query: Query) -> Group:
+def _shown_group(data: HangData, query: Query) -> Group:
     return group_in_view(data, query.get("group"))
 
 
-def states_in_window(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
+def _states_in_window(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
     columns = min(collectives, _NARROW_COLLECTIVES) if narrow() else collectives
     return rank_states(served.run, group, columns, single_ranks, served.options)
 
@@ -270,8 +270,8 @@ def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     data = served.data(HangData)
     if data is None or not data.groups:
         return None
-    group = shown_group(data, _evidence_query(served, at))
-    frame = states_in_window(served, group, _FEW_COLLECTIVES, _FEW_RANKS)
+    group = _shown_group(data, _evidence_query(served, at))
+    frame = _states_in_window(served, group, _FEW_COLLECTIVES, _FEW_RANKS)
     title = f"State of the last collectives of {process_group(group.label)}, by rank"
     return None if frame.empty else (title, collective_matrix(frame))
 

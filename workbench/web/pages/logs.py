@@ -40,7 +40,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             html.H2("Events in the logs"),
             html.P("Choose an event to see the lines around it.", className="hint"),
             choice("rank", names, "" if rank == _ALL_RANKS else str(rank), query, "a rank"),
-            event_list(rows, chosen, query),
+            _event_list(rows, chosen, query),
             *(excerpt(data, chosen) if data.events else []),
             # A list of nothing but ranks says nothing.
             *(
@@ -52,7 +52,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     )
 
 
-def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
+def _event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
     """Return a table of the events; the link in each row shows the log lines around that event."""
     body = [_event_row(row, row.index == chosen, query) for row in rows[:_EVENTS_AT_MOST]]
     rest = len(rows) - _EVENTS_AT_MOST

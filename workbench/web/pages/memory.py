@@ -62,7 +62,7 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
     """Return the memory timeline of the trace entries in `span`, or of all entries if `span` is None."""
     if not device.entries:
         return moment(served, device)
-    axis = timeline_axis(served, device, at)
+    axis = _timeline_axis(served, device, at)
     frame = views.timeline(served.snapshot(device.path), served.options, device.device, BUCKETS, span)
     frame = frame.assign(x=axis.positions(frame["entry"]))
     first, last = span or (0, device.entries)
@@ -90,7 +90,7 @@ def moment(served: ServedRun, device: Device) -> FigurePart:
     return {**figure, "layout": {**layout, "xaxis": axis, "annotations": []}}
 
 
-def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> TimelineAxis:
+def _timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> TimelineAxis:
     """Return the axis that the page's address selects: time (if the trace has times) or trace entries."""
     artefact = served.snapshot(device.path)
     return _time_axis(artefact, served.options, device.device) if at.axis == "time" else TimelineAxis(np.zeros(0, int))
@@ -270,7 +270,7 @@ def install(app: Dash, served: ServedRun) -> None:
             return no_update, no_update
         device = devices[whole_number(position) or 0]
         at = memory_query(parse_query(search), device)
-        shown = _zoomed_window(served, device, timeline_axis(served, device, at).entries(wanted))
+        shown = _zoomed_window(served, device, _timeline_axis(served, device, at).entries(wanted))
         return chart(served, device, at, shown.span), shown.state()
 
     @app.callback(

@@ -39,11 +39,11 @@ def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
     return [
         html.P(_HINT, className="hint"),
         drawn("blocks", segment_map(cells, state), "Segments and the category that fills each part"),
-        table(_segment_list(cells), block_link(query)),
+        table(_segment_list(cells), _block_link(query)),
     ]
 
 
-def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+def _block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return a description of the memory at the address `at.block`: a block with its stack, or free memory."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     state = views.live_blocks(artefact, at.entry, options, number)
@@ -55,7 +55,7 @@ def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
         html.H2(title(found, at), id="block"),
         neighbours(found, state, query),
         *(_block_facts(state.iloc[row], history, device, query) if row is not None else []),
-        table(block_history(history, f"History of address {where:#x}"), block_link(query)),
+        table(block_history(history, f"History of address {where:#x}"), _block_link(query)),
     ]
 
 
@@ -100,7 +100,7 @@ def _lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Co
         yield link(str(died), address({**query, "entry": str(died)}))
 
 
-def block_link(query: Query) -> CellLink:
+def _block_link(query: Query) -> CellLink:
     return lambda cell: link(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
@@ -124,7 +124,7 @@ _MATCHES = 2000
 
 def inspector(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     if at.block is not None:
-        return [*block_section(served, device, at, query), *_instant_section(served, device, at, query)]
+        return [*_block_section(served, device, at, query), *_instant_section(served, device, at, query)]
     return _instant_section(served, device, at, query)
 
 
@@ -200,7 +200,7 @@ def _tree_controls(at: MemoryQuery, query: Query) -> Elements:
 
 def matches(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     blocks = views.search(served.snapshot(device.path), at.find, served.options, device.device, _MATCHES)
-    return [table(matching_blocks(blocks, _MATCHES), block_link(query))]
+    return [table(matching_blocks(blocks, _MATCHES), _block_link(query))]
 
 
 def _node_path(tree: pd.DataFrame, node: int) -> Elements:
@@ -244,7 +244,7 @@ def range_section(served: ServedRun, device: Device, query: Query, span: tuple[i
             className="hint",
         ),
         drawn("cached", _range_chart(ranges, span or (0, device.entries)), "Reserved address ranges over time"),
-        table(reserved_ranges(ranges, device.entries), block_link(query)),
+        table(reserved_ranges(ranges, device.entries), _block_link(query)),
     ]
 
 
@@ -254,7 +254,7 @@ def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
     entries = views.events(artefact, options, device.device, first, _ROWS, at.find)
     return [
         _page_links(first // _ROWS, query, more=len(entries) == _ROWS),
-        table(entry_list(entries), block_link(query)),
+        table(entry_list(entries), _block_link(query)),
     ]
 
 

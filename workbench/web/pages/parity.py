@@ -39,7 +39,7 @@ _INNERMOST, _RING = 5, 5
 FEW = 12
 
 
-def line_figure(lines: Lines, name: str) -> Component:
+def _line_figure(lines: Lines, name: str) -> Component:
     """Return a chart with one line per run, as an HTML figure with the id `name`."""
     steps, count = [int(step) for step in lines.table.index], len(lines.names)
     figure: FigurePart = {
@@ -115,7 +115,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
         [
             verdict(served.report),
             *(table(section) for section in (first_values(data), agreement(data)) if section.rows),
-            *(line_figure(lines, f"parity-{number}") for number, lines in enumerate(all_lines(data))),
+            *(_line_figure(lines, f"parity-{number}") for number, lines in enumerate(all_lines(data))),
             *(table(section) for section in by_step if section.rows),
         ]
     )
@@ -128,7 +128,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
 _STEP_LIMIT = 1 << 40
 
 
-def bisect_layout(served: ServedRun, query: Query) -> html.Div:
+def _bisect_layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page that shows where two recorded runs first differ."""
     data = served.data(BisectData)
     if data is None or served.other is None:
@@ -168,8 +168,8 @@ def _of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
     shown = step if step in steps else steps[0]
     options = choice("step", [(str(one), f"step {one}") for one in steps], str(shown))
     yield from [options] if options else []
-    yield line_figure(operation_lines(tensors, shown), "bisect-operations")
-    yield line_figure(step_lines(tensors), "bisect-steps")
+    yield _line_figure(operation_lines(tensors, shown), "bisect-operations")
+    yield _line_figure(step_lines(tensors), "bisect-steps")
     yield table(tensors_of(tensors, shown, _ROWS))
 
 
@@ -178,4 +178,4 @@ def _evidence_query(_served: ServedRun, at: EvidenceLink) -> Query:
 
 
 PAGE = Page("Parity", layout)
-BISECT_PAGE = Page("Bisect", bisect_layout, query=_evidence_query)
+BISECT_PAGE = Page("Bisect", _bisect_layout, query=_evidence_query)

@@ -147,7 +147,7 @@ def install_calls(app: Dash) -> None:
 _PIECES = 30
 AROUND = 2
 """The time that a link to a piece of the path shows before and after the piece, in durations of the piece."""
-TRACE_CRITICAL_PATH_KEPT = 16
+_TRACE_CRITICAL_PATH_KEPT = 16
 
 
 def _account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
@@ -164,7 +164,7 @@ def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
     return _path_through(artefact, served.options, steps[-1] if steps else None)
 
 
-@lru_cache(TRACE_CRITICAL_PATH_KEPT)
+@lru_cache(_TRACE_CRITICAL_PATH_KEPT)
 def _path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
     """Return the critical path of a step as a table; None stands for the whole recording.
 
