@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from analyzers.compare import ALLOWED_CHANGES, Measure
 from analyzers.errors import Exit, InputError
 from analyzers.files import json_bytes
-from analyzers.report import Report, Severity
+from analyzers.report import Report
 from analyzers.rooms import ask, find_run, limited_to, required_files, room_for
 from analyzers.run import Kind, Run, discover, newest_step, selected
 from analyzers.store import Options
@@ -223,6 +222,7 @@ def compare_runs(
     The exit status says whether run `b` is worse than run `a` by more than the limits in `--fail-on`.
     """
     from analyzers import compare
+    from workbench.commands.failure_gate import parse_gate
 
     gate, options = parse_gate(fail_on), Options(columns=_parsed_columns(column_map))
     runs = discover(a), discover(b)
@@ -257,65 +257,3 @@ def write_report(path: Path, output: Path | None, *, force: bool, anonymise: boo
 
         report, run = anonymised(report, run)
     return deliver(report, DocumentOptions(output=output, force=force), run)
-
-
-# Implement `workbench compare --fail-on`: let a CI job fail if one run is worse than another.
-#
-# The condition is the severity of findings, or limits on named measures such as `step_time>3%`.
-
-MEASURES = tuple(Measure)
-_ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
-_DEFAULT_LIMIT = 0.1
-
-
-@dataclass
-class Gate:
-    """The condition under which `workbench compare` fails, from the option `--fail-on`.
-
-    It fails if a finding is at least as severe as `severity`. It also fails if a measure has got worse by more than its
-    limit in `limits`, {measure: limit}. Limits are fractions (0.1 means 10 %).
-    """
-
-    severity: Severity | None = None
-    limits: dict[str, float] = field(default_factory=dict)
-
-    def fails(self, report: Report[object]) -> bool:
-        """Return whether the report has a finding for which the comparison must fail.
-
-        Such a finding is at least as severe as `severity`, or says that a measure in `limits` has got worse or could
-        not be judged.
-        """
-        worst = report.worst()
-        if self.severity and worst and worst.weight >= self.severity.weight:
-            return True
-        ids = {f"compare.{name}{ending}" for name in self.limits for ending in ("", "_undecided")}
-        # The median may hold while a few slow steps raise the mean: both are the step time to whoever names it.
-        ids |= {"compare.step_time_mean"} if "step_time" in self.limits else set()
-        return any(finding.id in ids for finding in report.findings)
-
-
-def parse_gate(text: str | None) -> Gate:
-    """Return the `Gate` for a text such as `error`, or measures with optional limits: `step_time>3%,memory>0.1,loss`.
-
-    Raises:
-        UsageProblem: An item is neither a severity nor a measure.
-    """
-    gate = Gate()
-    for item in (part.strip() for part in (text or "").split(",") if part.strip()):
-        name, limit, percent = _parse_item(item)
-        if name in MEASURES:
-            usual = ALLOWED_CHANGES.get(name, _DEFAULT_LIMIT)
-            gate.limits[name] = float(limit) / (100 if percent else 1) if limit else usual
-        else:
-            gate.severity = Severity(name)
-    return gate
-
-
-def _parse_item(item: str) -> tuple[str, str | None, str | None]:
-    """Return (name, limit, percent sign) of an item such as `step_time>3%`; missing parts are None."""
-    match = _ITEM.fullmatch(item)
-    if match and (match[1] in MEASURES or (match[1] in ("warning", "error") and not match[2])):
-        return match[1], match[2], match[3]
-    raise UsageProblem(
-        f"--fail-on {item}: not known", f"give warning, error, or {', '.join(MEASURES)} such as memory>5%"
-    )

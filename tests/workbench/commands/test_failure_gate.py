@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from workbench.commands.analyse import parse_gate
+from workbench.commands.failure_gate import parse_gate
 from workbench.errors import UsageProblem
 
 ROOT = Path(__file__).parents[3]
