@@ -27,6 +27,13 @@ class CacheFailure(WorkbenchError):
     """A folder of the cache cannot be written."""
 
 
+def no_folder() -> CacheFailure:
+    """Return the error that no folder, not even a temporary one, can be written."""
+    return CacheFailure(
+        "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
+    )
+
+
 class DamagedEntry(Exception):  # never seen by a user
     """An entry of the cache is incomplete, or a file of it has a wrong length or checksum."""
 

@@ -408,3 +408,14 @@ def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
     )
     verdict = msgspec.structs.replace(report.verdict, missing=[*report.verdict.missing, *texts[:_NAMED_AT_MOST]])
     return msgspec.structs.replace(report, verdict=verdict, findings=[*report.findings, finding])
+
+
+def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
+    """Return {launch: rank of its first worker}, from the launchers' records in `run.json`.
+
+    A launch is one torchrun command; each node runs one. `manifest` is the content of `run.json`.
+    """
+    launches = manifest.get("launches")
+    recorded = launches.items() if isinstance(launches, dict) else ()
+    first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
+    return {name: rank for name, rank in first.items() if isinstance(rank, int)}

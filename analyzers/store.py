@@ -152,9 +152,7 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
     # The same file by another path is the same entry.
     paths = [path.resolve() for path in paths]
     key = cache_key(paths, reader)
-    failed = CacheFailure(
-        "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
-    )
+    failed = cache.no_folder()
     for folder in cache.folders():
         try:
             return _load_through(folder / key, paths, reader, options, read)

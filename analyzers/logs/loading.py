@@ -20,6 +20,7 @@ from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.reader import ABSENT, KINDS
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Input
+from analyzers.run import first_ranks
 
 READER = "analyzers.logs.reading.reader"
 KINDS_READ = (run.Kind.LOG, run.Kind.TEXT, run.Kind.ERROR)
@@ -72,7 +73,7 @@ def load(logs: run.Run, options: store.Options) -> Logs:
     """
     loaded = Logs()
     artefacts = logs.of(*KINDS_READ)
-    first = _first_ranks(logs.manifest())
+    first = first_ranks(logs.manifest())
     parts = -(-len(artefacts) // FILES_OF_A_CHILD)
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options, parts):
         chosen = [artefacts[number] for number in numbers]
@@ -123,17 +124,6 @@ def _add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
             loaded.clocks.append(0)
             # `run.json` is no log, so the event gets an index that no log has.
             loaded.files_of.append(len(loaded.files))
-
-
-def _first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return {launch: rank of its first worker} from `run.json`.
-
-    A launch is one torchrun command, of which each node runs one; `manifest` is the content of `run.json`.
-    """
-    launches = manifest.get("launches")
-    recorded = launches.items() if isinstance(launches, dict) else ()
-    first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
-    return {name: rank for name, rank in first.items() if isinstance(rank, int)}
 
 
 def is_of_one_rank(path: str) -> bool:

@@ -61,15 +61,15 @@ def _activation_finding(device: Device, saving: Saving) -> Finding:
                 f"activations at the peak, which is after entry {device.peak_index} of the allocation history:"
                 f" {size(activations)}",
             ),
-            *_how_known(device, "activations"),
+            *_how_known(device),
         ],
         confidence=0.8,
     )
 
 
-def _how_known(device: Device, category: str) -> list[Evidence]:
-    bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
-    return [fact(device, f"why these blocks count as {category}: {bases[0].because}")] if bases else []
+def _how_known(device: Device) -> list[Evidence]:
+    bases = [basis for basis in device.categories_bases if basis.category in ("", "activations")]
+    return [fact(device, f"why these blocks count as activations: {bases[0].because}")] if bases else []
 
 
 def _late_state_finding(device: Device, use: UnusualUse) -> Finding:

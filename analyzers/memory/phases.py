@@ -58,6 +58,10 @@ class PhaseTimeline:
 
     kind: Column
 
+    @classmethod
+    def of(cls, trace: DeviceTrace) -> "PhaseTimeline":
+        return cls(phase_of_entries(trace, stack_signs(trace.snapshot)))
+
     @property
     def count(self) -> int:
         """The number of trace entries."""

@@ -19,7 +19,7 @@ from analyzers.memory.categorise import Guess
 from analyzers.memory.job import Job
 from analyzers.memory.lifetimes import BEFORE, Replay
 from analyzers.memory.model import Remedy, Saving
-from analyzers.memory.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows, phase_of_entries, stack_signs
+from analyzers.memory.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows
 from analyzers.memory.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simulate
 from analyzers.memory.snapshot import CATEGORIES, Action, BlockState, Category, DeviceTrace
 
@@ -71,7 +71,7 @@ class Scenario:
         """The training phase in which each block was allocated, from annotations, or from stacks if there are none."""
         born, trace = self.replay.lifetimes.born, self.replay.trace
         if not len(self.forward.start):
-            return PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
+            return PhaseTimeline.of(trace).at(born)
         in_forward = np.where(self.forward.contains(born), int(Phase.FORWARD), int(Phase.NONE))
         return np.where(self.backward.contains(born), int(Phase.BACKWARD), in_forward)
 
@@ -80,7 +80,7 @@ class Scenario:
         if len(self.forward.start):
             return self.forward
         trace = self.replay.trace
-        timeline = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
+        timeline = PhaseTimeline.of(trace)
         in_forward = timeline.last(np.arange(len(trace))) == Phase.FORWARD
         edges = np.flatnonzero(np.diff(in_forward.astype(np.int8), prepend=0, append=0))
         return EntryWindows(edges[::2], edges[1::2])

@@ -19,8 +19,6 @@ from analyzers.memory.phases import (
     Phase,
     PhaseTimeline,
     StepSpan,
-    phase_of_entries,
-    stack_signs,
     stacks_showing,
     whole_steps,
 )
@@ -363,7 +361,7 @@ def unused_graph(replay: Replay, guess: Guess) -> UnusualUse | None:
     trace, lives = replay.trace, replay.lifetimes
     if not guess.exact or len(trace.where(Action.OOM)):
         return None
-    timeline = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
+    timeline = PhaseTimeline.of(trace)
     if not (timeline.kind == Phase.BACKWARD).any():
         return None
     saved = np.flatnonzero((guess.category == Category.ACTIVATIONS) & (lives.born != BEFORE))

@@ -26,8 +26,6 @@ from analyzers.memory.phases import (
     Phase,
     PhaseTimeline,
     annotated_windows,
-    phase_of_entries,
-    stack_signs,
     step_clock,
     whole_steps,
 )
@@ -55,7 +53,7 @@ def _allocation_phases(replay: Replay) -> Integers:
     An annotation that marks a phase has priority. Without one, the stack that allocated the block shows the phase.
     """
     trace, born = replay.trace, replay.lifetimes.born
-    phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
+    phase = PhaseTimeline.of(trace).at(born)
     for annotated, prefix in _ANNOTATION_OF.items():
         phase = np.where(annotated_windows(trace, prefix).contains(born), int(annotated), phase)
     return np.where(born == BEFORE, _OLDER, phase)

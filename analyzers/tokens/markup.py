@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import NamedTuple
 
 import numpy as np
@@ -199,7 +200,7 @@ def _template_markup(vocabulary: Vocabulary) -> Markup | None:
         return None
     _, to_answer, to_question, _, last = parts
     # Behind the last answer there is no opener, so what stands there is the end of an answer alone.
-    end = last if to_question.startswith(last) else _common_prefix(to_question, last)
+    end = last if to_question.startswith(last) else commonprefix([to_question, last])  # noqa: RUF071
     question = to_question.removeprefix(end)
     answer = to_answer.removeprefix(end) if end else to_answer
     if not (question.strip() and answer.strip() and question != answer):
@@ -251,11 +252,6 @@ def _literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -
     stripped = end.strip()
     ends = re.compile(expression(stripped)) if stripped else None
     return Markup("the tokenizer's template", re.compile(pattern), tuple(openers.values()), ends)
-
-
-def _common_prefix(a: str, b: str) -> str:
-    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:length]
 
 
 _CONTENT = (Role.ANSWER, Role.USER, Role.SYSTEM, Role.TOOL)

@@ -189,7 +189,7 @@ def _stream_breakdowns(work: Work) -> list[Breakdown]:
 
 def step_times(work: Work) -> list[StepTime]:
     """Return, for each recorded step, its time on the host, and how the time of the work launched in it divides."""
-    steps, base = work.trace.steps, int(work.trace.header.get("base_ns", 0))
+    steps, base = work.trace.steps, work.trace.base
     parts = breakdowns(work, [f"step {number}" for number, _, _ in steps], work.step())
     return [
         StepTime(step=number, start_ns=start + base, dur_ns=end - start, **msgspec.structs.asdict(times))

@@ -213,14 +213,6 @@ class AttributedAllocations:
     def trace(self) -> Trace:
         return self.allocator.trace
 
-    @property
-    def base(self) -> int:
-        """The Unix time (ns) at which the trace's own clock is 0.
-
-        Add it to a time in the trace's columns to get Unix time.
-        """
-        return int(self.trace.header.get("base_ns", 0))
-
     @cached_property
     def around(self) -> Integers:
         c, pid, tid = self.trace.columns, self.allocator.column("pid"), self.allocator.column("tid")
@@ -315,7 +307,7 @@ class AttributedAllocations:
         return self.moment(index, int(a.allocated[index])) if a.allocated[index] >= a.before else self.beginning()
 
     def beginning(self) -> MemoryMoment:
-        at = int(self.allocator.at[0]) + self.base
+        at = int(self.allocator.at[0]) + self.trace.base
         nowhere = dict.fromkeys(_CODE, "")
         return MemoryMoment(bytes=self.allocator.before, at_ns=at, step=None, phase=OTHER, **nowhere)
 
@@ -326,7 +318,7 @@ class AttributedAllocations:
         """Return the time of the allocation or free with this index, and the code that the host ran at that time."""
         step = int(self.step[index])
         return Whereabouts(
-            at_ns=int(self.allocator.at[index]) + self.base,
+            at_ns=int(self.allocator.at[index]) + self.trace.base,
             step=self.trace.steps[step][0] if step != NONE else None,
             phase=PHASE_NAMES[self.phase[index]],
             operator=self.code_name("operator", index),

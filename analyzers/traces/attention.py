@@ -15,7 +15,7 @@ import numpy as np
 from analyzers.columns import Column, Integers
 from analyzers.traces.columns import NONE, innermost_selected
 from analyzers.traces.costs import Attribution
-from analyzers.traces.flops import Formulas, decoded_list
+from analyzers.traces.flops import Formulas, decoded_inputs, decoded_list
 from analyzers.traces.model import FallbackReason
 from analyzers.traces.reading.trace import OPS
 
@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
 
 def _call_of(shapes: str) -> Call | None:
-    call = Call(*(decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3]))
+    call = Call(*decoded_inputs(shapes))
     return call if len(call.types) >= 3 and all(call.tensors) else None
 
 

@@ -59,7 +59,7 @@ class AlignedRecordings:
         `index` is the index of the recording; `at` are times in ns of the trace's own clock, as in the trace's
         columns.
         """
-        shown = at + self.recordings[index].base
+        shown = at + self.recordings[index].trace.base
         return shown - self.clocks[index].ahead(shown)
 
     def to_common_clock(self, index: int, at: Column) -> Integers:
@@ -74,7 +74,7 @@ class AlignedRecordings:
         """Convert times of the common clock (ns) to times of one trace's own clock (ns), which the trace's columns
         use.
         """
-        return self.clocks[index].shows(at + self.origin) - self.recordings[index].base
+        return self.clocks[index].shows(at + self.origin) - self.recordings[index].trace.base
 
     @property
     def origin(self) -> int:

@@ -239,8 +239,8 @@ def _hide_advice(account: RankTrace) -> str:
 
     Compute that already runs during one collective cannot hide another one.
     """
-    first, what = _longest_collective(account)
-    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    first, what = _start_with_longest(account)
+    longest = _longest_collective(account)
     if longest and 0 < longest.bytes < _COMMUNICATION_SMALL_BYTES:
         return f"{first} {_NOT_SO_OFTEN}"
     if longest and (SEND.search(longest.name) or RECEIVE.search(longest.name)):
@@ -272,12 +272,16 @@ def _limit_of_overlap(account: RankTrace, free: int) -> str:
     return f"Overlap with compute can {most}. {capitalised(_how_to_hide(account))}."
 
 
-def _longest_collective(account: RankTrace) -> tuple[str, str]:
+def _longest_collective(account: RankTrace) -> Collective | None:
+    return max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+
+
+def _start_with_longest(account: RankTrace) -> tuple[str, str]:
     """Return the beginning of an advice, which names the collective with most time, and a pronoun that refers to it.
 
     Example: `start with all_gather of process group mesh_fsdp, 1.5 MiB each (81.0 ms in 12 calls):`, `it`.
     """
-    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    longest = _longest_collective(account)
     if longest is None:
         return "", "the longest collectives"
     took = f"{duration_ns(longest.total_ns)} in {quantity(longest.count, 'call')}"
@@ -286,7 +290,7 @@ def _longest_collective(account: RankTrace) -> tuple[str, str]:
 
 def _how_to_hide(account: RankTrace) -> str:
     """Return how to overlap the collective with most time with compute; this depends on the kind of parallelism."""
-    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    longest = _longest_collective(account)
     name = longest.name if longest else ""
     compact = re.sub("[^a-z]", "", name.lower())
     if _EXPERTS.search(name):
@@ -334,7 +338,7 @@ _BUBBLE = (
 
 def _reading_of_time(account: RankTrace) -> str:
     """Return sentences on what the time of a collective can say about the cause of waiting, with the recorded times."""
-    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    longest = _longest_collective(account)
     recorded = (
         f" (here its shortest call took {duration_ns(longest.min_ns)}, the median {duration_ns(longest.median_ns)})"
         if longest and longest.count > 1

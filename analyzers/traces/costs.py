@@ -13,7 +13,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.frames import is_library
 from analyzers.traces.columns import NONE, Work, inclusive_sums, innermost_selected, is_outermost, self_times
-from analyzers.traces.flops import Formulas, decoded_list
+from analyzers.traces.flops import Formulas, decoded_inputs
 from analyzers.traces.model import Cost, LaunchedKernel, OperatorShape
 from analyzers.traces.reading.numbering import combined_codes, factorize, sums_by_code
 from analyzers.traces.reading.trace import OPS, PROFILER_STEP, Trace
@@ -321,8 +321,7 @@ def _readable_shapes(shapes: str) -> str:
 
     Inputs without a size are left out.
     """
-    dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
-    kinds = [str(kind) for kind in decoded_list(types)]
-    sizes = decoded_list(dims)
+    sizes, types, _ = decoded_inputs(shapes)
+    kinds = [str(kind) for kind in types]
     texts = [f"{size} {kind}" for size, kind in zip(sizes, kinds + [""] * len(sizes), strict=False) if size]
     return ", ".join(text.strip() for text in texts)[:_TEXT_AT_MOST]

@@ -287,7 +287,7 @@ def _operator_count(name: str, shapes: str) -> Counted:
 
     `shapes` has the input sizes, their types and concrete values as three JSON texts, separated by zero bytes.
     """
-    dims, types, concrete = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
+    dims, types, concrete = decoded_inputs(shapes)
     try:
         operations, result = _FORMULAS[name](dims, concrete)
         sizes = [_TYPE_BYTES.get(str(kind), 0) for kind in types]
@@ -297,6 +297,15 @@ def _operator_count(name: str, shapes: str) -> Counted:
     moved = read + result * max(sizes, default=0)
     plausible = 0 <= operations < _COUNT_AT_MOST and 0 <= moved < _COUNT_AT_MOST
     return (operations, moved) if plausible else (0, 0)
+
+
+def decoded_inputs(shapes: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the sizes, the types and the values of an operator's inputs; an empty list for each that is not recorded.
+
+    `shapes` is the trace's text of the operator's input shapes: the three as JSON, separated by zero bytes.
+    """
+    sizes, types, values, *_ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0"))
+    return sizes, types, values
 
 
 def decoded_list(text: str) -> list[Any]:

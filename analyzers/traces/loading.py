@@ -47,14 +47,6 @@ class Recording:
         return self.account.rank
 
     @property
-    def base(self) -> int:
-        """The Unix time (ns) at which the trace's own clock is 0.
-
-        Add it to a time in the trace's columns to get Unix time.
-        """
-        return int(self.trace.header.get("base_ns", 0))
-
-    @property
     def problems(self) -> list[Problem]:
         """The problems of the file and its events, which limit how far the numbers can be trusted."""
         return msgspec.convert(self.trace.columns.meta["account_problems"][self.number], list[Problem])
@@ -71,7 +63,7 @@ class Recording:
         these columns. Times are in Unix ns.
         """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
-        return values + self.base if name in _MOMENTS else values
+        return values + self.trace.base if name in _MOMENTS else values
 
     def table(self, prefix: str, names: Sequence[str]) -> Integers:
         """Return the rows of this device or host in the table `message`, `issue` or `block`, as int64[row, column].

@@ -13,7 +13,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.columns import COMPUTE, NONE, PHASE_NAMES, Work, innermost_selected
 from analyzers.traces.costs import Attribution, of_rows
-from analyzers.traces.flops import Formulas, decoded_list, is_pointwise, multiplies
+from analyzers.traces.flops import Formulas, decoded_inputs, decoded_list, is_pointwise, multiplies
 from analyzers.traces.reading.numbering import distinct_values, factorize, rows_by_value
 from analyzers.traces.reading.trace import ANNOTATIONS
 
@@ -135,7 +135,7 @@ def _is_odd(shapes: str) -> bool | None:
     `shapes` is the recorded shape text of an operator. The result is None if the operator is not a product of 16-bit
     matrices, or if one of the matrices is a vector.
     """
-    dims, types, _ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
+    dims, types, _ = decoded_inputs(shapes)
     matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if _is_matrix(size)][-2:]
     if len(matrices) < 2 or any(kind not in _MULTIPLES for _, kind in matrices):
         return None

@@ -207,7 +207,7 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
     `messages` are the rank's sends and receives; `ahead` is by how many ns its clock is ahead of the common one. Times
     of the tasks are on the common clock.
     """
-    shift = recording.base - ahead
+    shift = recording.trace.base - ahead
     start, end = recording.column("start") - ahead, recording.column("end") - ahead
     issues = recording.table("issue", ["launch", "after", "lane"]) + np.array([shift, shift, 0])
     blocks = recording.table("block", ["launch", "after", "start", "end", "compute_ns"])

@@ -174,7 +174,7 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
     table is empty if neither has steps.
     """
     trace = open_trace(artefact.path, options)
-    begin = trace.origin if trace.steps or logged is None else trace.origin + int(trace.header.get("base_ns", 0))
+    begin = trace.origin if trace.steps or logged is None else trace.origin + trace.base
     marks = trace.steps or ([] if logged is None else logged[["step", "start_ns", "end_ns"]].to_numpy().tolist())
     last = int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin
     edges = [(number, start - begin, end - begin) for number, start, end in marks]

@@ -5,6 +5,7 @@ A row is a conversation, a prompt with its completion, or token ids with labels.
 
 import importlib
 import json
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, special_text
@@ -106,7 +107,7 @@ class ChatTemplate:
                     "write each answer as a row of its own, with the messages before it",
                 )
             # The prompt may end with marks that a finished answer lacks, such as an opened thought.
-            spans.append((len(_common_prefix(before, after)), len(after)))
+            spans.append((len(commonprefix([before, after])), len(after)))  # noqa: RUF071
         return text, spans
 
     def text(self, messages: Messages, *, prompt: bool = False) -> str:
@@ -162,8 +163,3 @@ def _generation_blocks() -> Any:
 def refuse(message: str) -> None:
     """Raise ValueError; templates call this as `raise_exception` for a conversation that they do not support."""
     raise ValueError(message)
-
-
-def _common_prefix(a: str, b: str) -> str:
-    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:length]

@@ -1,7 +1,6 @@
 """Implement `workbench config`: show the trainer's configuration, explain each key, and compare two configurations."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from analyzers.run import discover
 from trainer import config as trainer_config
 from trainer.config.compat import read_flags
 from trainer.config.schema import toml
-from workbench.errors import UsageProblem
+from workbench.errors import UsageProblem, trainer_errors_as_ours
 from workbench.launch.environment import for_command
 from workbench.launch.plan import Request
 from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
@@ -27,21 +26,12 @@ class ConfigData(msgspec.Struct, frozen=True):
     keys: list[dict[str, object]]
 
 
-@contextmanager
-def _trainer_errors_as_ours() -> Iterator[None]:
-    """Return a context that turns a `ConfigError` of the trainer into a `UsageProblem` with the same text."""
-    try:
-        yield
-    except trainer_config.ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
-
-
 def with_environment(file: Path | None, overrides: Sequence[str], command: str) -> tuple[Path | None, list[str]]:
     """Return the file and the overrides, completed from CONFIG_FILE, MODULE with CONFIG, and COMM_MODE as for `launch`.
 
     The command line takes precedence. A note is printed for each variable.
     """
-    with _trainer_errors_as_ours():
+    with trainer_errors_as_ours():
         line = read_flags(overrides)
     named = str(file or line.file or line.function or "")
     asked = Request(config=named or None, module=line.module, overrides=tuple(overrides))
@@ -52,7 +42,7 @@ def with_environment(file: Path | None, overrides: Sequence[str], command: str) 
 
 
 def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    with _trainer_errors_as_ours():
+    with trainer_errors_as_ours():
         config = trainer_config.load(file, overrides)
     if as_json:
         return msgspec.json.format(msgspec.json.encode(trainer_config.as_dict(config)), indent=2).decode()
@@ -64,7 +54,7 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
 
     A key is honoured, translated, ignored, refused or unknown.
     """
-    with _trainer_errors_as_ours():
+    with trainer_errors_as_ours():
         reports = trainer_config.explain(file, overrides)
     if as_json:
         return document(reports).json().decode()
@@ -77,7 +67,7 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
 
 def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
     """Return the keys whose resolved values differ between two files or two runs, as a table or as JSON text."""
-    with _trainer_errors_as_ours():
+    with trainer_errors_as_ours():
         before, after = (dict(settings({"config": _resolved(source, overrides)})) for source in (a, b))
     # Two files always differ in their own path.
     keys = [key for key in before | after if key != FILE_FLAG and before.get(key) != after.get(key)]

@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked,
 from analyzers.words import duration, joined_sentences, quantity, size
 from workbench.errors import UsageProblem
 from workbench.launch.plan import gpu_count
-from workbench.launch.torchtitan import conflicts, installed_torchtitan
+from workbench.launch.torchtitan import conflicts, installed_torchtitan, package_version
 from workbench.package_clashes import clashes
 from workbench.remote.copies import REMOTE_FOLDER
 
@@ -68,7 +67,7 @@ def examine(*, as_json: bool) -> Exit:
 def diagnosis() -> Report[DoctorData]:
     data = DoctorData(
         python=platform.python_version(),
-        packages={name: _installed_version(name) for name in PACKAGES} | other_trainers(),
+        packages={name: package_version(name) for name in PACKAGES} | other_trainers(),
         cuda_devices=gpu_count(),
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         tools={name: shutil.which(name) for name in ("py-spy", "nvidia-smi", "chromium", "g++")},
@@ -87,13 +86,6 @@ def other_trainers() -> dict[str, str | None]:
     """Return {"torchtitan": its version}; empty if torchtitan is not installed."""
     found = installed_torchtitan(sys.path)
     return {"torchtitan": found.version} if found else {}
-
-
-def _installed_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def problems(data: DoctorData) -> Iterator[Finding]:

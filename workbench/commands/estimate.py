@@ -20,9 +20,9 @@ from analyzers.memory.evidence import in_words
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
 from analyzers.words import quantity, share, size
-from trainer.config import ConfigError, JobConfig, load
+from trainer.config import JobConfig, load
 from workbench.documents import Alternative, EstimateData, Refusal, TrainerEstimate
-from workbench.errors import UsageProblem
+from workbench.errors import UsageProblem, trainer_errors_as_ours
 from workbench.launch.job_command import JobCommand, python_command
 from workbench.launch.plan import Request, own_environment, trainer_arguments
 from workbench.present.tables.estimate import window_words
@@ -120,10 +120,8 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
     Raises:
         UsageProblem: A key or a value is wrong.
     """
-    try:
+    with trainer_errors_as_ours():
         return load(None, arguments)
-    except ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
 
 
 def _smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:

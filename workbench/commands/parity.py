@@ -15,12 +15,12 @@ from analyzers.rooms import limited_to
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import quantity
-from trainer.config import ConfigError, JobConfig, load
+from trainer.config import JobConfig, load
 from trainer.config.mesh import EXPERT, KEYS, REPLICATE, SHARD
 from workbench.command_options.options import FailOn, ShowOptions
 from workbench.commands.output import deliver
 from workbench.console import note
-from workbench.errors import UsageProblem
+from workbench.errors import UsageProblem, trainer_errors_as_ours
 from workbench.launch.own_folder import refuse_links
 from workbench.launch.plan import Plan, Request, plan, trainer_arguments
 from workbench.launch.run import diagnose, launch
@@ -156,10 +156,8 @@ def configuration(request: Request) -> JobConfig:
     Raises:
         UsageProblem: A key or a value is wrong.
     """
-    try:
+    with trainer_errors_as_ours():
         return load(None, trainer_arguments(request))
-    except ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
 
 
 def _seed_job(comparison: Comparison) -> Plan:

@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from analyzers.errors import InputError, MissingExtra
-from trainer.config import ConfigError, JobConfig, checked_mesh, load_for_training, startup_notes
+from trainer.config import JobConfig, checked_mesh, load_for_training, startup_notes
 from trainer.config.converters import check_devices
 from trainer.config.local_data import check_initial_checkpoint, check_local_data
 from trainer.config.mesh import smallest_world
 from trainer.errors import DataError
 from workbench.command_options.options import Scheduler
-from workbench.errors import UsageProblem
+from workbench.errors import UsageProblem, trainer_errors_as_ours
 from workbench.launch.job_command import Form, JobCommand, job_command
 from workbench.launch.recording import recorder_settings, recording, recording_config
 from workbench.python_path import search_path, search_path_last
@@ -286,10 +286,8 @@ def _training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
         UsageProblem: The trainer does not support the configuration, or it does not fit this number of ranks.
     """
     config = loaded(arguments)
-    try:
+    with trainer_errors_as_ours():
         checked_mesh(config, world_size)
-    except ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
     return config
 
 
@@ -299,18 +297,14 @@ def loaded(arguments: tuple[str, ...]) -> JobConfig:
     Raises:
         UsageProblem: The trainer does not support the configuration.
     """
-    try:
+    with trainer_errors_as_ours():
         return load_for_training(arguments)
-    except ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
 
 
 def refuse_without_device(config: JobConfig) -> None:
     """Raise UsageProblem if the configuration needs a CUDA device; the caller knows that this machine has none."""
-    try:
+    with trainer_errors_as_ours():
         check_devices(config, None)
-    except ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
 
 
 def _refuse_missing_data(config: JobConfig) -> None:

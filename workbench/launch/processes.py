@@ -53,15 +53,15 @@ def _session_of(pid: int) -> int | None:
         return None
 
 
-def end_processes(job: str, grace_s: float = _GRACE_S, *, session: int | None = None) -> int:
-    """End the processes of a job with SIGTERM; after `grace_s` seconds, end the remaining ones with SIGKILL.
+def end_processes(job: str, *, session: int | None = None) -> int:
+    """End the processes of a job with SIGTERM; after `_GRACE_S` seconds, end the remaining ones with SIGKILL.
 
     With `session`, only the processes of that session are ended: a daemon, which has its own, is to live on. Return the
     number of processes that were running at first.
     """
     first = set(_processes_of(job, session))
     send(first, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
+    deadline = time.monotonic() + _GRACE_S
     while (left := set(_processes_of(job, session))) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     send(left, signal.SIGKILL)

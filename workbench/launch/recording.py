@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.config import ConfigError, JobConfig, explain, load
-from workbench.errors import UsageProblem
+from trainer.config import JobConfig, explain, load
+from workbench.errors import UsageProblem, trainer_errors_as_ours
 from workbench.python_path import PACKAGE_ROOT
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ def recording_config(request: "Request") -> JobConfig:
     given = {"--config": request.config, "--module": request.module, "--incident": request.incident}
     if without_effect := [name for name, value in given.items() if value]:
         raise _no_effect(without_effect[0], "options of the command follow it: workbench launch -- python train.py ...")
-    try:
+    with trainer_errors_as_ours():
         reports, config = explain(None, request.overrides), load(None, request.overrides)
-    except ConfigError as error:
-        raise UsageProblem(error.message, error.hint) from error
     for report in reports:
         if report.key not in _USED_KEYS:
             raise _no_effect(f"--{report.source or report.key}", f"these have: {', '.join(_USED_KEYS)}")

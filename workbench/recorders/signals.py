@@ -138,10 +138,10 @@ def kept(number: int) -> Iterator[None]:
         sigaction(number, before, None)
 
 
-def write_stack_on(number: int, file: IO[str] | int, *, all_threads: bool) -> None:
-    """Let faulthandler write the stack to `file` when this process gets the signal `number`."""
+def write_stacks_on(number: int, file: IO[str] | int) -> None:
+    """Let faulthandler write the stacks of all threads to `file` when this process gets the signal `number`."""
     conceal_faulthandler()
-    _faulthandler.register(number, file=file, all_threads=all_threads)
+    _faulthandler.register(number, file=file, all_threads=True)
     _ours.add(number)
     if number >= getattr(signal, "SIGRTMIN", signal.NSIG):
         _requests.add(number)

@@ -18,7 +18,7 @@ from typing import IO
 import msgspec
 
 from analyzers import cache
-from analyzers.cache import CacheFailure, failure, is_trusted
+from analyzers.cache import failure, is_trusted
 from analyzers.errors import InputError
 from analyzers.files import read_whole, replacing
 from analyzers.kinds import kind_by_name
@@ -276,9 +276,7 @@ def _usable_folder(name: str, *, keep: bool) -> Path:
     Raises:
         CacheFailure: No cache folder can be written.
     """
-    failed = CacheFailure(
-        "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
-    )
+    failed = cache.no_folder()
     for parent in cache.folders() if keep else cache.temporary_folders():
         folder = parent / REMOTE_FOLDER / name
         try:

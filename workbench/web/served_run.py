@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from analyzers.memory import MemoryData
+from analyzers.memory.model import Device
 from analyzers.parity import ParityData
 from analyzers.report import Report
 from analyzers.rooms import ask
@@ -12,6 +14,7 @@ from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from analyzers.traces import TraceData
 from workbench.present.table import short_names
+from workbench.present.tables.memory import worst_first
 from workbench.rooms import data_by_room
 
 Data = TypeVar("Data")
@@ -39,6 +42,11 @@ class ServedRun:
     def data(self, kind: type[Data]) -> Data | None:
         """Return the data of this type, such as `MemoryData`; None if the report has none."""
         return next((data for data in self.rooms.values() if isinstance(data, kind)), None)
+
+    @cached_property
+    def devices(self) -> list[Device]:
+        """The devices in the report's memory snapshots, the one to look at first; empty without snapshots."""
+        return worst_first(data.devices) if (data := self.data(MemoryData)) else []
 
     @cached_property
     def manifest(self) -> dict[str, object]:

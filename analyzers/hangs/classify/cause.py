@@ -201,10 +201,6 @@ class Cause:
     def with_ranks(self, ranks: list[int]) -> "Cause":
         return replace(self, culprit=msgspec.structs.replace(self.culprit, ranks=ranks))
 
-    def with_frames(self, frames: list[Frame]) -> "Cause":
-        """Return a copy of this cause with a different stack of the culprit."""
-        return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
-
     def in_group(self, group: Group) -> "Cause":
         """Return a copy of this cause which says that the victims wait for the culprit in the process group `group`."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))

@@ -11,7 +11,7 @@ from analyzers.files import open_regular, read_json
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
 from analyzers.log_signs import failed_ranks, split_hint
-from analyzers.run import Kind, Run
+from analyzers.run import Kind, Run, first_ranks
 
 ORDERLY_SIGNALS = (-15, -2)
 """The exit codes after SIGTERM and SIGINT, the signals with which a launcher ends the remaining ranks."""
@@ -164,7 +164,7 @@ def _find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
     sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
     launches = {match["launch"] for match, _ in matches}
     ranks = {launch: _ranks_of_launch(Path(launch), launches, sides) for launch in launches}
-    first = _read_first_ranks(run.manifest())
+    first = first_ranks(run.manifest())
     for match, path in matches:
         local_rank, launch = int(match["local_rank"]), Path(match["launch"]).name
         if launch in first:
@@ -172,17 +172,6 @@ def _find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
             continue
         known = ranks[match["launch"]]
         yield Worker(path, int(match["attempt"]), local_rank if known is None else known.get(local_rank))
-
-
-def _read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return {launch: rank of its first worker}, from the launchers' records in `run.json`.
-
-    A launch is one torchrun command; each node runs one. `manifest` is the content of `run.json`.
-    """
-    launches = manifest.get("launches")
-    recorded = launches.items() if isinstance(launches, dict) else ()
-    first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
-    return {name: rank for name, rank in first.items() if isinstance(rank, int)}
 
 
 def _ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:

@@ -302,7 +302,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
     manifest = manifest_of(run)
     group_files = _read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
     groups = {f.rank: f for _, f in group_files}
-    exits = read_last_errors(run) | {f.rank: f for f in _read_all(run, Kind.EXIT, folders, ExitFile)}
+    exits = read_last_errors(run) | {f.rank: f for _, f in _read_with_paths(run, Kind.EXIT, folders, ExitFile)}
     world_size = manifest.get("world_size")
     side = SideFiles(
         groups=groups,
@@ -411,14 +411,6 @@ def base_of(path: Path) -> tuple[Path, int]:
     """
     match = _ROUND.fullmatch(path.parent.name)
     return (path.parent.parent, int(match[1])) if match else (path.parent, 1)
-
-
-def _read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
-    """Return the contents of the files of one kind, as `struct`; those that do not have its format are left out.
-
-    Files beside the first round of dumps come last.
-    """
-    return [content for _, content in _read_with_paths(run, kind, folders, struct)]
 
 
 def _read_with_paths(

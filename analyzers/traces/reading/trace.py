@@ -61,7 +61,7 @@ class Lane(TypedDict):
 class Trace:
     """The columns of one trace file, with a row per event.
 
-    `start` and `end` are in nanoseconds of the trace's own clock; add `header["base_ns"]` to get Unix time.
+    `start` and `end` are in nanoseconds of the trace's own clock; add `base` to get Unix time.
     """
 
     columns: Columns | UnsavedColumns
@@ -76,6 +76,14 @@ class Trace:
     def header(self) -> Mapping[str, Any]:
         """The properties of the job that are recorded in the file, such as `rank`; see `reader.header_of`."""
         return cast("Mapping[str, Any]", self.columns.meta["header"])
+
+    @property
+    def base(self) -> int:
+        """The Unix time (ns) at which the trace's own clock is 0.
+
+        Add it to a time in the columns to get Unix time.
+        """
+        return int(self.header.get("base_ns", 0))
 
     @property
     def lanes(self) -> list[Lane]:

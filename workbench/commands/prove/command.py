@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analyzers.memory.evidence import ranks_of
 from analyzers.memory.model import OomPattern
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
@@ -96,7 +97,7 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         next=f"Set {change} in the job."
         if passed
         else f"Look at the second run: workbench inspect {data.rerun.folder}",
-        ranks=[] if run.device.rank is None else [run.device.rank],
+        ranks=ranks_of(run.device),
         step=run.device.oom.step if run.device.oom else run.device.step,
         evidence=[Evidence(text=shlex.join(data.rerun.command), source=data.rerun.folder)],
         confidence=1.0,
@@ -116,7 +117,7 @@ def _unmeasured(run: RecordedRun, rerun: Rerun, applied: Considered) -> Finding:
         else "A proof needs a finished step and a memory snapshot of it.",
         next=f"Look at the second run: workbench inspect {rerun.folder}. On a CPU, snapshots are written by"
         " `workbench.recorders.MemoryRecorder` in the script.",
-        ranks=[] if run.device.rank is None else [run.device.rank],
+        ranks=ranks_of(run.device),
         evidence=[Evidence(text=shlex.join(rerun.command), source=rerun.folder)],
         confidence=0.6,
     )
@@ -139,7 +140,7 @@ def inconclusive(run: RecordedRun, data: ProofData, rerun: Rerun, applied: Consi
             if on_host
             else ""
         ),
-        ranks=[] if run.device.rank is None else [run.device.rank],
+        ranks=ranks_of(run.device),
         evidence=[Evidence(text=shlex.join(rerun.command), source=rerun.folder)],
         confidence=0.6,
     )
@@ -173,7 +174,7 @@ def not_applied(run: RecordedRun, data: ProofData) -> Finding:
         title=f"No advice was applied: {data.not_applied}",
         why=f"{needs}{compared}".strip() or "No setting was changed, and the job was not run again.",
         next=data.instead or "Use more ranks or a smaller model.",
-        ranks=[] if run.device.rank is None else [run.device.rank],
+        ranks=ranks_of(run.device),
         evidence=[Evidence(text=f"room for tensors {room}", source=str(run.folder))],
         confidence=0.8,
     )

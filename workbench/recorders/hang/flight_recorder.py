@@ -209,7 +209,7 @@ class FlightRecorder:
         if self._stacks.descriptor >= 0:
             self._stack_signal = signals.free_signal()
         if self._stack_signal is not None:
-            signals.write_stack_on(self._stack_signal, self._stacks.descriptor, all_threads=True)
+            signals.write_stacks_on(self._stack_signal, self._stacks.descriptor)
         rank = self._rank_info.rank
         for name in (f"new_groups_{rank}.jsonl", f".p2p_{rank}.bin", ".collector.log"):
             remove_other(self._dumps / name)

@@ -157,7 +157,7 @@ class TerminationDelay:
         # A full pipe must not block the signal handler.
         os.set_blocking(self._pipe[1], False)
         # Of all threads: if none of Python's gets the signal, faulthandler has no stack of this one to write.
-        signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=True)
+        signals.write_stacks_on(signal.SIGTERM, self._pipe[1])
         signals.call_in_children(self._forget_in_child)
         signals.start_thread(self._wait)
 

@@ -266,10 +266,10 @@ class Tab:
     content: Callable[[], Iterable[Component | None]]
 
 
-def table_tab(name: str, section: Table, cell_link: CellLink = _no_link) -> Tab:
+def table_tab(name: str, section: Table) -> Tab:
     title = clean(section.title)
     short = title if len(title) <= TITLE else f"{title[:TITLE]} …"
-    return Tab(name, short, lambda: [table(section, cell_link)])
+    return Tab(name, short, lambda: [table(section)])
 
 
 Parts = Sequence[Component | None]

@@ -208,9 +208,7 @@ def beside(*parts: Component | None) -> html.Div:
 def _step_waterfall(data: CompareData) -> Drawing | None:
     if not data.phases:
         return None
-    parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
-    whole = (sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases))
-    return "From the mean step of run A to that of run B, by phase", _seconds_waterfall(parts, whole)
+    return "From the mean step of run A to that of run B, by phase", _seconds_waterfall(*comparison.step_changes(data))
 
 
 def _trace_waterfall(diff: TraceDiff) -> Drawing:

@@ -193,7 +193,7 @@ def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Qu
 
 def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown: Window) -> Sequence[Tab]:
     """Return the tabs below the timeline; a search or comparison that the address asks for comes first."""
-    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    devices = served.devices
     asked = [
         *([Tab("found", "Matching blocks", lambda: matches(served, device, at, query))] if at.find else []),
         *(
@@ -225,7 +225,7 @@ def window(served: ServedRun, query: Query) -> Window:
 
     Without a range in the address, return the step in which an allocation failed, else everything.
     """
-    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    devices = served.devices
     device = devices[_device_position(devices, query)]
     if query.get("steps") == ALL_STEPS and "from" not in query:
         return Window(everything=True)
@@ -353,7 +353,7 @@ def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
     For a leak, the query also selects two instants to compare: the end of the first step in the snapshot and the end of
     the last step.
     """
-    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    devices = served.devices
     same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
     # A rank has a snapshot for each recorded step: the one of the finding shows what it is about.
     number = next((i for i in same_rank if devices[i].step == at.step), same_rank[0])
@@ -364,7 +364,7 @@ def _evidence_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def _evidence_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    devices = served.devices
     if not devices:
         return None
     query = _evidence_query(served, at)

@@ -6,14 +6,12 @@ import plotly.graph_objects as go
 from dash import html
 
 from analyzers.compare import CompareData
-from analyzers.memory import MemoryData
 from analyzers.memory import views as memory
 from analyzers.run import TIMED
 from analyzers.steps import StepsData
 from analyzers.steps import views as steps
 from analyzers.words import quantity
 from workbench.present.table import Table, sections
-from workbench.present.tables.memory import worst_first
 from workbench.present.tables.run import file_list, rank_list
 from workbench.rooms import evidence_link
 from workbench.web.components.figure import Drawing, FigurePart, byte_axis, drawn
@@ -46,7 +44,7 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
 
     The chart shows the device that ran out of memory, or else the device with the highest peak.
     """
-    devices = worst_first(data.devices) if (data := served.data(MemoryData)) else []
+    devices = served.devices
     if devices:
         device = devices[0]
         uses = memory.steps(served.snapshot(device.path), served.options, device.device)
