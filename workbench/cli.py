@@ -15,6 +15,7 @@ from workbench.command_options.launch_options import (
 )
 from workbench.command_options.options import INCIDENTS, PLANNED_DEVICES, TokenOptions, one_of, spread_groups
 from workbench.console import clean
+from workbench.remote.local_paths import local_path, local_paths
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """The Click settings of commands that pass options such as `--section.key value` on to the trainer."""
@@ -125,7 +126,6 @@ def inspect(
 ) -> None:
     """Say what is wrong with a run, from any of its files or folders."""
     from workbench.commands.answers import answer
-    from workbench.remote.local_paths import local_paths
 
     if prove:
         from workbench.commands.prove.permission import Permission, refuse_foreign
@@ -158,7 +158,6 @@ def hang(
     """
     from workbench.commands.answers import answer
     from workbench.commands.running_job import paths_to_read
-    from workbench.remote.local_paths import local_paths
 
     files = paths_to_read(local_paths(paths or [], keep=not read.no_cache), run, pid or [])
     raise typer.Exit(answer("hang", files, read, show, fail_on))
@@ -176,7 +175,6 @@ def trace(
 ) -> None:
     """Show from profiler traces where the time of a step goes, on each rank and between ranks."""
     from workbench.commands.answers import answer
-    from workbench.remote.local_paths import local_paths
 
     files = local_paths(paths, keep=not read.no_cache)
     if export or critical_path:
@@ -200,7 +198,6 @@ def steps(paths: opt.Paths, read: opt.LogReadOptions, show: opt.ShowOptions, fai
     workbench steps metrics.csv --map loss=train/nll --map step_time_ms=took
     """
     from workbench.commands.answers import answer
-    from workbench.remote.local_paths import local_paths
 
     raise typer.Exit(answer("steps", local_paths(paths, keep=not read.no_cache), read, show, fail_on))
 
@@ -216,7 +213,6 @@ def compare(
 ) -> None:
     """Compare the configuration, step time, loss and memory of two runs, or two files of one kind."""
     from workbench.commands import analyse
-    from workbench.remote.local_paths import local_path
 
     raise typer.Exit(analyse.compare_runs(local_path(a), local_path(b), show, fail_on, column_map))
 
@@ -242,7 +238,6 @@ def bisect(
     With --fail-on warning the exit status is 1 if they differ.
     """
     from workbench.commands.parity import bisect as bisect_runs
-    from workbench.remote.local_paths import local_path
 
     raise typer.Exit(bisect_runs(local_path(a), local_path(b), show, tolerance, fail_on))
 
@@ -261,7 +256,6 @@ def report(
 ) -> None:
     """Write a report on a run to one file: .html, .md or .json."""
     from workbench.commands import analyse
-    from workbench.remote.local_paths import local_path
 
     raise typer.Exit(analyse.write_report(local_path(path), output, force=force, anonymise=anonymise))
 
@@ -285,7 +279,6 @@ def serve(
     """Serve the web dashboard of a run; only who has the printed address can open it, by default only on this
     machine.
     """
-    from workbench.remote.local_paths import local_path
     from workbench.web.server import Place, serve
 
     place = Place(host, port, browse, socket)
@@ -388,10 +381,8 @@ def estimate(
     ctx: typer.Context,
     model: opt.ModelOptions,
     document: opt.DocumentOptions,
-    nproc: Annotated[
-        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2", min=1)
-    ] = None,
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 1,
+    nproc: opt.ProcessesPerNode = None,
+    nnodes: opt.Nodes = 1,
     limit: Annotated[
         str | None, typer.Option(help="Memory of one device, such as 80GiB, to say whether the run fits.")
     ] = None,
@@ -439,10 +430,8 @@ def plan(
     model: opt.ModelOptions,
     document: opt.DocumentOptions,
     limit: Annotated[str, typer.Option(help="Memory of one device, such as 80GiB.")],
-    nproc: Annotated[
-        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2", min=1)
-    ] = None,
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 1,
+    nproc: opt.ProcessesPerNode = None,
+    nnodes: opt.Nodes = 1,
     margin: Annotated[float, typer.Option(help="Share of the memory to leave free, for what is in no tensor.")] = 0.1,
     device: Annotated[
         str,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from workbench.command_options.options import Scheduler, one_of
+from workbench.command_options.options import Nodes, Scheduler, one_of
 from workbench.errors import UsageProblem
 
 
@@ -44,7 +44,7 @@ class ProcessOptions:
     nproc: Annotated[
         int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2", min=1)
     ] = None
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 1
+    nnodes: Nodes = 1
     rdzv_endpoint: Annotated[str, typer.Option(help="host:port of the rendezvous, the same on every node.")] = (
         "localhost:0"
     )

@@ -85,6 +85,10 @@ OnePath = Annotated[
     typer.Argument(help="The folder of a run, or a file in it, or its URL.", show_default=False),
 ]
 ConfigSource = Annotated[Path, typer.Argument(help="A TOML file, or the folder of a run.", show_default=False)]
+ProcessesPerNode = Annotated[
+    int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2", min=1)
+]
+Nodes = Annotated[int, typer.Option(help="Number of nodes.", min=1)]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
 Rank = Annotated[int | None, typer.Option(help="Read only this rank.", rich_help_panel=INPUT, show_default=False)]
 Step = Annotated[int | None, typer.Option(help="Read only this step.", rich_help_panel=INPUT, show_default=False)]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
 from analyzers.memory.model import Device
+from workbench.present.tables.memory import GROUPINGS
 
 Query = dict[str, str]
 
 NO_NODE = -1
-GROUPINGS = ("module", "line", "stack", "category")
 _AXES = ("time", "entry")
 """The units of the memory timeline's axis: the time since the first trace entry, or trace entries."""
 COLOURS = ("category", "pool", "stream", "phase", "rank")

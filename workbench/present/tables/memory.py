@@ -14,6 +14,9 @@ from workbench.present.table import Table, table
 if TYPE_CHECKING:
     import pandas as pd
 
+GROUPINGS = ("module", "line", "stack", "category")
+"""What a tree of live memory can be grouped by."""
+
 
 def _requested_tables(data: MemoryData) -> list[Table]:
     # The fullest rank is the one that runs out first; the others follow in --json.

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _EVENTS, _PEERS = 12, 16
 
+CALLS_BY = ("operator", "module", "function")
+"""What a tree of calls can be grouped by."""
+
 
 def trace_tables(data: TraceData) -> list[Table]:
     """Return tables of all ranks (parts of the time, waiting times), then tables with details of the first rank."""

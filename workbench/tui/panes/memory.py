@@ -24,6 +24,7 @@ from workbench.console import clean
 from workbench.present.figure import LEVELS
 from workbench.present.table import Table
 from workbench.present.tables.memory import (
+    GROUPINGS,
     block_history,
     block_list,
     device_name,
@@ -58,7 +59,6 @@ TITLES = {
 }
 _TIMELESS = ("life", "places", "reserved", "ranks")
 """The views that do not show a single instant."""
-GROUPINGS = ("module", "line", "stack", "category")
 _BY_STACK = "stack"
 _ALLOCATED_BY = ("pool", "stream", "phase")
 _CELL_WIDTH = 13

@@ -20,6 +20,7 @@ from analyzers.words import duration_ns, share, shortened
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.present.table import Table, filled, table
 from workbench.present.tables.trace import (
+    CALLS_BY,
     critical_path,
     opportunities,
     rank_tables,
@@ -50,7 +51,6 @@ TITLES = {
     "held": "memory over time",
     "tables": "all tables",
 }
-_CALLS_BY = ("operator", "module", "function")
 BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
 _HEAD_LINES = 2
@@ -136,7 +136,7 @@ class TraceViews(ViewSwitcher):
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
         self.at = next((at for at, rank in enumerate(data.ranks) if rank.rank in blamed), 0)
         self._window: tuple[int, int] | None = None
-        self._by = _CALLS_BY[0]
+        self._by = CALLS_BY[0]
         self._with_libraries = False
 
     def widgets(self) -> Iterable[Widget]:
@@ -224,7 +224,7 @@ class TraceViews(ViewSwitcher):
         If another view is shown, only switch to the tree of calls.
         """
         if self.view == "calls":
-            self._by = _CALLS_BY[(_CALLS_BY.index(self._by) + 1) % len(_CALLS_BY)]
+            self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         await self.turn_to("calls")
 
     async def switch_libraries(self) -> None:

@@ -14,13 +14,20 @@ from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables import comparison
-from workbench.present.tables.memory import NO_STACK, block_history, entry_list, matching_blocks, reserved_ranges
+from workbench.present.tables.memory import (
+    GROUPINGS,
+    NO_STACK,
+    block_history,
+    entry_list,
+    matching_blocks,
+    reserved_ranges,
+)
 from workbench.web.components.figure import ABOVE, drawn, plain, plain_layout, theme
 from workbench.web.components.links import CellLink, Elements, choice, labelled, link, navigation, source_code, table
 from workbench.web.components.memory import category_bars, memory_tree, segment_map
 from workbench.web.components.tree import FRAMES, LEVELS, subtree
 from workbench.web.pages.compare import bytes_waterfall
-from workbench.web.query import ADDRESS, GROUPINGS, MemoryQuery, Query, address, number
+from workbench.web.query import ADDRESS, MemoryQuery, Query, address, number
 from workbench.web.served_run import ServedRun
 
 if TYPE_CHECKING:

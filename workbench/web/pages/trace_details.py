@@ -16,7 +16,7 @@ from analyzers.words import duration_ns, quantity, share, shortened, user_functi
 from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.tables.trace import critical_path, latest_arrivals, longest_events
+from workbench.present.tables.trace import CALLS_BY, critical_path, latest_arrivals, longest_events
 from workbench.web.components.figure import drawn, figure_of_tree, plain, theme
 from workbench.web.components.links import Elements, choice, link, source_code, table
 from workbench.web.components.rank_charts import activity, lateness, memory_chart
@@ -31,14 +31,13 @@ from workbench.web.step_window import without_window
 
 NAME = "calls"
 """The id of the chart, and the name of its tab."""
-_CALLS_BY = ("operator", "module", "function")
 LEVELS = 40
 """The most levels of calls that are shown at once."""
 KEPT, LARGEST, _CALLERS = 4, 40, 12
 
 
 def calls_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    by = query["by"] if query.get("by") in _CALLS_BY else _CALLS_BY[0]
+    by = query["by"] if query.get("by") in CALLS_BY else CALLS_BY[0]
     library = by != "function" or query.get("library") == "1"
     frame = _call_tree(artefact, served.options, by if library else "user_function")
     controls = html.Div(_tree_controls(by, query), className="controls")
@@ -62,7 +61,7 @@ def _tree_controls(by: str, query: Query) -> Elements:
     kept = {name: value for name, value in query.items() if name != "under"}
     shown = "1" if query.get("library") == "1" else "0"
     return [
-        choice("by", [(name, f"by {name}") for name in _CALLS_BY], by, kept, "what the calls are"),
+        choice("by", [(name, f"by {name}") for name in CALLS_BY], by, kept, "what the calls are"),
         choice("library", FRAMES, shown, kept, "the functions") if by == "function" else None,
     ]
 
