@@ -155,17 +155,28 @@ class Job:
 
 def snapshot(entries: int, seed: int = 0, leak: int = 0) -> dict[str, Any]:
     """Return a snapshot with at least `entries` trace entries; the last step is unfinished, each leaks bytes."""
-    job, number = Job(random.Random(seed), leak), 0
+    return recorded(Job(random.Random(seed), leak), entries)
+
+
+def recorded(job: Job, entries: int) -> dict[str, Any]:
+    """Run steps of a job until it has written `entries` trace entries, and return its snapshot."""
+    number = 0
     while len(job.entries) < entries:
         number += 1
         for _ in job.step(number):
             if len(job.entries) >= entries:
                 break
+    return document(job.allocator.snapshot(), job.entries, job.notes)
+
+
+def document(
+    segments: list[dict[str, Any]], entries: list[dict[str, Any]], notes: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
-        "segments": job.allocator.snapshot(),
-        "device_traces": [job.entries],
+        "segments": segments,
+        "device_traces": [entries],
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
-        "external_annotations": job.notes,
+        "external_annotations": notes,
     }
 
 

@@ -44,24 +44,8 @@ class NewStacks(snapshots.Job):
         })  # fmt: skip
 
 
-def run(job: snapshots.Job, entries: int) -> dict[str, Any]:
-    number = 0
-    while len(job.entries) < entries:
-        number += 1
-        for _ in job.step(number):
-            if len(job.entries) >= entries:
-                break
-    return document(job.allocator.snapshot(), job.entries, job.notes)
-
-
-def document(segments: list[Entry], entries: list[Entry], notes: list[Entry]) -> dict[str, Any]:
-    settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}
-    trace = {"segments": segments, "device_traces": [entries], "allocator_settings": settings}
-    return trace | {"external_annotations": notes}
-
-
 def new_stacks(entries: int) -> tuple[Any, int]:
-    return run(NewStacks(random.Random(1)), entries), 4
+    return snapshots.recorded(NewStacks(random.Random(1)), entries), 4
 
 
 def plain(entries: int) -> tuple[Any, int]:
@@ -104,7 +88,7 @@ def serving(entries: int) -> tuple[Any, int]:
             size = allocator.give(address)
             write("free_requested", address, size)
             write("free_completed", address, size)
-    return document(allocator.snapshot(), trace, []), 5
+    return snapshots.document(allocator.snapshot(), trace, []), 5
 
 
 def loop(entries: int) -> tuple[Any, int]:
