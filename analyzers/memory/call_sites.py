@@ -139,9 +139,6 @@ class RankMemory:
         is_old = (lives.born[rows] == BEFORE) & (lives.allocating_stack[rows] == 0)
         return int(lives.size[rows[is_old | np.isin(self.guess.category[rows], STATE)]].sum())
 
-    def input_bytes(self, entry: int) -> int:
-        return self.guess.sums(self.replay.lifetimes, self.replay.lifetimes.alive(entry))["inputs"]
-
     @cached_property
     def recomputes(self) -> bool:
         snapshot = self.replay.trace.snapshot

@@ -75,7 +75,6 @@ class Rows:
     """
 
     facts: Columns
-    has_tokenizer: bool
     has_eos: bool
     shifter: str
     seq_len: int | None = None

@@ -43,7 +43,7 @@ def analyze(
     """
     columns = store.load([*files.data, *files.tokenizer], READER, options)
     meta = columns.meta
-    rows = Rows(columns, meta["has_tokenizer"], meta["has_eos"], shifted_by or meta["shifter"], seq_len)
+    rows = Rows(columns, meta["has_eos"], shifted_by or meta["shifter"], seq_len)
     if not len(rows["row"]):
         raise _no_rows(files, meta["damaged"])
     problems = problem_rows(rows)

@@ -4,7 +4,6 @@ All addresses exist only inside of the namespaces that a `Cluster` makes: a swit
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -14,16 +13,6 @@ from typing import IO, Self
 
 NETWORK = "10.77.0."
 NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
-
-
-def can_make_namespaces() -> bool:
-    """Return whether this process may make network namespaces and cables between them."""
-    if os.geteuid() or not (shutil.which("unshare") and shutil.which("ip") and shutil.which("nsenter")):
-        return False
-    made = "ip link add v0 type veth peer name v1 && ip link add b0 type bridge"
-    return not subprocess.run(
-        ["unshare", *NAMESPACES, "--fork", "sh", "-c", made], check=False, capture_output=True
-    ).returncode
 
 
 class Cluster:
@@ -93,16 +82,11 @@ class Cluster:
         """Pull the cable of a node: packets vanish, and nobody is told."""
         self._on_switch(f"ip link set {name} down")
 
-    def mend(self, name: str) -> None:
-        """Plug the cable of a node in again."""
-        self._on_switch(f"ip link set {name} up")
-
     def _plug(self, name: str) -> None:
         (self.home(name) / "tmp").mkdir(parents=True)
         self._inside[name] = self._hold(name)
         self._on_switch(
             f"ip link add {name} type veth peer name eth0 netns {self._inside[name]}"
-            f" && ip link set {name} master br0 up"
             f" && ip link set {name} master br0 up"
         )
         inside = f"ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 up && ip link set lo up"
