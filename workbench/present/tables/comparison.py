@@ -81,7 +81,6 @@ def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
 
 
 def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
-    """Return a table that compares device memory in both traces: peaks, and operators and modules that changed."""
     rows = (
         (c.where, c.kind, c.name, size(c.a_bytes), size(c.b_bytes), signed(c.change_bytes, size)) for c in diff.memory
     )

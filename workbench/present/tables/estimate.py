@@ -194,7 +194,6 @@ def proof_tables(data: ProofData) -> list[Table]:
 
 
 def rerun_tables(data: RerunData) -> list[Table]:
-    """Return the table of the tensors that jumped first in a second run around a step with a broken loss."""
     jumps = data.jumps
     if jumps is None:
         return []

@@ -33,7 +33,6 @@ def largest_first(groups: Sequence[Group]) -> list[Group]:
 
 
 def culprits(found: Sequence[Culprit]) -> Table:
-    """Return a table of the culprit ranks: the source line where each is stuck, and the ranks that wait for it."""
     rows = (
         (
             rank_ranges(c.ranks),

@@ -57,7 +57,6 @@ def _new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
 
 
 def new_categories(answer: WhatIf) -> Table:
-    """Return a table of bytes by category at the peak, current and estimated, largest first."""
     now, later = answer.categories, answer.new_categories
     names = sorted(later, key=lambda name: -max(now[name], later[name]))
     rows = ((name, size(now[name]), size(later[name])) for name in names if now[name] or later[name])
@@ -313,7 +312,6 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return a table with a row per step: its highest memory, and the bytes that are live at its end."""
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
     rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
     return table("Memory by step", "step> | peak> | peak at entry> | at the end>", rows)

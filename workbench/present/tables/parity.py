@@ -33,7 +33,6 @@ def parity_tables(data: ParityData) -> list[Table]:
 
 
 def agreement(data: ParityData) -> Table:
-    """Return a table of each run's largest differences from the first run."""
     return table(
         f"Largest relative differences from the first run (allowed: {relative(data.tolerance)})",
         "run | ranks> | loss> | gradient norm> | tensors> | first step beyond>",
@@ -59,7 +58,6 @@ def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
 
 
 def first_values(data: ParityData) -> Table:
-    """Return a table of each run's first tensor that differs from the first run: step, module, norms, difference."""
     return table(
         "First step, module and tensor that differ",
         "run | step> | module | tensor | what | norm> | in the first run> | difference>",

@@ -23,7 +23,6 @@ def steps_tables(data: StepsData) -> list[Table]:
 
 
 def stragglers(found: Sequence[Straggler]) -> Table:
-    """Return a table of the stragglers: the ranks for which the others wait."""
     rows = (
         (s.rank, duration(s.lateness_s), share(s.recurrence, 1), s.cause, s.pattern, duration(s.lost_s)) for s in found
     )
@@ -46,7 +45,6 @@ def _phase_time(rank: RankSteps, name: str) -> str:
 
 
 def wall_time(goodput: Goodput | None) -> Table:
-    """Return a table of how the time from start to end of the run was spent, by activity, longest first."""
     parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
     whole = goodput.wall_ns if goodput else 0
     rows = ((name, duration_ns(ns), share(ns, whole)) for name, ns in parts)
@@ -77,7 +75,6 @@ def _untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
 
 
 def _loss_events(events: Sequence[Event]) -> Table:
-    """Return a table of events in the loss and the gradient norm, such as spikes."""
     rows = (
         (
             e.step,

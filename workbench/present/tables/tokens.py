@@ -23,7 +23,6 @@ def token_tables(data: TokensData) -> list[Table]:
 
 
 def _plain_tokens(data: TokensData) -> Table:
-    """Return a table of the tokens that the model reads, each with its label, which the model must predict."""
     rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
     heads = "sequence> | position> | token> | token text | label> | label text"
     return table("Tokens and labels", heads, rows, 64)

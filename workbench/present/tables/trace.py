@@ -82,7 +82,6 @@ def latest_arrivals(late: "pd.DataFrame") -> Table:
 
 
 def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table that divides the recorded time of each rank into parts, such as computing and idle time."""
     heads = (
         "rank> | device> | step numbers> | recorded> | compute> | communication> | exposed communication> | memory> |"
         " idle>"
@@ -197,7 +196,6 @@ def _floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
 
 def problems(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the problems in each trace that make its numbers less reliable."""
     rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 
@@ -263,7 +261,6 @@ def why_no_waits(accounts: Sequence[RankTrace]) -> str:
 
 
 def waiting(waits: Iterable[RankWaits]) -> Table:
-    """Return a table of how long each rank waits in collectives, and how long the other ranks wait for it."""
     heads = "rank> | waits> | others wait for it> | arrives last> | more work than others> | saved without that work>"
     rows = (
         (
@@ -320,7 +317,6 @@ def _waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
 
 
 def _longest_waits(meetings: Iterable[CollectiveWait], limit: int) -> Table:
-    """Return a table of the collectives in which ranks waited longest, at most `limit` of them."""
     heads = "collective | group | step> | last rank> | late by> | total waiting> | transfer>"
     rows = (
         (

@@ -89,7 +89,6 @@ def kernels(rank: "RankTrace") -> Table:
 
 
 def occupancy(rank: "RankTrace") -> Table:
-    """Return a table of the occupancy of the longest kernels, if the profiler recorded it."""
     rows = (
         (
             kernel_name(k.name),
@@ -107,7 +106,6 @@ def occupancy(rank: "RankTrace") -> Table:
 
 
 def operators(rank: "RankTrace") -> Table:
-    """Return a table of the operators whose kernels took the most device time; empty without a device."""
     rows = (
         (
             shortened(o.name),
@@ -133,7 +131,6 @@ def _launched_kernels(rank: "RankTrace") -> Table:
 
 
 def _input_shapes(rank: "RankTrace") -> Table:
-    """Return a table of operator time by input shapes, if the profiler recorded shapes."""
     rows = (
         (
             shortened(shape.name, SHORT),
@@ -201,7 +198,6 @@ def streams(rank: "RankTrace") -> Table:
 
 
 def collectives(rank: "RankTrace") -> Table:
-    """Return a table of collectives by name, process group and size, with their highest bandwidth."""
     rows = (
         (
             c.name,
@@ -259,7 +255,6 @@ def _blocking_calls(rank: "RankTrace") -> Table:
 
 
 def copies(rank: "RankTrace") -> Table:
-    """Return a table of memory copies by kind, with their mean bandwidth."""
     rows = (
         (
             copy.name,
@@ -292,7 +287,6 @@ def copy_sizes(rank: "RankTrace") -> Table:
 
 
 def graphs(rank: "RankTrace") -> Table:
-    """Return a table of CUDA graphs: number of launches, number of kernels, and device time."""
     rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
     return table(f"CUDA graphs{_rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 
@@ -341,7 +335,6 @@ def memory_tables(rank: "RankTrace") -> list[Table]:
 
 
 def devices(rank: "RankTrace") -> Table:
-    """Return a table of each device's peak memory, and the operator and module that were running at the peak."""
     rows = (
         (
             device_name(memory),
@@ -396,7 +389,6 @@ def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
 
 
 def steps(title: str, items: "Iterable[StepMemory]") -> Table:
-    """Return a table of the allocated memory at the start, peak and end of each step, and its growth over the step."""
     rows = (
         (
             step.step,
@@ -415,7 +407,6 @@ def steps(title: str, items: "Iterable[StepMemory]") -> Table:
 
 
 def largest(title: str, items: "Iterable[Allocation]") -> Table:
-    """Return a table of the largest allocations and their lifetimes."""
     rows = (
         (
             size(allocation.bytes),
