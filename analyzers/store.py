@@ -71,7 +71,6 @@ class Progress:
             self.cached += files if cached else 0
 
     def fail(self, files: int) -> None:
-        """Record that some files cannot be read."""
         with self._lock:
             self.failed += files
 

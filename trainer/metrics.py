@@ -37,7 +37,6 @@ class TensorBoard:
             self._writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
-        """Flush and close the event file."""
         self._writer.close()
 
 
@@ -63,7 +62,6 @@ class Wandb:
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Finish the wandb run."""
         self._run.finish()
 
 
@@ -225,7 +223,6 @@ class Meter:
         }
 
     def close(self) -> None:
-        """Flush and close the metric writers."""
         for writer in self.writers:
             writer.close()
 

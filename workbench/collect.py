@@ -416,7 +416,6 @@ class Sender:
                 self._asked[node] = incident.asked_ns
 
     def _say(self, text: str) -> None:
-        """Print a note; the same text is printed only once."""
         if text not in self._said:
             self._said.add(text)
             note(f"collect: {text}")
@@ -511,7 +510,6 @@ class Launcher(threading.Thread):
         return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
 
     def run(self) -> None:
-        """Read standard input to its end."""
         self.is_done = sys.stdin.buffer.read() == DONE
         self._lost_at = None if self.is_done else time.monotonic()
 

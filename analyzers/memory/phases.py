@@ -64,7 +64,6 @@ class PhaseTimeline:
 
     @property
     def count(self) -> int:
-        """The number of trace entries."""
         return len(self.kind)
 
     @cached_property

@@ -161,7 +161,6 @@ class Snapshot:
         return sorted(traced | set(self.columns["segment_device"].tolist())) or [0]
 
     def device(self, number: int) -> "DeviceTrace":
-        """Return the trace entries, segments and blocks of one device."""
         return DeviceTrace(self, number)
 
     @cached_property

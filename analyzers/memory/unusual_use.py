@@ -80,7 +80,6 @@ def _after_product(replay: Replay, softmax: Mask) -> Mask:
 
 
 def _stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
-    """Return a mask of the stacks in the math kernel; with `among`, only of the stacks with these numbers."""
     snapshot = replay.trace.snapshot
     return stacks_showing(snapshot, [MATH], among)[0]
 

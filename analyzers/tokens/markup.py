@@ -86,7 +86,6 @@ class Markup:
         return [(match, self.role(match)) for match in self.openers.finditer(text)]
 
     def role(self, match: "re.Match[str]") -> Role:
-        """Return the role of the turn that an opener begins."""
         number = int((match.lastgroup or "o0")[1:])
         name = self.roles[number] or match["role"]
         return _ROLES.get(name.lower(), Role.EITHER)

@@ -369,7 +369,6 @@ def is_pointwise(name: str) -> bool:
 
 
 def is_layout_copy(name: str) -> bool:
-    """Return whether a kernel of this name only changes a tensor's layout."""
     return _LAYOUT_COPY.search(name) is not None
 
 

@@ -183,7 +183,6 @@ class Part:
 
     @property
     def first(self) -> bool:
-        """Whether this is the first part, which contains the embedding."""
         return self.number == 0
 
     @property

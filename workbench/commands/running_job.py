@@ -115,7 +115,6 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def _uses_torch(pid: int) -> bool:
-    """Return whether a process has loaded PyTorch."""
     return _TORCH_LIBRARY in _read_proc(pid, "maps")
 
 

@@ -69,7 +69,6 @@ class JobCommand:
 
     @property
     def name(self) -> str:
-        """The name of the program, without its folder."""
         return Path(self.words[0]).name
 
     @property

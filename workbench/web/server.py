@@ -46,7 +46,6 @@ class Place:
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can connect to the server."""
         return self.host in (_LOOPBACK, "localhost", "::1")
 
     def address(self, port: int) -> str:

@@ -190,7 +190,6 @@ def _find_early_ends(context: HangContext) -> list[RankEnd]:
 
 
 def is_out_of_memory(end: RankEnd) -> bool:
-    """Return whether a rank ended because a memory allocation failed."""
     return bool(end.exit_file and end.exit_file.out_of_memory)
 
 

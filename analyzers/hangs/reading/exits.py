@@ -196,7 +196,6 @@ def _ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, G
 
 
 def _by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
-    """Return {local rank: global rank} from `groups_R.json` of each rank R of one node."""
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 

@@ -187,7 +187,6 @@ def printed_rank(text: str) -> int | None:
 
 
 def step_in(text: str) -> int | None:
-    """Return the step number in a line; None if the line has none."""
     match = STEP.search(text)
     return int(match[1]) if match else None
 

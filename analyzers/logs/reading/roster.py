@@ -109,7 +109,6 @@ class Roster:
                 seen.finite_number = number
 
     def in_order(self) -> list[tuple[int, Seen]]:
-        """Return the ranks with their last step and line, in the order of their last lines."""
         return sorted(self.ranks.items(), key=lambda item: item[1].line_number)
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:

@@ -189,7 +189,6 @@ class EventList:
         return len(self.kept)
 
     def __iter__(self) -> Iterator[LogEvent]:
-        """Iterate over the kept events in the order of the log."""
         return iter(self.kept)
 
     def __getitem__(self, index: int) -> LogEvent:

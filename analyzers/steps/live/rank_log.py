@@ -148,7 +148,6 @@ class RankLog:
         return self.steps[next(reversed(self.steps))] if self.steps else Line(0)
 
     def latest(self, count: int) -> list[Line]:
-        """Return the last `count` steps of the log, or fewer."""
         return list(self.steps.values())[-count:]
 
     def heartbeat(self, folder: Path) -> Heartbeat | None:

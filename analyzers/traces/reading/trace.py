@@ -231,7 +231,6 @@ def _lane_name(number: str, kind: int, thread_name: str) -> str:
 
 
 def _id_text(trace: Trace, number: int) -> str:
-    """Return a pid, tid or stream as text."""
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
 
 

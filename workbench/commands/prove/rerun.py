@@ -33,7 +33,6 @@ WAIT_S = 30.0
 
 
 def proof_folder(run: Path) -> Path:
-    """Return the folder of the second run: the folder of the first run with `-proof` at the end of its name."""
     return run.resolve().with_name(f"{run.resolve().name}-proof")
 
 

@@ -63,7 +63,6 @@ class SnapshotPlan:
 
     @property
     def skips_steps(self) -> bool:
-        """Whether the schedule leaves some steps unrecorded."""
         return self.window < self.freq
 
 
@@ -212,7 +211,6 @@ class MemoryRecorder:
         return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
-        """Stop recording and remove all hooks."""
         self._history.end()
         self._hooks.close()
 
@@ -226,7 +224,6 @@ class MemoryRecorder:
         return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
     def _begin(self) -> None:
-        """Record allocations from now to the end of the step."""
         self.is_recording = True
         self._history.begin((self._last_finished_step or 0) + 1)
         self._contexts.enter_context(self._hooks.note_saved_tensors())

@@ -364,7 +364,6 @@ def _uses_cuda() -> bool:
 
 
 def _has_group() -> bool:
-    """Return whether this process has a default process group."""
     return dist.is_available() and dist.is_initialized()
 
 

@@ -153,7 +153,6 @@ def export(run: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Convert the step logs of the run given on the command line."""
     parser = argparse.ArgumentParser(description="Export step logs as torchtitan's structured logs.")
     parser.add_argument("run", type=Path, help="the run's folder")
     for path in export(parser.parse_args().run):

@@ -79,11 +79,9 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names = {storage_of(tensor): name for name, tensor in named if storage_of(tensor)}
 
     def begin(self) -> None:
-        """Start logging operations."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Stop logging operations until the next `begin`."""
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -183,7 +181,6 @@ def _written_by(func: Any, given: Given, result: object) -> list[Tensor]:
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """Return the tensors in nested lists, tuples and dicts."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 

@@ -45,7 +45,6 @@ class MemoryTimeline(StackedChart):
 
     @property
     def failed(self) -> list[int]:
-        """The indices of the table rows in which an allocation failed."""
         return [int(row) for row in np.flatnonzero(self.instants["oom"].to_numpy())]
 
     def entry_at_cursor(self) -> int | None:

@@ -50,12 +50,10 @@ _ROW_PX = 26
 
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
-    """Return a waterfall chart of bytes from run A to run B."""
     return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends), MOST_BESIDE_TICKS))
 
 
 def _seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of seconds from run A to run B."""
     scaled = [(name, change * 1e9) for name, change in parts]
     return _nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
 

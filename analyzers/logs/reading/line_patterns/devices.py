@@ -126,7 +126,6 @@ def infiniband(match: "re.Match[str]") -> Found | None:
 
 
 def nccl_versions(match: "re.Match[str]") -> Found:
-    """Return the event that reports two ranks with different versions of NCCL."""
     facts = Facts(reason=Reason.NCCL_VERSIONS, ranks=[int(match[1]), int(match[3])], name=f"{match[2]} and {match[4]}")
     return Found(EventKind.STARTUP, facts)
 

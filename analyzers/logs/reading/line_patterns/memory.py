@@ -67,7 +67,6 @@ def nccl_buffers(match: "re.Match[str]") -> Found:
 
 
 def host_allocator(match: "re.Match[str]") -> Found:
-    """Return the event that reports a host that had no memory for a tensor."""
     return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, requested_bytes=number(match[1])))
 
 

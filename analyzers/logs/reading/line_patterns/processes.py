@@ -58,7 +58,6 @@ def crashed(match: "re.Match[str]") -> Found | None:
 
 
 def _numbered_signal(match: "re.Match[str]") -> Found:
-    """Return the event that reports a signal that the line gives as a number."""
     return Found(EventKind.SIGNAL, Facts(signal=signal_name(-int(match[1]))))
 
 

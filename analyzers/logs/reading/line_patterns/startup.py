@@ -9,7 +9,6 @@ STARTUP = EventKind.STARTUP
 
 
 def port_in_use(match: "re.Match[str]") -> Found:
-    """Return the event that reports a port that is already in use."""
     port = re.search(r"(?:port: |\]:|[\d.]:)(\d{2,5})\b", match.string)
     return Found(STARTUP, Facts(reason=Reason.PORT_IN_USE, port=number(port[1]) if port else None))
 
@@ -37,12 +36,10 @@ def missing_ranks(match: "re.Match[str]") -> Found:
 
 
 def no_script(match: "re.Match[str]") -> Found:
-    """Return the event that reports a script that does not exist, with its name."""
     return Found(STARTUP, Facts(reason=Reason.NO_SCRIPT, name=match[1]))
 
 
 def bad_arguments(match: "re.Match[str]") -> Found:
-    """Return the event of arguments that argparse rejects."""
     return Found(STARTUP, Facts(reason=Reason.BAD_ARGUMENTS, name=match[1].strip()))
 
 
