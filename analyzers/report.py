@@ -173,6 +173,8 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     data: Data_co
 
     def __post_init__(self) -> None:
+        if not self.version:
+            force_setattr(self, "version", tool_version())
         verdict, answer = self.verdict, self._answer()
         if answer and not verdict.finding:
             chosen = {"finding": answer.id, "next": verdict.next or answer.next}

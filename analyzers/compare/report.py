@@ -30,7 +30,6 @@ from analyzers.report import (
     Verdict,
     ranked,
     status_of,
-    tool_version,
 )
 from analyzers.run import Kind, Run
 from analyzers.steps.diff import (
@@ -389,7 +388,6 @@ def analyze(
     parity, phases = _step_differences(first, second)
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[*first.inputs, *second.inputs, *_trace_inputs(a, b, traces)],
         verdict=verdict(ranked(findings), open_gates, lines, changes, parity),
         findings=ranked([*findings, *open_gates]),

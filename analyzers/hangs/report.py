@@ -19,7 +19,7 @@ from analyzers.hangs.reading.job import load_job
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import CollectionReason, Heartbeat
 from analyzers.node_health import find_gaps
-from analyzers.report import Report, ranked, tool_version
+from analyzers.report import Report, ranked
 from analyzers.run import Kind, Run, discover
 
 _SCHEMA = "workbench.hang/1"
@@ -79,7 +79,6 @@ def _report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repo
     job = context.job
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[artefact.as_input() for artefact in run.of(Kind.STACKS)],
         verdict=verdict_from_stacks(cause, job.world_size),
         findings=findings_from_stacks(cause),
@@ -108,7 +107,6 @@ def _report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Rep
     job = context.job
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[artefact.as_input() for artefacts in dumps.rounds for artefact in artefacts],
         verdict=verdict(context, causes),
         findings=ranked(make_finding(context, cause) for cause in causes) + report_unreadable(job),

@@ -15,7 +15,7 @@ from analyzers.logs.loading import KINDS_READ, Logs, add, load
 from analyzers.logs.model import LogsData
 from analyzers.logs.reading import reader
 from analyzers.logs.untracked import device_accounts, untracked_findings
-from analyzers.report import Report, tool_version
+from analyzers.report import Report
 from analyzers.run import Artefact, Kind, Run, discover
 
 _SCHEMA = "workbench.logs/1"
@@ -49,7 +49,6 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     answer, data = find_answer(loaded), _data_of(loaded)
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=loaded.inputs,
         verdict=make_verdict(answer, loaded),
         findings=[*make_findings(answer, loaded), *untracked_findings(data.memory, data.nccl)],

@@ -24,7 +24,7 @@ from analyzers.memory.rank_difference import Comparison, difference_of, outside_
 from analyzers.memory.snapshot import CATEGORIES, Snapshot
 from analyzers.memory.training_loop import training_loop
 from analyzers.memory.verdict import comparison_findings, device_findings, finding_id, verdict
-from analyzers.report import Finding, Report, Severity, Verdict, merged, ranked, tool_version
+from analyzers.report import Finding, Report, Severity, Verdict, merged, ranked
 from analyzers.run import Artefact, Kind, discover, selected, unreadable
 from analyzers.store import is_milestone
 from analyzers.words import share, size
@@ -266,7 +266,6 @@ def analyze(
     conclusion, findings = _conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[artefact.as_input() for artefact in inputs],
         verdict=conclusion,
         findings=findings,

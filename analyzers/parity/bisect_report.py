@@ -26,7 +26,7 @@ from analyzers.parity.findings import KIND_PLURALS, agreed_text, value_name_of
 from analyzers.parity.model import OF_PARAMETERS, BisectData, Cause, Divergence, RecordedRun, ValueKind
 from analyzers.parity.reading import KEY, KINDS, value_table
 from analyzers.parity.report import READER, mesh_of
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, tool_version
+from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict
 from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.words import capitalised, figures, joined_sentences, quantity, relative, relative_pair
@@ -292,7 +292,6 @@ def bisect(
     findings = findings_of(data)
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[*first.inputs, *second.inputs],
         verdict=verdict(data, findings),
         findings=findings,

@@ -24,7 +24,7 @@ from analyzers.parity.reading import (
     relative_difference,
     value_table,
 )
-from analyzers.report import Input, Report, ranked, tool_version
+from analyzers.report import Input, Report, ranked
 from analyzers.run import Artefact, Kind, Run
 from analyzers.steps.loading import load
 from analyzers.steps.losses import mean_by_step
@@ -72,7 +72,6 @@ def analyze(
     findings = ranked(findings_of(data))
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[item for each in (first, *others) for item in each.inputs],
         verdict=verdict(data, findings),
         findings=findings,

@@ -25,7 +25,6 @@ from analyzers.report import (
     Verdict,
     ranked,
     status_of,
-    tool_version,
 )
 from analyzers.steps.columns import NumberedBy, Quantity
 from analyzers.steps.goodput import (
@@ -579,7 +578,6 @@ def _report_of(steps: Steps, options: store.Options) -> Report[StepsData]:
     missing = missing_evidence(steps, late)
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=steps.inputs,
         verdict=verdict(findings, missing) or healthy(steps, data, late, missing),
         findings=findings + unreadable,

@@ -9,7 +9,7 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Column
 from analyzers.errors import NothingRecorded
-from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
+from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of
 from analyzers.store import Columns
 from analyzers.tokens.files import DataFiles
 from analyzers.tokens.model import IGNORE, ROLE_NAMES, Position, Role, TokensData, TokenStatistics
@@ -65,7 +65,6 @@ def analyze(
     )
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=inputs(files),
         verdict=verdict(statistics, findings, meta),
         findings=findings,

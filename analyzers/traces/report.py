@@ -9,7 +9,7 @@ import msgspec
 
 from analyzers import store
 from analyzers.errors import WorkbenchError
-from analyzers.report import Finding, Report, Severity, Status, Verdict, merged, ranked, status_of, tool_version
+from analyzers.report import Finding, Report, Severity, Status, Verdict, merged, ranked, status_of
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.accounts import EXCERPT
 from analyzers.traces.advice import advices, opportunity_findings
@@ -309,7 +309,6 @@ def _report_of(
     clocks = last.clocks if last else []
     return Report(
         schema=_SCHEMA,
-        version=tool_version(),
         inputs=[],
         verdict=verdict(accounts, findings, clocks, rows),
         findings=findings,

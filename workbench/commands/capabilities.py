@@ -13,7 +13,7 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from analyzers.errors import Exit
-from analyzers.report import Report, Status, Verdict, json_schema, tool_version
+from analyzers.report import Report, Status, Verdict, json_schema
 from analyzers.run import ANALYSED, Kind
 from workbench.colours import CATEGORIES
 from workbench.errors import UsageProblem
@@ -85,9 +85,7 @@ def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
     )
     text = f"{len(commands)} commands; ask `workbench inspect PATH --json` first"
     verdict = Verdict(status=Status.OK, kind="capabilities", sentence=text, confidence=1.0)
-    return Report(
-        schema="workbench.capabilities/1", version=tool_version(), inputs=[], verdict=verdict, findings=[], data=data
-    )
+    return Report(schema="workbench.capabilities/1", inputs=[], verdict=verdict, findings=[], data=data)
 
 
 def skill() -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.compare import settings
-from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_of, tool_version
+from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_of
 from analyzers.run import discover
 from trainer import config as trainer_config
 from trainer.config.compat import read_flags
@@ -150,7 +150,6 @@ def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
     sentence = f"{len(reports)} keys: " + ", ".join(f"{count} {cls}" for cls, count in counts.items())
     return Report(
         schema="workbench.config/1",
-        version=tool_version(),
         inputs=[],
         verdict=Verdict(status=status_of(findings), kind="config", sentence=sentence, confidence=1.0),
         findings=findings,

@@ -14,7 +14,7 @@ from analyzers import cache
 from analyzers.cache import Entry, cache_folder
 from analyzers.errors import Exit
 from analyzers.native import NativeState, native_state
-from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
+from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of
 from analyzers.words import duration, joined_sentences, quantity, size
 from workbench.errors import UsageProblem
 from workbench.launch.plan import gpu_count
@@ -77,9 +77,7 @@ def diagnosis() -> Report[DoctorData]:
     findings = ranked(problems(data))
     sentence = joined_sentences([f.title for f in findings if f.severity != Severity.INFO]) or "no problem found"
     verdict = Verdict(status=status_of(findings), kind="doctor", sentence=sentence, confidence=1.0)
-    return Report(
-        schema="workbench.doctor/1", version=tool_version(), inputs=[], verdict=verdict, findings=findings, data=data
-    )
+    return Report(schema="workbench.doctor/1", inputs=[], verdict=verdict, findings=findings, data=data)
 
 
 def other_trainers() -> dict[str, str | None]:

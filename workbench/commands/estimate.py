@@ -17,7 +17,7 @@ import msgspec
 from analyzers.child import limit_self, memory_of_machine
 from analyzers.errors import InputError, MissingExtra
 from analyzers.memory.evidence import in_words
-from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of
 from analyzers.run import Run
 from analyzers.words import quantity, share, size
 from trainer.config import JobConfig, load
@@ -90,7 +90,6 @@ def _estimate_report(
     findings = ranked(limit_findings(data))
     return Report(
         schema="workbench.estimate/1",
-        version=tool_version(),
         inputs=[],
         verdict=verdict(data, findings),
         findings=findings,

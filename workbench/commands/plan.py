@@ -1,6 +1,6 @@
 """Implement `workbench plan`: find the settings that fit into the memory of a device and train fastest."""
 
-from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of
 from analyzers.words import percent, quantity, share, size
 from workbench.commands.estimate import ask_trainer, configuration
 from workbench.documents import PlanData, PlannedSettings
@@ -37,7 +37,6 @@ def plan(request: Request, limit: int, margin: float, device: str, count: int) -
     is_slow = device != "cpu" and config.training.mixed_precision_param == "float32"
     return Report(
         schema="workbench.plan/1",
-        version=tool_version(),
         inputs=[],
         verdict=verdict(data, findings),
         findings=[*findings, _computes_in_float32()] if is_slow else findings,

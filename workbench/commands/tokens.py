@@ -5,7 +5,7 @@ from pathlib import Path
 from analyzers import tokens
 from analyzers.errors import Exit
 from analyzers.limits import limited
-from analyzers.report import Report, Status, Verdict, tool_version
+from analyzers.report import Report, Status, Verdict
 from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.words import share
@@ -75,6 +75,4 @@ def _trainer_report(request: Request, count: int) -> Report[tokens.TokensData]:
             f" {share(len(data.rows) - masked, len(data.rows))} have a label, the others are masked"
         )
     verdict = Verdict(status=Status.OK, kind="tokens", sentence=text, confidence=1.0)
-    return Report(
-        schema="workbench.tokens/1", version=tool_version(), inputs=[], verdict=verdict, findings=[], data=data
-    )
+    return Report(schema="workbench.tokens/1", inputs=[], verdict=verdict, findings=[], data=data)

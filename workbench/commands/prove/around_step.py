@@ -14,7 +14,7 @@ from analyzers.files import read_json, read_whole
 from analyzers.incident.not_finite import not_finite_findings
 from analyzers.parity.findings import value_name_of
 from analyzers.parity.report import FACTOR, STEPS_BEFORE, Jump, Jumps, first_jumps
-from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of
 from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options
 from analyzers.words import percent, quantity
@@ -36,7 +36,6 @@ def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[Rerun
     kind = "located" if is_located else "not_run" if data.not_run else "not_located"
     return Report(
         schema="workbench.rerun/1",
-        version=tool_version(),
         inputs=[],
         verdict=Verdict(
             status=status_of(findings) if is_located else Status.UNKNOWN,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from analyzers.memory.evidence import ranks_of
 from analyzers.memory.model import OomPattern
-from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of
 from analyzers.report import Status as Light
 from analyzers.run import Run
 from analyzers.store import Options
@@ -51,7 +51,6 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
     findings, kind = [finding(run, data)], kind_of(data)
     return Report(
         schema="workbench.proof/1",
-        version=tool_version(),
         inputs=[],
         verdict=Verdict(
             status=status_of(findings) if kind in ("proved", "disproved") else Light.UNKNOWN,
