@@ -81,7 +81,7 @@ def origin_of(filename: str) -> Origin:
 def _is_standard_library(path: str) -> bool:
     """Return whether a path that is cut after its entry of `sys.path` leads to a module of Python's standard library.
 
-    >>> [is_standard_library(path) for path in ("typing.py", "json/decoder.py", "train.py", "src/typing.py")]
+    >>> [_is_standard_library(path) for path in ("typing.py", "json/decoder.py", "train.py", "src/typing.py")]
     [True, True, False, False]
     """
     cut = _CUT_PATH.match(path)

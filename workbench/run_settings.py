@@ -73,7 +73,7 @@ def _words_by_flag(words: Sequence[str]) -> list[list[str]]:
 
     Words before the first flag are left out.
 
-    >>> words_by_flag(["train.py", "--training.steps", "5", "--job.id=a"])
+    >>> _words_by_flag(["train.py", "--training.steps", "5", "--job.id=a"])
     [['--training.steps', '5'], ['--job.id', 'a']]
     """
     groups: list[list[str]] = []

@@ -389,7 +389,7 @@ _FLOAT32_PEAKS = {
     "A100": 19.5e12, "A10": 31.2e12, "V100": 15.7e12, "T4": 8.1e12, "L40S": 91.6e12, "L4": 30.3e12, "MI325X": 163e12,
     "MI300X": 163e12, "MI250X": 24e12,
 }  # fmt: skip
-"""{part of a device's name: FLOP/s in float32 without tensor cores}, from the same data sheets as `flops.PEAKS`."""
+"""{part of a device's name: FLOP/s in float32 without tensor cores}, from the same data sheets as `_PEAKS`."""
 TYPES = {"float": Arithmetic.TF32, "c10::Half": Arithmetic.SIXTEEN_BIT, "c10::BFloat16": Arithmetic.SIXTEEN_BIT}
 
 

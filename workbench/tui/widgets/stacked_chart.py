@@ -404,7 +404,7 @@ def _starts_of_rows(rows: int, columns: int) -> list[int]:
 
     The rows share the columns equally; each is at least one and at most `_WIDEST_COLUMNS` wide.
 
-    >>> starts_of_rows(3, 8)
+    >>> _starts_of_rows(3, 8)
     [0, 2, 5, 8]
     """
     width = min(_WIDEST_COLUMNS * rows, max(columns, rows))

@@ -197,9 +197,9 @@ def _shortened_name(text: str, width: int) -> str:
 
     Of two positions, such as a line and its caller, the end of the second is kept as well: it may be all that differs.
 
-    >>> shortened_name("trainer/models/llama3/model.py:61 forward", 24)
+    >>> _shortened_name("trainer/models/llama3/model.py:61 forward", 24)
     '…ma3/model.py:61 forward'
-    >>> shortened_name("model.py:105 forward, from job/blocks.py:512", 30)
+    >>> _shortened_name("model.py:105 forward, from job/blocks.py:512", 30)
     'model.py:105 forwar…cks.py:512'
     """
     if cell_len(text) <= width:

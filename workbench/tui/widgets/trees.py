@@ -251,7 +251,7 @@ class StackTree(LazyTree):
 def _parents_of(depths: Sequence[int]) -> list[int]:
     """Return the index of each row's parent (-1: none); the parent is the last earlier row with a smaller depth.
 
-    >>> parents_of([0, 1, 2, 1])
+    >>> _parents_of([0, 1, 2, 1])
     [-1, 0, 1, 0]
     """
     above: list[tuple[int, int]] = []
