@@ -41,7 +41,8 @@ CATALOGUE: tuple[Failure, ...] = (
 BY_ID = {entry.id: entry for entry in CATALOGUE}
 _TEXTUAL = [entry for entry in CATALOGUE if entry.signs]
 _WORDS = sorted({one.word for entry in _TEXTUAL for one in entry.signs}, key=len, reverse=True)
-_ANY_WORD = re.compile("|".join(map(re.escape, _WORDS)))
+_ANY_WORD = re.compile(f"(?=({'|'.join(map(re.escape, _WORDS))}))")
+"""Matches at each place where a word begins, and gives the longest one: words may overlap."""
 _BY_WORD = {
     word: [n for n, entry in enumerate(_TEXTUAL) if any(one.word in word for one in entry.signs)] for word in _WORDS
 }
@@ -79,13 +80,26 @@ def role_of(event: LogEvent) -> Role | None:
     shown = () if event.kind is EventKind.CLUE else shown_by(text_of(event))
     # A line is an event only because an entry knows it; an exception is one also where no condition holds.
     rest = shown[0] if shown and event.kind is EventKind.KNOWN else None
-    entry = next((entry for entry in shown if entry.when is None or entry.when(_alone(event, entry))), rest)
+    entry = next((entry for entry in shown if entry.when is None or _holds_alone(entry, event)), rest)
     return Role(entry.kind, entry.tier) if entry and entry.kind is not LogClass.HEALTHY else None
 
 
-def _alone(event: LogEvent, entry: Failure) -> Case:
-    """Return the case of one event alone, by which conditions of an entry are asked before events are joined."""
-    return Case(entry.kind, [], Hypothesis(Role(entry.kind, entry.tier), [event], [], (0, 0, 0, 0, 0)), events=(event,))
+def _holds_alone(entry: Failure, event: LogEvent) -> bool:
+    """Return whether the condition of an entry holds for one event, before events are joined."""
+    role = Role(entry.kind, entry.tier)
+    case = Case(entry.kind, [], Hypothesis(role, [event], [], (0, 0, 0, 0, 0)), events=(event,))
+    return _given(entry, text_of(event), case) is not None
+
+
+def _given(entry: Failure, text: str, case: Case) -> Case | None:
+    """Return a case with what a text gives for the names in the texts of an entry; None if its condition does not hold.
+
+    The text shows a sign of the entry.
+    """
+    match = next(entry.matches(text))
+    given = {name: value or "" for name, value in match.groupdict().items()}
+    case = replace(case, given=given, quote=_line_of(text, match))
+    return case if entry.when is None or entry.when(case) else None
 
 
 def known(case: Case) -> tuple[Failure, Case]:
@@ -95,13 +109,11 @@ def known(case: Case) -> tuple[Failure, Case]:
     texts = [*map(text_of, events), *(link for event in events for link in reversed(event.chain))]
     # A console or an e-mail may have broken a message within a phrase.
     texts += [" ".join(text.split()) for text in texts[: len(events)] if "\n" in text]
-    shown = [(e, text) for text in texts for e in shown_by(text) if e.when is None or e.when(case)]
+    shown = [(e, its) for text in texts for e in shown_by(text) if (its := _given(e, text, case))]
     # A message may quote what follows from it, and a later event of the same failure may say where it comes from.
-    roots = [(e, text) for e, text in shown if not any(o.does_explain(e, case.failure) for o, _ in shown if o is not e)]
-    for entry, text in (roots or shown)[:1]:
-        match = next(entry.matches(text))
-        given = {name: value or "" for name, value in match.groupdict().items()}
-        return entry, replace(case, given=given, quote=_line_of(text, match))
+    roots = [(e, its) for e, its in shown if not any(o.does_explain(e, case.failure) for o, _ in shown if o is not e)]
+    if shown:
+        return (roots or shown)[0]
     return next(entry for entry in CATALOGUE if not entry.signs and entry.when and entry.when(case)), case
 
 

@@ -4,7 +4,7 @@ from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, first_with, place, quoted, who
 from analyzers.failures.entry import Advice, Example, Failure, sign
-from analyzers.words import exit_reason
+from analyzers.words import capitalised, exit_reason
 
 
 def signal(case: Case) -> str:
@@ -113,6 +113,34 @@ def _at_interrupt(case: Case) -> str:
     if case.called(r"distributed_c10d\.py"):
         return "; at that moment it waited in a collective, so look for a rank that did not come"
     return ""
+
+
+_OF_WINDOWS = {
+    3221225477: "access violation: native code read or wrote memory that is not its own",
+    3221225725: "stack overflow",
+    3221225786: "Ctrl-C, or a closed window",
+    3221226505: "a check of native code ended the process (abort, or a damaged stack)",
+    3221225781: "a DLL is missing",
+}
+"""{exit status of Windows (NTSTATUS): what it means}."""
+
+
+def _only_launcher(case: Case) -> str:
+    name = next((n for n in ("ChildFailedError", "CalledProcessError") if n in case.lead.message), "")
+    who = {"ChildFailedError": "torchrun", "CalledProcessError": "The launcher"}.get(name, "torch.multiprocessing")
+    what = "a rank failed: the error of that rank" if name == "ChildFailedError" else "a process failed: its own error"
+    return f"{who} only says that {what} is not in this text"
+
+
+def _meaning_of_status(case: Case) -> str:
+    code = int(case.given.get("code") or case.given.get("exit") or 0)
+    by = case.given.get("signal") or case.given.get("by")
+    status = f"a signal ended it ({by})" if by else ""
+    if code:
+        means = _OF_WINDOWS.get(code) or (exit_reason(code) if code < 0 else "")
+        status = f"exit status {code}" + (f" means {means}" if means else " alone does not say why")
+    told = "this exception is raised after the process has ended; the cause stands in its own output"
+    return f"{told}. {capitalised(status)}" if status else told
 
 
 TEXTS = (
@@ -596,19 +624,50 @@ TEXTS = (
     Failure(
         id="processes.wrapper_alone",
         kind=LogClass.EXIT_CODE,
-        what="Only torchrun's own exception is in the text: it says that a rank failed, and not why.",
-        signs=(sign("ChildFailedError"),),
-        headline="torchrun only says that a rank failed: the error of that rank is not in this text",
-        why="ChildFailedError is raised by the launcher after a rank has ended; the cause stands in the output of that rank",
-        next=(
-            "look further up for the first traceback or signal of a rank, or in the file of that rank (torchrun --log-dir"
-            " logs --tee 3 writes one for each)",
-            "wrap main() in torch.distributed.elastic.multiprocessing.errors.record: then torchrun prints the error itself",
+        what="Only a launcher's own exception is in the text: it says that a process failed, and not why.",
+        signs=(
+            sign("ChildFailedError"),
+            sign(
+                "CalledProcessError",
+                r"CalledProcessError: Command [\s\S]{0,2000}?"
+                r"(?: exit status (?P<code>-?\d{1,10})| died with <Signals\.(?P<signal>\w+)|\Z)",
+            ),
+            sign(
+                "Exception",
+                r"Process(?:Exited|Raised)Exception: .{0,80}?(?:exit code (?P<exit>\d+)|signal (?P<by>\w+)|$)",
+            ),
         ),
-        rules_out="a traceback, a signal or an exit code of a rank is in the text",
+        headline=_only_launcher,
+        why=_meaning_of_status,
+        next=(
+            "look further up for the first traceback or signal of the process, or in the file of that rank (torchrun"
+            " --log-dir logs --tee 3 writes one for each)",
+            Advice(
+                "run the quoted command by itself, with one process: it prints its own error",
+                lambda case: "CalledProcessError" in case.lead.message,
+            ),
+            Advice(
+                "wrap main() in torch.distributed.elastic.multiprocessing.errors.record: then torchrun prints the error"
+                " itself",
+                lambda case: "ChildFailedError" in case.lead.message,
+            ),
+        ),
+        rules_out="a traceback, a signal or an exit code of the process itself is in the text",
         tier=Tier.EXIT_CODE,
-        examples=(Example("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED"),),
-        knowledge="torch/distributed/elastic/multiprocessing/errors",
+        examples=(
+            Example("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED"),
+            Example(
+                "subprocess.CalledProcessError: Command '['C:\\\\venv\\\\Scripts\\\\python.exe', 'train_network.py']' returned"
+                " non-zero exit status 3221225477.",
+                says=("access violation", "run the quoted command"),
+            ),
+            Example(
+                "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died with <Signals.SIGKILL: 9>.",
+                says=("SIGKILL", "run the quoted command"),
+            ),
+            Example("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 1"),
+        ),
+        knowledge="torch/distributed/elastic/multiprocessing/errors; Python: subprocess; [MS-ERREF] NTSTATUS values",
     ),
     Failure(
         id="processes.launcher_alone",

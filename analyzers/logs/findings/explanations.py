@@ -9,7 +9,7 @@ from analyzers.logs.answers.failures import handled_errors
 from analyzers.logs.loading import Logs
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
-from analyzers.words import quantity, rank_names, size
+from analyzers.words import capitalised, quantity, rank_names, size
 
 EVIDENCE_AT_MOST, _LAST_LINES_AT_MOST = 6, 8
 _LINE_LENGTH = 160
@@ -77,7 +77,7 @@ def explain(mechanism: str, case: Case, answer: Answer, logs: Logs) -> str:
         _root_cause_of(case, logs),
         _doubt_of_rank(case, logs),
     ]
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
+    return " ".join(f"{capitalised(part)}." for part in parts if part)
 
 
 def _basis_of(case: Case, logs: Logs) -> str:

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from analyzers.case.facts import CUT_OFF, EventKind, LogClass
+from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
 from analyzers.case.rows import column, data_share
 from analyzers.case.wording import at_line, place, quoted, shortened, who
@@ -218,19 +218,26 @@ def _overflow_finding(logs: Logs) -> list[Finding]:
     ]
 
 
+def _handled(events: Sequence[LogEvent]) -> str:
+    """Return the title on errors that ranks printed and survived, or on work that they say they skipped."""
+    ranks = sorted({event.rank for event in events if event.rank is not None})
+    is_skipped = all(event.kind is EventKind.SKIPPED_WORK for event in events)
+    count = quantity(sum(event.count for event in events), "time" if is_skipped else "error")
+    what = f"said {count} that it skips something" if is_skipped else f"reported {count} and went on"
+    return f"{who(ranks, 'the job')} {what}: {quoted(events[0])}{place(events[0])}"
+
+
 def _handled_finding(logs: Logs) -> list[Finding]:
     """Return, in a list, the finding on errors that ranks printed and survived; empty if there are none."""
     events = handled_errors(logs)
     if not events:
         return []
     ranks = sorted({event.rank for event in events if event.rank is not None})
-    count = sum(event.count for event in events)
     return [
         Finding(
             id="logs.handled_errors",
             severity=Severity.INFO,
-            title=f"{who(ranks, 'the job')} reported {quantity(count, 'error')} and went on: {quoted(events[0])}"
-            f"{place(events[0])}",
+            title=_handled(events),
             why="The program printed each error itself, or its log goes on after it.",
             next="nothing to do if these errors are expected; otherwise look at the code that raised them",
             ranks=ranks,
@@ -405,6 +412,14 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
         )
     if logs.rows:
         return _so_far(logs, lacks)
+    if handled := handled_errors(logs):
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind=LogClass.UNKNOWN,
+            sentence=f"{_handled(handled)}; the end of the job is not in the text",
+            confidence=_UNKNOWN_CONFIDENCE,
+            missing=[*lacks, _END],
+        )
     shown = f" of {rank_names(sorted(logs.ranks))}" if logs.ranks else ""
     after = f" after its last step {max(steps)}" if steps else ""
     return Verdict(

@@ -505,7 +505,7 @@ class Scanner:
             self.lines += chunk.count(b"\n")
         self.lines += not chunk.endswith(b"\n")
         self.end_tracebacks(chunk)
-        if self.wrapper and not self.events.kept and self.wrapper[0].name.endswith("ChildFailedError"):
+        if self.wrapper and not self.events.kept and not self.wrapper[0].name.endswith("SystemExit"):
             raised, at, prefix = self.wrapper
             self.add(Found(EventKind.EXCEPTION), raised.text, at, prefix, replace(raised, frames=[]))
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]
