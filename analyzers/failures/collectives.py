@@ -18,7 +18,7 @@ from analyzers.case.wording import (
     shortened,
     who,
 )
-from analyzers.failures.entry import Example, Failure, sign
+from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import (
     agree,
     duration,
@@ -150,6 +150,11 @@ def _said(case: Case, what: re.Pattern[str]) -> str:
     """Return the last line before a wait that reports `what`, as a quotation, shortened."""
     line = next((line for line in said_before(case) if what.search(line)), "")
     return f"`{shortened(' '.join(line.split()))}`"
+
+
+def _finds_unused(case: Case) -> bool:
+    """Return whether the message says that DDP looks for unused parameters already."""
+    return case.printed(r"find_unused_parameters=True`? is enabled")
 
 
 def _is_wait_after(case: Case, what: re.Pattern[str]) -> bool:
@@ -515,13 +520,23 @@ ENTRIES = (
         when=lambda case: case.kind is LogClass.UNUSED_PARAMETERS,
         headline=unused_parameters,
         sentence=unused_parameters,
-        why="DDP waits in each step for a gradient of every parameter, and a parameter that takes no part in the loss"
-        " gets none",
+        why=lambda case: (
+            "with find_unused_parameters=True parameters that forward() does not use are left out; one that it uses, and whose"
+            " result is not in the loss, is still waited for"
+            if _finds_unused(case)
+            else "DDP waits in each step for a gradient of every parameter, and a parameter that takes no part in the loss gets none"
+        ),
         next=(
-            (
+            Advice(
+                "let all outputs of forward() take part in the loss (find_unused_parameters=True is on already, and does not help"
+                " here); TORCH_DISTRIBUTED_DEBUG=DETAIL prints the names of the parameters",
+                _finds_unused,
+            ),
+            Advice(
                 "make every parameter take part in the loss on each rank, also where forward() branches, or pass"
                 " `find_unused_parameters=True` to DistributedDataParallel; TORCH_DISTRIBUTED_DEBUG=DETAIL prints the"
-                " names"
+                " names",
+                lambda case: not _finds_unused(case),
             ),
         ),
     ),
@@ -535,11 +550,25 @@ ENTRIES = (
         why="the ranks that do not save wait in the next collective for the one that does, and give up if its write takes longer"
         " than the timeout",
         next=(
+            Advice(
+                "let all ranks run the saving code of a sharded model (FSDP, ZeRO-3): gathering its state needs each of them, so"
+                " not below `if rank == 0:` or is_main_process",
+                lambda case: case.printed(
+                    r"is_main_process|is_local_main_process|rank\W{1,6}0\b|FSDP|FullyShard|[Zz]e[Rr][Oo]-?3"
+                ),
+            ),
             "look how long the save took before, and at the storage that it writes to (full, slow or hanging file system; `dmesg"
             " -T`, a stack of that rank by py-spy)",
             "give it more time (init_process_group(timeout=datetime.timedelta(hours=1)); transformers: ddp_timeout), or save faster:"
             " sharded or asynchronous (torch.distributed.checkpoint.async_save), first to a local disk",
-            "if only rank 0 runs the saving code: a sharded model (FSDP, ZeRO-3) needs all ranks in it, not `if rank == 0:`",
+            Advice(
+                "if only rank 0 runs the saving code: a sharded model (FSDP, ZeRO-3) needs all ranks in it, not `if rank == 0:`",
+                lambda case: (
+                    not case.printed(
+                        r"is_main_process|is_local_main_process|rank\W{1,6}0\b|FSDP|FullyShard|[Zz]e[Rr][Oo]-?3"
+                    )
+                ),
+            ),
         ),
         rules_out="a step was printed between the save and the timeout",
     ),

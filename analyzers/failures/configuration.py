@@ -1024,13 +1024,14 @@ ENTRIES: tuple[Failure, ...] = (
                 "is not compatible with `low_cpu_mem_usage", r"Zero-?3 is not compatible with `low_cpu_mem_usage=True`"
             ),
         ),
-        headline="The model was loaded with a device_map, which does not go with several training processes",
+        headline="The model was loaded with a device_map, which this trainer refuses in distributed training",
         why="a device map spreads one model over the GPUs of one process, and DDP, FSDP and ZeRO give each process its own",
         next=(
             "leave device_map (and low_cpu_mem_usage) out, and let the Trainer or accelerate place the model; quantised"
             " models: device_map={{'': int(os.environ['LOCAL_RANK'])}}",
             "or keep device_map='auto' and start one process: python script.py, or accelerate launch --num_processes 1"
-            " (slower: one GPU works at a time)",
+            " (slower: one GPU works at a time); where one process is refused too, show it one GPU (CUDA_VISIBLE_DEVICES=0), or"
+            " update accelerate and transformers, whose older versions refuse more",
         ),
         check="print(getattr(model, 'hf_device_map', 'no map'))",
         examples=(

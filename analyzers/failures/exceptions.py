@@ -264,9 +264,10 @@ def _why_other(case: Case) -> str:
 
 
 _REMEDY = re.compile(
-    r"(?:^|(?<=[.!?;:\n])\s*)((?:\S[^.\n]{0,80}\s)?(?:[Pp]lease|[Tt]ry|[Yy]ou (?:can|should|may want to|need to|must)"
-    r"|[Mm]ake sure|[Cc]onsider|[Tt]o (?:fix|avoid|resolve|enable|disable|prevent|silence|allow)|[Ii]nstead,? use"
-    r"|[Uu]se|[Ss]et|[Cc]all|[Pp]ass|[Ii]nstall|[Ii]ncrease|[Dd]ecrease|[Rr]aise)\s[^\n]{10,300}?)(?=[.!](?:\s|$)|\n|$)"
+    r"(?:^|(?<=[.!?;:\n])\s*)((?:(?:\S[^.\n]{0,80}\s)?(?:[Pp]lease|[Yy]ou (?:can|should|may want to|need to|must)"
+    r"|[Mm]ake sure|[Cc]onsider|[Tt]o (?:fix|avoid|resolve|enable|disable|prevent|silence|allow)|[Ii]nstead,? use)"
+    r"|[Tt]ry|[Uu]se|[Ss]et|[Cc]all|[Pp]ass|[Ii]nstall|[Ii]ncrease|[Dd]ecrease|[Rr]aise)\s[^\n]{10,300}?)"
+    r"(?=[.!](?:\s|$)|\n|$)"
 )
 """Matches a sentence of a message that says what to do."""
 _NO_REMEDY = re.compile(

@@ -175,6 +175,11 @@ def _cleanup_headline(case: Case) -> str:
     return f"{_gpu(case)}: the driver cleaned up after a program that ended (Xid 45)"
 
 
+def _casts_to_double(case: Case) -> bool:
+    """Return whether the traceback's own line casts to float64."""
+    return case.printed(r"\.double\(\)|dtype=(?:torch|np)\.float64|astype\((?:np\.)?float64")
+
+
 XIDS = (
     Failure(
         id="hardware.xid_fell_off_bus",
@@ -971,13 +976,21 @@ DEVICES = (
             else f"{case.given['operator']} is not implemented for Apple GPUs (MPS) in this version of PyTorch"
         ),
         why=lambda case: (
-            "NumPy makes float64 by default, and Python's floats become it"
+            (
+                "the line in the traceback casts to float64"
+                if _casts_to_double(case)
+                else "float64 most often comes from NumPy, whose floats have this type, or from a cast to it"
+            )
             if case.given["operator"] == "float64"
             else "operations are added from version to version"
         ),
         next=(
             lambda case: (
-                "convert before .to('mps'): tensor.float(), or np.asarray(x, dtype=np.float32)"
+                (
+                    "change .double() or torch.float64 in the line that the title names to .float(), or do this part on the CPU"
+                    if _casts_to_double(case)
+                    else "convert before .to('mps'): tensor.float(), or np.asarray(x, dtype=np.float32)"
+                )
                 if case.given["operator"] == "float64"
                 else "set PYTORCH_ENABLE_MPS_FALLBACK=1 before Python starts: the operation then runs on the CPU, which is slower"
             ),

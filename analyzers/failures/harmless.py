@@ -93,6 +93,21 @@ ENTRIES: tuple[Failure, ...] = (
         ),
     ),
     _harmless(
+        "tokenizers_forked",
+        "Only a note: the tokenizers library uses one thread in DataLoader workers that were forked",
+        "it ran in threads before the fork, which could deadlock in the child; so it switches its threads off there",
+        (
+            "nothing to do; TOKENIZERS_PARALLELISM=false before the start silences the note, and costs nothing where workers"
+            " tokenize",
+        ),
+        (sign("huggingface/tokenizers: The current process just got forked"),),
+        Example(
+            "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling"
+            " parallelism to avoid deadlocks...",
+            source="huggingface/tokenizers#1391",
+        ),
+    ),
+    _harmless(
         "no_unused_parameters",
         "Only a warning about speed: find_unused_parameters=True, and none was unused",
         "DDP walks through the graph in each step to find unused parameters; in this step there were none",

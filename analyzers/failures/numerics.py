@@ -29,6 +29,8 @@ def _headline(case: Case) -> str:
     if case.reason is Reason.SCALE_EXHAUSTED or case.ranks:
         return nonfinite_loss(case).partition(": {")[0]
     lead = case.lead
+    if _is_other_value(case):
+        return f"A check of the program found NaN or infinity: {quoted(lead).partition(': ')[2] or quoted(lead)}"
     row = " in the first row" if len(case.rows) > 0 and case.rows[0].line == lead.line else ""
     where = f" at step {lead.step}" if lead.step is not None else row
     return f"{_what_is_nonfinite(lead)} is NaN or infinite{where}"
@@ -43,7 +45,14 @@ def _why_nonfinite(case: Case) -> str:
             "the loss of this row is finite and its gradient is not, so the backward pass made it; an optimizer step with it"
             " makes all weights NaN, and a loss of 0 printed afterwards is an artefact of that"
         )
+    if _is_other_value(case):
+        return "the exception names the value; it need not be the loss, and may be made before any step"
     return "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
+
+
+def _is_other_value(case: Case) -> bool:
+    """Return whether an exception says of another value than the loss or a gradient that it is not finite."""
+    return case.lead.kind is EventKind.EXCEPTION and "value" in _what_is_nonfinite(case.lead)
 
 
 def _what_is_nonfinite(lead: LogEvent) -> str:
@@ -55,6 +64,8 @@ def _what_is_nonfinite(lead: LogEvent) -> str:
         )
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
+    if not named and lead.kind is EventKind.EXCEPTION:
+        return "a value that the program checked"
     return " or ".join(named or ("the loss", "the gradient"))
 
 
@@ -607,6 +618,11 @@ ENTRIES = (
         why=_why_nonfinite,
         clues=(_CUDNN_SDPA,),
         next=(
+            Advice(
+                "look at the input of the quoted check: print torch.isfinite(x).all() for what goes in, and run the part of the"
+                " model that makes it (a VAE, an encoder) in fp32, or in bf16 where the GPU has it",
+                when=_is_other_value,
+            ),
             Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),
             _for_course,
             _for_numbers,

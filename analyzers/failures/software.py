@@ -526,10 +526,15 @@ ENTRIES: tuple[Failure, ...] = (
                 r"(?P<library>lib(?:cuda|nvidia-ml|nvcuvid)\.so[\w.]*): cannot open shared object file",
             ),
         ),
-        headline="The NVIDIA driver's library {library} is not in this system or container",
+        headline="The NVIDIA driver's library {library} was not found by the loader",
         why="this library belongs to the driver, not to CUDA or PyTorch; a container only has it where the NVIDIA"
         " runtime mounts it",
         next=(
+            Advice(
+                "the driver's own file is libcuda.so.1: link libcuda.so to it in a folder of the linker (`ldconfig -p | grep"
+                " libcuda` shows where it is; LIBRARY_PATH or LD_LIBRARY_PATH for that folder)",
+                lambda case: case.given["library"] == "libcuda.so",
+            ),
             "start the container with its GPUs: `docker run --gpus all` (Slurm: `--nv` for Apptainer; Kubernetes: the"
             " nvidia runtime class and a GPU in the limits)",
             "outside of containers: install the NVIDIA driver, or run on a node that has a GPU",
@@ -878,9 +883,9 @@ ENTRIES: tuple[Failure, ...] = (
             sign("Driver/library version mismatch"),
             sign("kernel version", r"kernel version (?P<kernel>[\d.]+) does not match DSO version"),
         ),
-        headline="The NVIDIA driver was updated without a reboot: its library and kernel module differ",
-        why="an update of the driver package replaced the libraries on this node, and the kernel still runs the old"
-        " module; nothing in the program is wrong",
+        headline="The NVIDIA driver's library and its kernel module have different versions",
+        why="most often an update of the driver package replaced the libraries on this node while the kernel still runs the old"
+        " module; a second driver, or an image that brings its own, does the same. Nothing in the program is wrong",
         next=(
             "reboot this node; or, if nothing uses its GPUs: `rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, then"
             " `modprobe nvidia`",

@@ -1,5 +1,6 @@
 """Convert the answer about logs (the cause of the job's end, and the other failures) to findings and the verdict."""
 
+import re
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import PurePath
@@ -18,11 +19,12 @@ from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
 from analyzers.logs.reading.roster import ROWS_AT_MOST
 from analyzers.report import Evidence, Finding, RuledOut, Severity, Status, Verdict
-from analyzers.words import full_sentence, percent, quantity, rank_names, source_line
+from analyzers.words import full_sentence, joined_sentences, percent, quantity, rank_names, source_line
 
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 _HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
 _CONSEQUENCES_AT_MOST = 8
+_PATHS_AND_NUMBERS = re.compile(r"(?:[A-Za-z]:)?[\w.~-]*[/\\][^\s'\"]*|0x[0-9a-f]+|\d+")
 _CORE = 60
 """The characters of a message that are compared with the text of another one."""
 _END = "the end of the job, which the text does not show"
@@ -113,7 +115,15 @@ def _of_other_text(failures: Sequence[Hypothesis], case: Case | None) -> list[Hy
         return list(failures)
     own = [" ".join(f"{event.message} {event.details}".split()) for event in case.failure.events]
     cores = [(one, " ".join(quoted(one.lead).rpartition("] ")[2].split())[:_CORE]) for one in failures]
-    return [one for one, core in cores if not core or not any(core in text for text in own)]
+    others = [one for one, core in cores if not core or not any(core in text for text in own)]
+    # The same error may name another temporary file each time.
+    told = {_without_paths(event.headline) for event in case.failure.events}
+    return [one for one in others if one.role.kind is not case.kind or _without_paths(one.lead.headline) not in told]
+
+
+def _without_paths(text: str) -> str:
+    """Return a message without its paths, numbers and addresses, by which repetitions of an error differ."""
+    return _PATHS_AND_NUMBERS.sub("", text)
 
 
 def _of_its_ranks(failure: Hypothesis) -> Evidence:
@@ -400,15 +410,17 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             confidence=_UNKNOWN_CONFIDENCE,
             missing=lacks,
         )
-    if harmless := next((entry for e in logs.events for entry in shown_by(e.message) if _is_harmless(entry)), None):
+    shown_here = (entry for event in logs.events for entry in shown_by(event.message) if _is_harmless(entry))
+    if harmless := list(dict.fromkeys(shown_here)):
+        heads = [entry.headline if isinstance(entry.headline, str) else entry.what for entry in harmless]
         return Verdict(
             status=Status.UNKNOWN,
             kind=LogClass.UNKNOWN,
-            sentence=harmless.headline if isinstance(harmless.headline, str) else harmless.what,
+            sentence=joined_sentences(heads[:_CONSEQUENCES_AT_MOST]),
             confidence=_UNKNOWN_CONFIDENCE,
             missing=[*lacks, _END],
-            failure=harmless.id,
-            next=_all([step for step in harmless.next if isinstance(step, str)]),
+            failure=harmless[0].id,
+            next=_all([step for entry in harmless for step in entry.next[:1] if isinstance(step, str)]),
         )
     if logs.rows:
         return _so_far(logs, lacks)
@@ -425,7 +437,8 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     return Verdict(
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
-        sentence=f"no known failure is in the logs{shown}, and they do not show whether the job ended{after}",
+        sentence=f"no line of the logs{shown} is one that is known here as a failure, and they do not show whether the"
+        f" job ended{after}",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=lacks,
     )

@@ -534,6 +534,7 @@ class Scanner:
         widest = max(widths, default=0)
         is_wrapped = len(widths) > 2 and widths.count(widest) >= max(2, _WRAPPED_SHARE * len(widths))
         self.width = widest if is_wrapped and widest >= _WIDTH_AT_LEAST else 0
+        self.tracebacks.is_quoted = len(first) > 1 and sum(line.startswith(">") for line in first) > 0.8 * len(first)
         # Most lines and not all, because srun's own messages have no label.
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
@@ -567,6 +568,7 @@ class Scanner:
 
         `shape` is the line without its digits, `at` its position.
         """
+        text = self.tracebacks.unquoted(text)
         prefix, body = split_prefix(text, self.labelled)
         self.clock = time_in(text, self.year) or self.clock
         if failure := self.table.feed(body):

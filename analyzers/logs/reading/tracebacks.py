@@ -161,9 +161,16 @@ class Tracebacks:
     last: dict[str, Raised] = field(default_factory=dict)
     chained: dict[str, Raised] = field(default_factory=dict)
     leads: dict[str, re.Pattern[str]] = field(default_factory=dict)
+    is_quoted: bool = False
+    """Whether the log is quoted as mails and forums do it: `> ` before each line."""
+
+    def unquoted(self, line: str) -> str:
+        """Return a line without the mark of a quotation, if the log is quoted."""
+        return line[1:].removeprefix(" ") if self.is_quoted and line.startswith(">") else line
 
     def bare(self, key: str, body: str) -> str:
         """Return a line of a process without what stands before each line of its last traceback."""
+        body = self.unquoted(body)
         lead = self.leads.get(key)
         match = lead.match(body) if lead else None
         return body[match.end() :] if match else body
