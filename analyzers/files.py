@@ -190,8 +190,24 @@ def _open_special(path: Path) -> int:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file as `open` does with this as its `opener`: a new file is for its owner alone."""
-    return os.open(path, flags, 0o600)
+    """Open a file as `open` does with this as its `opener`: a new file is for its owner alone.
+
+    Raises:
+        OSError: It cannot be opened, or it is a link or pipe, or a file that has another name, too (a hard link): what
+            is written would go elsewhere.
+    """
+    # It is truncated only once it is known to be ours. Without O_NONBLOCK, a pipe that nobody reads from would wait.
+    descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        opened = os.fstat(descriptor)
+        if not stat.S_ISREG(opened.st_mode) or opened.st_nlink > 1:
+            raise FileExistsError(errno.EEXIST, "it is another file, too", path)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def write_whole(target: Path, text: str) -> None:

@@ -257,6 +257,18 @@ def test_a_job_does_not_write_through_what_lies_in_its_folder(tmp_path, name, is
     assert [(path.name, path.read_text()) for path in precious.iterdir()] == [("stdout.log", "years of work")]
 
 
+@pytest.mark.parametrize("name", [".settling", "logs/stdout.log", "logs/stderr.log", "run.json"])
+def test_a_job_does_not_write_into_a_file_that_has_another_name(tmp_path, name):
+    """A received folder may have a hard link to a file of the person, which is a regular file like any other."""
+    run, precious = tmp_path / "run", tmp_path / "precious"
+    (run / name).parent.mkdir(parents=True)
+    precious.write_text('{"schema": "workbench.run/1", "status": "completed"}')
+    (run / name).hardlink_to(precious)
+    ended = command_line.run("launch", "--no-watch", "--job.dump_folder", run, "--", "echo", "hello", timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "hello\n"), ended.stderr
+    assert precious.read_text() == '{"schema": "workbench.run/1", "status": "completed"}'
+
+
 @pytest.mark.parametrize("started_ns", [10**30, -(10**30), 10**39, "x", None])
 def test_any_start_time_of_an_earlier_run_is_endured(tmp_path, started_ns):
     manifest = {"schema": "workbench.run/1", "status": "completed", "started_ns": started_ns}

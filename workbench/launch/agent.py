@@ -203,8 +203,7 @@ def _say_that_it_ends(folder: Path, job: str) -> None:
     with contextlib.suppress(OSError):
         path = folder / _ENDING
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(path, flags, 0o600), "wb") as file:  # noqa: PTH123
+        with open(path, "wb", opener=private_opener) as file:  # `Path.open` has no opener
             file.write(job.encode())
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
-from analyzers.files import json_bytes, private_opener, read_json, replacing, status
+from analyzers.files import json_bytes, read_json, replacing, status
 from analyzers.steps.live import is_running
 from workbench.recorders.secret_text import without_secrets
 
@@ -224,9 +224,13 @@ def settling(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
-    with open(folder / ".settling", "w", opener=private_opener) as lock:  # `Path.open` has no opener
+    # It is not truncated, as a received folder may have a hard link to somebody's file there.
+    lock = os.open(folder / ".settling", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
@@ -287,7 +291,11 @@ def _overwrite(path: Path, content: bytes) -> bool:
         return False
     try:
         before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode) or len(content) > max(before.st_size, before.st_blocks * 512):
+        if (
+            not stat.S_ISREG(before.st_mode)
+            or before.st_nlink > 1
+            or len(content) > max(before.st_size, before.st_blocks * 512)
+        ):
             return False
         # White space after the end is no part of the document.
         text = content.ljust(before.st_size)

@@ -71,8 +71,23 @@ def private_opener(path: str, flags: int) -> int:
     """Open a file as `open` does with this as its `opener`: a new file is for its owner alone.
 
     What we write about a job has its arguments, its paths and what it prints.
+
+    Raises:
+        OSError: It cannot be opened, or it is a link or pipe, or a file that has another name, too (a hard link): what
+            is written would go elsewhere.
     """
-    return os.open(path, flags, 0o600)
+    # It is truncated only once it is known to be ours. Without O_NONBLOCK, a pipe that nobody reads from would wait.
+    descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise FileExistsError(errno.EEXIST, "another file", str(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -84,7 +99,9 @@ def write_bytes(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    remove_other(draft)
+    # What already has this name may be a link, or have another name, too.
+    with signals.ignoring(FileNotFoundError):
+        draft.unlink()
     try:
         draft.touch(mode=0o600)
         draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)

@@ -23,7 +23,7 @@ from typing import ParamSpec, TypeVar
 from weakref import ref
 
 from workbench.recorders import signals
-from workbench.recorders.files import require_room, write_bytes
+from workbench.recorders.files import private_opener, require_room, write_bytes
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -204,11 +204,9 @@ class OwnFile:
                 os.close(fd)
 
     def _open(self, flags: int) -> None:
-        # Without O_NONBLOCK, a pipe that nobody reads from would keep the job waiting.
-        fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | self._flags | flags, 0o600)
+        fd = private_opener(str(self._path), os.O_RDWR | self._flags | flags)
         status = os.fstat(fd)
-        is_other = self._inode >= 0 and (self._device, self._inode) != (status.st_dev, status.st_ino)
-        if is_other or not stat.S_ISREG(status.st_mode):
+        if self._inode >= 0 and (self._device, self._inode) != (status.st_dev, status.st_ino):
             os.close(fd)
             raise FileExistsError(errno.EEXIST, "another file", str(self._path))
         self._fd, self._device, self._inode = high_descriptor(fd), status.st_dev, status.st_ino

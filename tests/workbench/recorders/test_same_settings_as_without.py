@@ -276,6 +276,10 @@ for name in ("steps/heartbeat_0.bin", "steps/rank_0.jsonl", "dumps/.stacks_0.txt
                 "link to a file",
                 "open('victim', 'w').write('precious') if not os.path.exists('victim') else None; os.symlink(os.path.abspath('victim'), path)",
             ),
+            (
+                "file with another name",
+                "open('victim', 'w').write('precious') if not os.path.exists('victim') else None; os.link('victim', path)",
+            ),
         )
     ),
     Row("folder has no UTF-8 name", folder=b"../\xff\xfe".decode("utf-8", "surrogateescape")),

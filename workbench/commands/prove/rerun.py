@@ -13,7 +13,7 @@ import msgspec
 
 from analyzers import memory, steps
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.files import read_json
+from analyzers.files import read_json, write_whole
 from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options
 from analyzers.words import duration
@@ -71,7 +71,7 @@ def written(text: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / CONFIGURATION
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise InputError(
             f"--prove: {folder} cannot be written ({error.strerror})", "copy the run to a folder of yours"

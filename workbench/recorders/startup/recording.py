@@ -29,7 +29,6 @@ from workbench.recorders.attach import Attached, attach
 from workbench.recorders.files import (
     RankInfo,
     group_position,
-    private_opener,
     read_json,
     remove_other,
     require_descriptors,
@@ -234,9 +233,8 @@ class Recording:
         path = self._settings.folder / "steps" / ".only_process"
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_other(path)
-        self._lock = os.fdopen(
-            private_opener(str(path), os.O_WRONLY | os.O_CREAT), "w"
-        )  # it holds until the process ends
+        # It is only locked, until the process ends; nothing is written.
+        self._lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
