@@ -19,7 +19,7 @@ from workbench.recorders.memory.block_categories import Block, BlockCategories
 from workbench.recorders.memory.live_tensors import LiveStorage, live_storages
 from workbench.recorders.memory.profiler_events import Allocation, FrameTable, ProfilerSession, Span
 from workbench.recorders.memory.snapshot import Details, Frame, Segment, SegmentBlock, Snapshot, TraceEntry, first_entry
-from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note, TensorHooks
+from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note, TensorHooks, unseen
 from workbench.recorders.own_files import harmless, note
 from workbench.recorders.quiet import profiler_messages_hidden, torch_warnings_hidden
 from workbench.recorders.signals import raise_of_script
@@ -305,6 +305,7 @@ class CpuHistory:
         self._step = 0
         self._first = True
 
+    @unseen
     def begin(self, step: int) -> None:
         """Start the profiler session of a step.
 
@@ -336,6 +337,7 @@ class CpuHistory:
         self._blocks.forget()
         self._first = False
 
+    @unseen
     def end(self) -> bool:
         """Stop the profiler session, if one is running, and add its allocations and frees to the history.
 
@@ -388,6 +390,7 @@ class CpuHistory:
             return False
         return True
 
+    @unseen
     def snapshot(self) -> Snapshot:
         """Return the live blocks and their history in the format of PyTorch's memory snapshots."""
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())

@@ -34,7 +34,7 @@ from workbench.recorders.memory.holders import HolderSearch
 from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes, soft_limits_kept
 from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
 from workbench.recorders.memory.tensor_hooks import TensorHooks
-from workbench.recorders.own_files import note_failure, save_bytes
+from workbench.recorders.own_files import harmless, note_failure, save_bytes
 from workbench.recorders.timing.profiler_traces import TracePlan, profiler_runs
 
 WINDOW = 5
@@ -135,15 +135,12 @@ class MemoryRecorder:
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False
         with ExitStack() as self._contexts:
-            if self._is_wanted(step) and not self._is_profiled_by_script():
-                self._begin()
-            else:
-                self._history.skip()
-                self._marks.clear()
+            self._prepare(step)
             with self._marked(f"step#{step}"):
                 yield
         self._last_finished_step = step
 
+    @harmless
     def finish(self) -> None:
         """End the recording of the current step; call this method after the context of `recording`."""
         if not self._history.end():
@@ -163,6 +160,7 @@ class MemoryRecorder:
         """
         return self.is_recording and not self._on_device and self._plan.skips_steps
 
+    @harmless
     def write(self) -> None:
         """Write a snapshot of the current memory to `folder`/iteration_N; N is the last finished step."""
         self._write(self._folder / f"iteration_{self._last_finished_step}", self._snapshot(memory_room()))
@@ -223,11 +221,20 @@ class MemoryRecorder:
         traced = self.traces is not None and self.traces.is_traced(step)
         return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
+    @harmless
+    def _prepare(self, step: int) -> None:
+        if self._is_wanted(step) and not self._is_profiled_by_script():
+            self._begin()
+        else:
+            self._history.skip()
+            self._marks.clear()
+
     def _begin(self) -> None:
         self.is_recording = True
         self._history.begin((self._last_finished_step or 0) + 1)
         self._contexts.enter_context(self._hooks.note_saved_tensors())
 
+    @harmless
     def _begin_if_limited(self) -> None:
         """Record allocations from now on if the process has a memory limit.
 
@@ -242,17 +249,19 @@ class MemoryRecorder:
 
     @contextmanager
     def _marked(self, name: str) -> Iterator[None]:
-        self._mark("START", name, time.time_ns())
+        self._mark("START", name)
         try:
             yield
         except BaseException:
             # The innermost of the nested marks sees the error first, before the frames around it free their tensors.
-            self._failed_ns = self._failed_ns or time.time_ns()
+            self._failed_ns = self._failed_ns or harmless(time.time_ns)() or 0
             raise
         finally:
-            self._mark("END", name, time.time_ns())
+            self._mark("END", name)
 
-    def _mark(self, stage: str, name: str, time_ns: int) -> None:
+    @harmless
+    def _mark(self, stage: str, name: str, time_ns: int | None = None) -> None:
+        time_ns = time.time_ns() if time_ns is None else time_ns
         self._marks.append({"stage": stage, "name": name, "device": 0, "time_us": time_ns // 1000})
 
     def _snapshot(self, room_left: Room) -> Snapshot:

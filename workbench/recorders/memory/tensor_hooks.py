@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from workbench.recorders.module_hooks import ModuleHook
+from workbench.recorders.own_files import harmless
 from workbench.recorders.signals import ignoring
 
 Params = ParamSpec("Params")
@@ -47,6 +48,20 @@ def untraced(function: Callable[Params, Result]) -> Callable[Params, Result]:
             return function(*args, **kwargs)
         finally:
             resume(thread)
+
+    return run
+
+
+def unseen(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Return a function that does the same as `function`, but hides the calls inside from modes and subclasses.
+
+    Function modes of the script, and its subclasses of `Tensor`, would otherwise be called for what we ask of tensors.
+    """
+
+    @wraps(function)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        with torch._C.DisableTorchFunction():  # noqa: SLF001
+            return function(*args, **kwargs)
 
     return run
 
@@ -112,8 +127,8 @@ class TensorHooks:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = _MAX_NOTES) -> None:
         self.lost = 0
-        self._model = model
-        # Weak, as a script may replace parameters and optimizers: what it dropped must not live on here.
+        # Weak, as a script may replace model, parameters and optimizers: what it dropped must not live on here.
+        self._model = ref(model)
         self._optimizers = WeakSet[torch.optim.Optimizer]([optimizer] if optimizer else [])
         self._names: MutableMapping[torch.Tensor, str] = WeakTensorKeyDictionary(
             {parameter: without_wrappers(name) for name, parameter in model.named_parameters()}
@@ -121,9 +136,15 @@ class TensorHooks:
         self._notes: deque[Note] = deque(maxlen=keep)
         self._modules: list[str] = []
         self._running = False
-        self._handles: list[Removable] = [
-            register_optimizer_step_post_hook(untraced(lambda opt, *_: self._note_optimizer_state(opt)))
-        ]
+        # PyTorch keeps this hook to the end of the process, and with it all that it refers to.
+        here = ref(self)
+
+        def note_state(opt: torch.optim.Optimizer, *_: object) -> None:
+            hooks = here()
+            if hooks is not None:
+                hooks._note_optimizer_state(opt)  # noqa: SLF001
+
+        self._handles: list[Removable] = [register_optimizer_step_post_hook(untraced(note_state))]
         note_gradient = untraced(self._note_gradient)
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -167,8 +188,9 @@ class TensorHooks:
         """
         self._running = True
         self._modules.clear()
-        if not self._on_modules:
-            for name, module in self._model.named_modules():
+        model = self._model()
+        if not self._on_modules and model is not None:
+            for name, module in model.named_modules():
                 self._hook(module, without_wrappers(name))
 
     def stop(self) -> None:
@@ -193,24 +215,33 @@ class TensorHooks:
         """Write a note that the phase `name` of the step begins; an empty name means that no phase is open."""
         self._add(0, PHASE, name)
 
+    @harmless
+    @unseen
     def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:
         """Write a note that the storage of `tensor` has the category `kind` and the label `label`."""
         if self._running:
             with ignoring(RuntimeError, NotImplementedError):  # subclasses without a storage
                 self._add(local_tensor(tensor).untyped_storage().data_ptr(), kind, label)
 
-    def long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
-        """Yield (tensor, category, label) of each tensor that outlives a step.
+    @unseen
+    def long_lived_tensors(self) -> list[tuple[torch.Tensor, str, str]]:
+        """Return (tensor, category, label) of each tensor that outlives a step.
 
         These are parameters, buffers, gradients and optimizer state. A DTensor is represented by this rank's part.
         """
+        return list(self._long_lived_tensors())
+
+    def _long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
+        model = self._model()
+        if model is None:
+            return
         # Scripts put other tensors in the place of parameters: resized embeddings, loaded weights, new layers.
-        for full_name, parameter in self._model.named_parameters():
+        for full_name, parameter in model.named_parameters():
             name = self._names.setdefault(parameter, without_wrappers(full_name))
             yield local_tensor(parameter), PARAMETERS, name
             if parameter.grad is not None:
                 yield local_tensor(parameter.grad), GRADIENTS, name
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in model.named_buffers():
             yield local_tensor(buffer), PARAMETERS, without_wrappers(name)
         for optimizer in self._optimizers:
             yield from self._optimizer_state(optimizer)
@@ -220,6 +251,7 @@ class TensorHooks:
         for handle in self._handles:
             handle.remove()
 
+    @harmless
     def _add(self, address: int, kind: str, label: str) -> None:
         if self._running:
             self.lost += len(self._notes) == self._notes.maxlen
@@ -257,10 +289,14 @@ class TensorHooks:
             if isinstance(value, torch.Tensor):
                 self.note_tensor(value, INPUTS, f"input {position}")
 
+    @harmless
+    @unseen
     def _note_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             self.note_tensor(parameter.grad, GRADIENTS, self._names.get(parameter, ""))
 
+    @harmless
+    @unseen
     def _note_optimizer_state(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.add(optimizer)
         for tensor, kind, label in self._optimizer_state(optimizer):
