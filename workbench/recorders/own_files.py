@@ -16,9 +16,9 @@ import resource
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep  # by name: a script may replace that of the module, and this thread would run without a pause
 from typing import ParamSpec, TypeVar
 from weakref import ref
 
@@ -283,7 +283,7 @@ def _watch(backlog: Backlog) -> bool:
 
 def _catch_up() -> None:
     while True:
-        time.sleep(_CATCH_UP_S)
+        sleep(_CATCH_UP_S)
         for known in _backlogs:
             if backlog := known():
                 backlog.flush()
