@@ -8,8 +8,10 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.profiler import profile
 
 from workbench.recorders import MemoryRecorder
+from workbench.recorders.memory import cpu_history
 
 
 class Seen(TorchFunctionMode):
@@ -71,6 +73,22 @@ def test_a_recorder_that_fails_ends_no_job(tmp_path, monkeypatch, capsys):
     recorder.close()
     assert (tmp_path / "iteration_12").is_dir()
     assert "no clock" in capsys.readouterr().err
+
+
+def test_a_profiler_that_fails_in_each_step_is_told_once(tmp_path, monkeypatch, capsys):
+    class Failing(profile):
+        def start(self):
+            raise RuntimeError("no library")
+
+        def stop(self):
+            raise RuntimeError("no library")
+
+    monkeypatch.setattr(cpu_history, "profile", Failing)
+    model, optimizer = model_and_optimizer()
+    recorder = MemoryRecorder(tmp_path, model, optimizer, freq=2)
+    train(recorder.step, model, optimizer, range(1, 9))
+    recorder.close()
+    assert capsys.readouterr().err.count("the memory of step") == 1
 
 
 def test_a_model_is_freed_with_its_recorder_or_before(tmp_path):

@@ -303,7 +303,7 @@ class CpuHistory:
         self._session: profile | None = None
         self._step_span, self._quiet = ExitStack(), ExitStack()
         self._step = 0
-        self._first = True
+        self._first, self._has_failed = True, False
 
     @unseen
     def begin(self, step: int) -> None:
@@ -384,7 +384,9 @@ class CpuHistory:
         except Exception as error:  # noqa: BLE001
             raise_of_script(error)
             why = f"PyTorch's profiler failed ({type(error).__name__}: {error})"
-            note(f"the memory of step {self._step} is not recorded: {why}")
+            if not self._has_failed:  # it may fail in each step of a long job
+                note(f"the memory of step {self._step} is not recorded: {why}")
+            self._has_failed = True
             self._hooks.take_notes()
             self._blocks.forget()
             return False
