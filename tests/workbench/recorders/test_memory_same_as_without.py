@@ -1,12 +1,15 @@
 """A job whose memory is recorded runs as one that is not."""
 
 import gc
+import subprocess
+import sys
 import time
 import weakref
 from contextlib import nullcontext
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile
 
@@ -102,3 +105,48 @@ def test_a_model_is_freed_with_its_recorder_or_before(tmp_path):
     del recorder
     gc.collect()
     assert hooks() is None
+
+
+SCHEDULED = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile, schedule
+from workbench.recorders import MemoryRecorder
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+recorder = MemoryRecorder(sys.argv[1], model, optimizer, freq=2)
+plan = schedule(wait=1, warmup=1, active=2)
+with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=lambda one: print("ready")) as prof:
+    for step in range(5):
+        with recorder.step(step + 1):
+            model(torch.randn(2, 4)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        prof.step()
+print("done")
+"""
+
+
+def test_a_script_may_profile_by_a_schedule_of_its_own(tmp_path):
+    """A second session of PyTorch's profiler that begins within the first one would end the process by SIGSEGV."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCHEDULED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout.split()[-1]) == (0, "done"), ended.stderr
+    assert "ready" in ended.stdout
+    assert ended.stderr.count("the script has a profiler with a schedule of its own") == 1
+
+
+def test_hooks_of_the_script_on_saved_tensors_are_called(tmp_path):
+    calls = []
+    hooks = saved_tensors_hooks(lambda one: calls.append("pack") or one, lambda one: calls.append("unpack") or one)
+    model, optimizer = model_and_optimizer()
+    with hooks:
+        train(lambda n: nullcontext(), model, optimizer, steps=range(1, 3))
+    without, calls[:] = list(calls), []
+    recorder = MemoryRecorder(tmp_path, model, optimizer, freq=2)
+    with hooks:
+        train(recorder.step, model, optimizer, steps=range(1, 3))
+    recorder.close()
+    assert calls == without
+    assert {"pack", "unpack"} <= set(calls)

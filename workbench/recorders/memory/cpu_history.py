@@ -287,6 +287,17 @@ def _garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
+def _script_has_profiler() -> bool:
+    """Return whether the script has a profiler with a schedule, which may start at any of its steps.
+
+    A process has one session at a time: where a second one begins within ours, PyTorch 2.13 ends with SIGSEGV. Between
+    the sessions of a schedule nothing else shows that one will follow.
+    """
+    # Each object of a class made by `class` refers to it, so one pass in C finds them all. Ours have no schedule.
+    kinds = {profile, *type.__subclasses__(profile)}
+    return any(type(one) in kinds and one.__dict__.get("record_steps") for one in gc.get_referrers(*kinds))
+
+
 class CpuHistory:
     """Records CPU allocations of the current step and the last `window` complete steps, one profiler session per step.
 
@@ -316,6 +327,11 @@ class CpuHistory:
         if self._blocks.is_empty:
             harmless(self._blocks.add_found)(live_storages("cpu"))
         self._step = step
+        if _script_has_profiler():
+            if not self._has_failed:
+                note(f"the memory of step {step} is not recorded: the script has a profiler with a schedule of its own")
+            self._has_failed = True
+            return
         traced = self._traces is not None and self._traces.is_traced(step)
         self._hooks.start()
         # The first step of a process plans DTensor's layouts: with Python frames it would take many seconds and a GB.

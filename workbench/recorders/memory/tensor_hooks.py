@@ -155,9 +155,20 @@ class TensorHooks:
     def note_saved_tensors(self) -> Iterator[None]:
         """Return a context in which a note is written on each tensor that autograd saves for the backward pass.
 
-        The transforms of `torch.func` refuse to run under such hooks, so ours give way to them.
+        The transforms of `torch.func` refuse to run under such hooks, so ours give way to them. Of several hooks
+        PyTorch calls the last ones alone, so ours call those that the script has put around the step.
         """
-        pack, unpack = untraced(self._pack), lambda tensor: tensor
+        pack: Callable[[torch.Tensor], Any] = untraced(self._pack)
+        unpack: Callable[[Any], torch.Tensor] = lambda tensor: tensor  # noqa: E731
+        if theirs := _saved._top_saved_tensors_default_hooks(False):  # noqa: SLF001
+            noted, (their_pack, unpack) = untraced(self._note_saved), theirs
+
+            def both(tensor: torch.Tensor) -> object:
+                noted(tensor)
+                return their_pack(tensor)
+
+            pack = both
+
         graph: Any = torch.autograd.graph
         disable = graph.disable_saved_tensors_hooks
 
@@ -308,10 +319,13 @@ class TensorHooks:
                 if isinstance(value, torch.Tensor):
                     yield local_tensor(value), OPTIMIZER_STATE, f"{self._names.get(parameter, '?')}.{key}"
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _note_saved(self, tensor: torch.Tensor) -> None:
         base = tensor if tensor._base is None else tensor._base  # noqa: SLF001
         # Autograd also saves views of the weights, such as a transpose: they take no memory of their own.
         if not isinstance(base, nn.Parameter):
             self.note_tensor(tensor, ACTIVATIONS, self._modules[-1] if self._modules else "loss")
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._note_saved(tensor)
         # Detached, as a node that saves its own output would keep itself alive.
         return tensor.detach() if tensor.grad_fn is not None else tensor
