@@ -294,7 +294,8 @@ def joined_sentences(sentences: Sequence[str]) -> str:
 
 def source_line(filename: str, line: int) -> str:
     """Return a source line as `data/text.py:41`: the file with its folder, and the line if it is not 0."""
-    return "/".join(PurePath(filename).parts[-2:]) + (f":{line}" if line else "")
+    # A log of Windows has its paths.
+    return "/".join(PurePath(filename.replace("\\", "/")).parts[-2:]) + (f":{line}" if line else "")
 
 
 def exit_reason(exit_code: int) -> str:

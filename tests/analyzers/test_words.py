@@ -124,6 +124,7 @@ def test_ranks_are_added_to_a_text_that_does_not_name_them():
     assert (agree([3], "waits", "wait"), agree([3, 4], "waits", "wait")) == ("waits", "wait")
     assert (quantity(1, "piece"), quantity(3, "piece")) == ("1 piece", "3 pieces")
     assert (source_line("/job/data/text.py", 41), source_line("libc.so", 0)) == ("data/text.py:41", "libc.so")
+    assert source_line("C:\\job\\data\\text.py", 41) == "data/text.py:41"
 
 
 @pytest.mark.parametrize(
