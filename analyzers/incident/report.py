@@ -300,7 +300,7 @@ def verdict(
         missing=missing,
         headline=printed.headline if printed else _text_of(root),
         finding=answer.id if answer else "",
-        failure=said[0].failure if said else "",
+        failure=printed.failure if printed else "",
         next=answer.next if answer else "",
         ruled_out=printed.ruled_out if printed else [],
     )
