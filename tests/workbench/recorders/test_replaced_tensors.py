@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from analyzers.memory import analyze
+from analyzers.run import Kind, discover
 from workbench.recorders.memory.recorder import MemoryRecorder
 
 
@@ -40,3 +42,24 @@ def test_what_a_script_drops_does_not_live_on_in_the_recorder(tmp_path):
     assert [ref() for ref in dropped] == [None, None]
     assert weight() is None
     recorder.close()
+
+
+@pytest.mark.parametrize("joined", ["the script keeps it", "for the recorder alone"])
+@pytest.mark.parametrize(
+    "make", [nn.ModuleList, lambda parts: nn.ParameterList(p for m in parts for p in m.parameters())]
+)
+def test_models_joined_for_the_recorder_are_recorded_like_one(tmp_path, joined, make):
+    generator, critic = nn.Sequential(nn.Linear(64, 64)), nn.Linear(64, 64)
+    together = make([generator, critic])
+    optimizer = torch.optim.AdamW([*generator.parameters(), *critic.parameters()])
+    recorder = MemoryRecorder(tmp_path, together, optimizer, freq=1)
+    if joined == "for the recorder alone":
+        del together
+        gc.collect()
+    with recorder.step(1):
+        critic(generator(torch.randn(4, 64))).sum().backward()
+        optimizer.step()
+    recorder.close()
+    [device] = analyze(discover(tmp_path).of(Kind.SNAPSHOT)).data.devices
+    weights = sum(each.nbytes for each in [*generator.parameters(), *critic.parameters()])
+    assert device.categories["parameters"] == device.categories["gradients"] == weights

@@ -128,7 +128,7 @@ class TensorHooks:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = _MAX_NOTES) -> None:
         self.lost = 0
         # Weak, as a script may replace model, parameters and optimizers: what it dropped must not live on here.
-        self._model = ref(model)
+        self._all_modules = [(name, ref(module)) for name, module in model.named_modules()]
         self._optimizers = WeakSet[torch.optim.Optimizer]([optimizer] if optimizer else [])
         self._names: MutableMapping[torch.Tensor, str] = WeakTensorKeyDictionary(
             {parameter: without_wrappers(name) for name, parameter in model.named_parameters()}
@@ -199,10 +199,10 @@ class TensorHooks:
         """
         self._running = True
         self._modules.clear()
-        model = self._model()
-        if not self._on_modules and model is not None:
-            for name, module in model.named_modules():
-                self._hook(module, without_wrappers(name))
+        if not self._on_modules:
+            for outer_name, outer in self._outermost_modules():
+                for name, module in outer.named_modules(prefix=outer_name):
+                    self._hook(module, without_wrappers(name))
 
     def stop(self) -> None:
         """Stop writing notes, and remove the hooks on modules."""
@@ -243,19 +243,30 @@ class TensorHooks:
         return list(self._long_lived_tensors())
 
     def _long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
-        model = self._model()
-        if model is None:
-            return
-        # Scripts put other tensors in the place of parameters: resized embeddings, loaded weights, new layers.
-        for full_name, parameter in model.named_parameters():
-            name = self._names.setdefault(parameter, without_wrappers(full_name))
+        for outer_name, module in self._outermost_modules():
+            # Scripts put other tensors in the place of parameters: resized embeddings, loaded weights, new layers.
+            for full_name, parameter in module.named_parameters(prefix=outer_name):
+                self._names.setdefault(parameter, without_wrappers(full_name))
+            for full_name, buffer in module.named_buffers(prefix=outer_name):
+                yield local_tensor(buffer), PARAMETERS, without_wrappers(full_name)
+        for parameter, name in self._names.items():
             yield local_tensor(parameter), PARAMETERS, name
             if parameter.grad is not None:
                 yield local_tensor(parameter.grad), GRADIENTS, name
-        for name, buffer in model.named_buffers():
-            yield local_tensor(buffer), PARAMETERS, without_wrappers(name)
         for optimizer in self._optimizers:
             yield from self._optimizer_state(optimizer)
+
+    def _outermost_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield (name, module) of the model, or, if it is gone, of those of its modules that live on their own.
+
+        A script that trains several models may join them in a module that it makes for the recorder alone.
+        """
+        inside: set[int] = set()
+        for name, reference in self._all_modules:
+            module = reference()
+            if module is not None and id(module) not in inside:
+                inside.update(map(id, module.modules()))
+                yield name, module
 
     def close(self) -> None:
         self.stop()
