@@ -35,39 +35,27 @@ from analyzers.failures.entry import Failure, text_of
 CATALOGUE: tuple[Failure, ...] = (
     *software.ENTRIES, *memory.ENTRIES, *host.ENTRIES, *hardware.ENTRIES, *network.ENTRIES, *checkpoints.ENTRIES,
     *data.ENTRIES, *autograd.ENTRIES, *configuration.ENTRIES, *startup.ENTRIES, *collectives.ENTRIES, *numerics.ENTRIES,
-    *training.ENTRIES, *devices.ENTRIES, *mechanics.ENTRIES, *harmless.ENTRIES, *frameworks.ENTRIES, *versions.ENTRIES, *processes.ENTRIES, *exceptions.ENTRIES,
+    *training.ENTRIES, *devices.ENTRIES, *mechanics.ENTRIES, *harmless.ENTRIES, *frameworks.ENTRIES,
+    *versions.ENTRIES, *processes.ENTRIES, *exceptions.ENTRIES,
 )  # fmt: skip
 """All entries; where two show by the same text, the one that comes first is the more specific."""
 BY_ID = {entry.id: entry for entry in CATALOGUE}
 _TEXTUAL = [entry for entry in CATALOGUE if entry.signs]
-_WORDS = sorted({one.word for entry in _TEXTUAL for one in entry.signs}, key=len, reverse=True)
-_ANY_WORD = re.compile(f"(?=({'|'.join(map(re.escape, _WORDS))}))")
-"""Matches at each place where a word begins, and gives the longest one: words may overlap."""
-_BY_WORD = {
-    word: [n for n, entry in enumerate(_TEXTUAL) if any(one.word in word for one in entry.signs)] for word in _WORDS
-}
-"""{word of a sign: the numbers of the entries in `_TEXTUAL` that have it, or a part of it, as the word of a sign}."""
+_OF_LINES = [entry for entry in _TEXTUAL if entry.event]
 _CLUES = [one for entry in CATALOGUE for one in entry.clues]
 LINE_WORDS = tuple(dict.fromkeys(word for entry in CATALOGUE for word in entry.words))
 """The words of which each line has one that is read as an event only because an entry knows it."""
 
 
-def _candidates(text: str) -> list[Failure]:
-    """Return the entries of whose signs a word is in a text, in the order of the catalogue."""
-    # A short word may stand within a longer one, which alone is found at its place.
-    found = {number for word in set(_ANY_WORD.findall(text)) for number in _BY_WORD[word]}
-    return [_TEXTUAL[number] for number in sorted(found)]
-
-
 @lru_cache(maxsize=4096)
 def shown_by(text: str) -> tuple[Failure, ...]:
     """Return the entries of which a text shows a sign, the most specific first."""
-    return tuple(entry for entry in _candidates(text) if next(entry.matches(text), None))
+    return tuple(entry for entry in _TEXTUAL if next(entry.matches(text), None))
 
 
 def kind_of_line(text: str) -> EventKind | None:
     """Return the kind of event that a line outside a traceback reports by the catalogue; None if it is not known."""
-    return next((entry.event for entry in _candidates(text) if entry.event and next(entry.matches(text), None)), None)
+    return next((entry.event for entry in _OF_LINES if next(entry.matches(text), None)), None)
 
 
 def is_clue(text: str) -> bool:

@@ -585,8 +585,8 @@ class Scanner:
         if body.strip() == self.message_below.get(prefix.key):
             del self.message_below[prefix.key]
             return
-        raised = self.tracebacks.feed(prefix.key, body)
         body = self.tracebacks.bare(prefix.key, body)
+        raised = self.tracebacks.feed(prefix.key, body)
         if raised:
             self.filter.read_on()
             self.add_exception(raised, at, prefix)

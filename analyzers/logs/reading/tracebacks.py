@@ -195,10 +195,9 @@ class Tracebacks:
     def feed(self, key: str, body: str) -> Raised | None:
         """Read the next line of a process; return the exception if the line names one, such as `KeyError: 'x'`.
 
-        `key` is the prefix of the lines of the process, `body` the line without this prefix. The result is None for all
-        other lines.
+        `key` is the prefix of the lines of the process, `body` the line as `bare` returns it. The result is None for
+        all other lines.
         """
-        body = self.bare(key, body)
         if match := START.search(body):
             before = body[: match.start()]
             self._learn(key, before)
