@@ -26,7 +26,7 @@ A long file that starts last would keep one core busy while the others have noth
 
 OF_THE_SHELL = re.compile(
     r"((LOCAL|GROUP|ROLE|NODE)_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|(SLURM(?!_CONF)|PMIX?|OMPI)_\w+"
-    r"|(TORCH|TORCHELASTIC|TORCHINDUCTOR|PYTORCH|NCCL|GLOO|KINETO|TEXTUAL|WANDB)_\w+|WORKBENCH_(?!NATIVE)\w+"
+    r"|(TORCH|TORCHELASTIC|TORCHINDUCTOR|PYTORCH|NCCL|GLOO|KINETO|TEXTUAL|WANDB)_\w+|WORKBENCH_(?!NATIVE|UPDATE)\w+"
     r"|NGPU|CONFIG_FILE|MODULE|CONFIG|COMM_MODE|LOG_RANK|TRAIN_FILE|(NO|FORCE)_COLOR|COLUMNS|LINES"
 )
 """Variables with which a shell, a launcher or a scheduler changes what programs do: tests set those that they mean."""

@@ -288,8 +288,11 @@ def verdict(
     # A cause without a finding of its own is a rank that failed.
     status = status_of(behind) if behind else Status.ERROR
     answer = next((f for name in root.findings for f in behind if f.id == name), None)
-    said = [r.verdict for r in (reports.logs, reports.hang) if r and answer and answer.id == r.verdict.finding]
-    printed = said[0] if reports.logs and said and said[0] is reports.logs.verdict else None
+    by_logs, by_dumps = (
+        report.verdict if report and answer and answer.id == report.verdict.finding else None
+        for report in (reports.logs, reports.hang)
+    )
+    entry = by_logs or by_dumps
     return Verdict(
         status=Status.UNKNOWN if root.kind == IncidentClass.UNKNOWN else status,
         kind=root.kind,
@@ -298,11 +301,11 @@ def verdict(
         sentence=verdict_sentence(chain),
         confidence=max((f.confidence for f in behind), default=_CONFIDENCE_WITHOUT_FINDING),
         missing=missing,
-        headline=printed.headline if printed else _text_of(root),
+        headline=by_logs.headline if by_logs else _text_of(root),
         finding=answer.id if answer else "",
-        failure=printed.failure if printed else "",
+        failure=entry.failure if entry else "",
         next=answer.next if answer else "",
-        ruled_out=printed.ruled_out if printed else [],
+        ruled_out=by_logs.ruled_out if by_logs else [],
     )
 
 
