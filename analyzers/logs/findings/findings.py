@@ -116,9 +116,15 @@ def _of_other_text(failures: Sequence[Hypothesis], case: Case | None) -> list[Hy
     own = [" ".join(f"{event.message} {event.details}".split()) for event in case.failure.events]
     cores = [(one, " ".join(quoted(one.lead).rpartition("] ")[2].split())[:_CORE]) for one in failures]
     others = [one for one, core in cores if not core or not any(core in text for text in own)]
-    # The same error may name another temporary file each time.
-    told = {_without_paths(event.headline) for event in case.failure.events}
-    return [one for one in others if one.role.kind is not case.kind or _without_paths(one.lead.headline) not in told]
+    # A process may repeat an error with the name of another temporary file each time.
+    texts, ranks = {_without_paths(event.headline) for event in case.failure.events}, set(case.failure.ranks)
+    return [
+        other
+        for other in others
+        if other.role.kind is not case.kind
+        or not ranks >= set(other.ranks)
+        or _without_paths(other.lead.headline) not in texts
+    ]
 
 
 def _without_paths(text: str) -> str:
@@ -228,7 +234,7 @@ def _overflow_finding(logs: Logs) -> list[Finding]:
     ]
 
 
-def _handled(events: Sequence[LogEvent]) -> str:
+def _handled_title(events: Sequence[LogEvent]) -> str:
     """Return the title on errors that ranks printed and survived, or on work that they say they skipped."""
     ranks = sorted({event.rank for event in events if event.rank is not None})
     is_skipped = all(event.kind is EventKind.SKIPPED_WORK for event in events)
@@ -247,7 +253,7 @@ def _handled_finding(logs: Logs) -> list[Finding]:
         Finding(
             id="logs.handled_errors",
             severity=Severity.INFO,
-            title=_handled(events),
+            title=_handled_title(events),
             why="The program printed each error itself, or its log goes on after it.",
             next="nothing to do if these errors are expected; otherwise look at the code that raised them",
             ranks=ranks,
@@ -262,9 +268,9 @@ def _unread_finding(logs: Logs, case: Case | None) -> list[Finding]:
 
     A line that the answer (`case`) quotes is left out.
     """
-    told = case.quote.rstrip("…") if case and case.lead.message == CUT_OFF else ""
+    answer = case.quote.rstrip("…") if case and case.lead.message == CUT_OFF else ""
     kept = [(file.path, line) for file in logs.files for line in file.unread]
-    quotes = [(path, line) for path, line in kept if not told or told not in line.text]
+    quotes = [(path, line) for path, line in kept if not answer or answer not in line.text]
     count = unread_count(logs) - len(kept) + len(quotes)
     if not quotes:
         return []
@@ -428,7 +434,7 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
         return Verdict(
             status=Status.UNKNOWN,
             kind=LogClass.UNKNOWN,
-            sentence=f"{_handled(handled)}; the end of the job is not in the text",
+            sentence=f"{_handled_title(handled)}; the end of the job is not in the text",
             confidence=_UNKNOWN_CONFIDENCE,
             missing=[*lacks, _END],
         )
