@@ -323,11 +323,14 @@ class CpuHistory:
         If the session of an earlier step is still open after an error, stop it first and add it to the history.
         """
         self.end()
+        is_left_out = _script_has_profiler()
+        if is_left_out:
+            self._blocks.forget()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         if self._blocks.is_empty:
             harmless(self._blocks.add_found)(live_storages("cpu"))
         self._step = step
-        if _script_has_profiler():
+        if is_left_out:
             if not self._has_failed:
                 note(f"the memory of step {step} is not recorded: the script has a profiler with a schedule of its own")
             self._has_failed = True
