@@ -1044,7 +1044,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "[rank0]: Traceback (most recent call last):\n"
                 '[rank0]:   File "/workspace/sft_trainer/train.py", line 276, in main\n'
                 "[rank0]:     train_stats = trainer.train()\n"
-                '[rank0]:   File "/root/.local/lib/python3.10/site-packages/torch/distributed/fsdp/_optim_utils.py", line 1382, in'
+                '[rank0]:   File "/home/user/.local/lib/python3.10/site-packages/torch/distributed/fsdp/_optim_utils.py", line 1382, in'
                 " _convert_all_state_info\n"
                 "[rank0]:     assert dtype == info.dtype\n"
                 "[rank0]: AssertionError",

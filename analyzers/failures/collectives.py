@@ -152,6 +152,11 @@ def _said(case: Case, what: re.Pattern[str]) -> str:
     return f"`{shortened(' '.join(line.split()))}`"
 
 
+def _saves_sharded_model(case: Case) -> bool:
+    """Return whether the lines around the timeout name a sharded model, or code that only the main process runs."""
+    return case.printed(r"is_main_process|is_local_main_process|rank\W{1,6}0\b|FSDP|FullyShard|[Zz]e[Rr][Oo]-?3")
+
+
 def _finds_unused(case: Case) -> bool:
     """Return whether the message says that DDP looks for unused parameters already."""
     return case.printed(r"find_unused_parameters=True`? is enabled")
@@ -553,9 +558,7 @@ ENTRIES = (
             Advice(
                 "let all ranks run the saving code of a sharded model (FSDP, ZeRO-3): gathering its state needs each of them, so"
                 " not below `if rank == 0:` or is_main_process",
-                lambda case: case.printed(
-                    r"is_main_process|is_local_main_process|rank\W{1,6}0\b|FSDP|FullyShard|[Zz]e[Rr][Oo]-?3"
-                ),
+                _saves_sharded_model,
             ),
             "look how long the save took before, and at the storage that it writes to (full, slow or hanging file system; `dmesg"
             " -T`, a stack of that rank by py-spy)",
@@ -563,11 +566,7 @@ ENTRIES = (
             " sharded or asynchronous (torch.distributed.checkpoint.async_save), first to a local disk",
             Advice(
                 "if only rank 0 runs the saving code: a sharded model (FSDP, ZeRO-3) needs all ranks in it, not `if rank == 0:`",
-                lambda case: (
-                    not case.printed(
-                        r"is_main_process|is_local_main_process|rank\W{1,6}0\b|FSDP|FullyShard|[Zz]e[Rr][Oo]-?3"
-                    )
-                ),
+                lambda case: not _saves_sharded_model(case),
             ),
         ),
         rules_out="a step was printed between the save and the timeout",

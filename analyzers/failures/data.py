@@ -1631,7 +1631,7 @@ ENTRIES = (
                 "Traceback (most recent call last):\n"
                 '  File "tokenize_dataset_rows.py", line 53, in <module>\n'
                 "    main()\n"
-                '  File "/root/.conda/envs/t/lib/python3.8/site-packages/datasets/builder.py", line 1642, in _prepare_split_single\n'
+                '  File "/home/user/.conda/envs/t/lib/python3.8/site-packages/datasets/builder.py", line 1642, in _prepare_split_single\n'
                 '    raise DatasetGenerationError("An error occurred while generating the dataset") from e\n'
                 "datasets.builder.DatasetGenerationError: An error occurred while generating the dataset",
                 source="mymusise/ChatGLM-Tuning#248",

@@ -681,7 +681,7 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             "torch_xla cannot open the TPU"
             if case.given.get("reason")
-            else "torch_xla is not told its device (PJRT_DEVICE)"
+            else "PJRT_DEVICE, the device of torch_xla, is not set"
         ),
         why=lambda case: (
             f"the TPU's library says: {case.given['reason'].strip()}"

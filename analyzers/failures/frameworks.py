@@ -385,7 +385,7 @@ ENTRIES = (
                 says=("llm_int8_skip_modules",),
             ),
             Example(
-                '  File "/root/autodl-tmp/ft.py", line 205, in enable_gradients\n'
+                '  File "/home/user/autodl-tmp/ft.py", line 205, in enable_gradients\n'
                 "    param.requires_grad = True\n"
                 "RuntimeError: only Tensors of floating point and complex dtype can require gradients",
                 source="dropbox/hqq#41",
@@ -1155,7 +1155,7 @@ ENTRIES = (
         headline=lambda case: (
             f"{case.given.get('name') or 'The launcher'} only says that something else failed, not what"
         ),
-        why="it is raised by the process or library that waits for the part that failed, whose own exception is not in this text",
+        why="the process that reports it only waits for the one that failed, and the exception of that one is not in this text",
         next=(
             "look further up, or in the output of that process, for the first traceback: its last line is the cause",
             Advice(

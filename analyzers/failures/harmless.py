@@ -209,7 +209,7 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         (sign("resource_tracker: There appear to be"),),
         Example(
-            "/root/miniconda3/envs/swift/lib/python3.10/multiprocessing/resource_tracker.py:224: UserWarning: resource_tracker:"
+            "/home/user/miniconda3/envs/swift/lib/python3.10/multiprocessing/resource_tracker.py:224: UserWarning: resource_tracker:"
             " There appear to be 1 leaked semaphore objects to clean up at shutdown",
             source="modelscope/ms-swift#4689",
         ),

@@ -562,7 +562,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="FSDP was given no type of state dict.",
         when=lambda case: case.lead.message.startswith("KeyError: None") and case.called(r":set_state_dict_type"),
-        headline="FSDP was told no kind of state dict (fsdp_state_dict_type is empty) when a checkpoint was loaded",
+        headline="fsdp_state_dict_type is not set, so FSDP has no type of state dict when a checkpoint was loaded",
         why="the plugin's setting is empty, or the checkpoint is loaded before FSDP has wrapped the model",
         next=(
             "set it: fsdp_state_dict_type: SHARDED_STATE_DICT (or FULL_STATE_DICT) in the configuration of accelerate",

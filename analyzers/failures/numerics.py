@@ -10,6 +10,8 @@ from analyzers.case.wording import at_step, place, quoted
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.words import rank_names
 
+_OTHER_VALUE = "a value that the program checked"
+
 
 def nonfinite_loss(case: Case) -> str:
     """Return the title for a loss or gradient that is not finite."""
@@ -52,7 +54,7 @@ def _why_nonfinite(case: Case) -> str:
 
 def _is_other_value(case: Case) -> bool:
     """Return whether an exception says of another value than the loss or a gradient that it is not finite."""
-    return case.lead.kind is EventKind.EXCEPTION and "value" in _what_is_nonfinite(case.lead)
+    return _what_is_nonfinite(case.lead) == _OTHER_VALUE
 
 
 def _what_is_nonfinite(lead: LogEvent) -> str:
@@ -65,7 +67,7 @@ def _what_is_nonfinite(lead: LogEvent) -> str:
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
     if not named and lead.kind is EventKind.EXCEPTION:
-        return "a value that the program checked"
+        return _OTHER_VALUE
     return " or ".join(named or ("the loss", "the gradient"))
 
 

@@ -139,8 +139,10 @@ def _meaning_of_status(case: Case) -> str:
     if code:
         means = _OF_WINDOWS.get(code) or (exit_reason(code) if code < 0 else "")
         status = f"exit status {code}" + (f" means {means}" if means else " alone does not say why")
-    told = "this exception is raised after the process has ended; the cause stands in its own output"
-    return f"{told}. {capitalised(status)}" if status else told
+    source = (
+        "the launcher raises this exception after the process has ended; the cause is in the output of that process"
+    )
+    return f"{source}. {capitalised(status)}" if status else source
 
 
 TEXTS = (

@@ -84,7 +84,7 @@ def test_buffers_of_nccl_are_found(tmp_path):
     )  # fmt: skip
     finding = next(finding for finding in report.findings if finding.id == "logs.untracked_memory")
     assert "NCCL_MAX_CTAS" in finding.next
-    assert "would have fitted" in finding.why
+    assert "would fit" in finding.why
 
 
 def test_usual_context_and_communicator_are_no_finding(tmp_path):

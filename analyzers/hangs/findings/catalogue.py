@@ -39,7 +39,7 @@ def why(cause: Cause) -> str:
     entry = entry_of(cause)
     parts = [write(entry.why, cause)]
     if cause.parting:
-        parts.append(capitalised(_parted(cause.parting)))
+        parts.append(capitalised(_divergence(cause.parting)))
     if not entry.tells(cause) and (evidence := entry.evidence(cause)):
         # Of a tie nobody is named.
         named = entry.named and cause.reason is not Reason.TIE
@@ -67,11 +67,11 @@ def next_step(cause: Cause) -> str:
     return write(entry.next, cause)
 
 
-# The `if` or loop at which ranks parted.
+# The `if` or loop at which ranks diverged.
 
 
-def _parted(parting: Parting) -> str:
-    """Return at which block of the source ranks parted, as a clause."""
+def _divergence(parting: Parting) -> str:
+    """Return which ranks are in the `if` or loop at which ranks diverged, and which are not, as a clause."""
     inside, outside = parting.inside, parting.outside
     there = f"{rank_names(inside)} {agree(inside, 'is', 'are')} in {format_block(parting.block)}"
     return f"{there}, {rank_names(outside)} {agree(outside, 'is', 'are')} not"
@@ -87,11 +87,11 @@ _CURES = {
     BlockKind.COUNTED: "find the `if`, `continue` or `break` in {block} by which {ranks} left its collective out",
     BlockKind.LOOP: "let {block} run equally often on every rank",
 }
-"""{kind of the block at which ranks parted: what to do}."""
+"""{kind of the block of source at which ranks diverged: what to do}."""
 
 
 def _for_parting(cause: Cause, parting: Parting) -> str:
-    """Return what to do about the `if` or loop at which the culprits parted from the other ranks."""
+    """Return what to do about the `if` or loop at which the culprits diverged from the other ranks."""
     block = format_block(parting.block)
     if parting.block.kind is not BlockKind.RANK:
         return _CURES[parting.block.kind].format(block=block, ranks=rank_names(cause.ranks))

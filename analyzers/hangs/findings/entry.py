@@ -27,7 +27,7 @@ class HangFailure:
 
     `shown_by` is the evidence that tells the culprits from other ranks: a text, or {reason: text}. `in_title` says that
     the title has told it, always or for some reasons. `named` begins it with whom it names. Where the `if` or loop is
-    known at which ranks parted, this takes the place of `next`, unless `keeps_next`.
+    known at which ranks diverged, advice about it replaces `next`, unless `keeps_next`.
     """
 
     id: str

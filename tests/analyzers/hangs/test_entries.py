@@ -13,7 +13,7 @@ def test_an_entry_is_the_first_that_its_example_shows(entry):
     assert entry_of(cause) is entry
     for text in (title(cause), why(cause), next_step(cause)):
         assert text
-        assert not {"{", "None", "  "} & {part for part in ("{", "None", "  ") if part in text}
+        assert not any(part in text for part in ("{", "None", "  "))
     assert "{" not in detail(cause)
     assert entry.what.endswith(".")
 
