@@ -249,10 +249,10 @@ class TensorHooks:
                 self._names.setdefault(parameter, without_wrappers(full_name))
             for full_name, buffer in module.named_buffers(prefix=outer_name):
                 yield local_tensor(buffer), PARAMETERS, without_wrappers(full_name)
-        for parameter, name in self._names.items():
-            yield local_tensor(parameter), PARAMETERS, name
-            if parameter.grad is not None:
-                yield local_tensor(parameter.grad), GRADIENTS, name
+        for weight, name in self._names.items():
+            yield local_tensor(weight), PARAMETERS, name
+            if weight.grad is not None:
+                yield local_tensor(weight.grad), GRADIENTS, name
         for optimizer in self._optimizers:
             yield from self._optimizer_state(optimizer)
 
