@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import socket
 import stat
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.recorders import signals
+
+_FOLDER_OF_STEP = re.compile(r"iteration_\d+(_exit)?")
 
 _SPARE_DESCRIPTORS = 32
 JOB_VARIABLE = "WORKBENCH_JOB"
@@ -96,7 +99,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     A new file is for its owner alone; an existing one keeps its permissions.
     """
     require_room(len(content))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder_of(path)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     # What already has this name may be a link, or have another name, too.
@@ -112,6 +115,18 @@ def write_bytes(path: Path, content: bytes) -> None:
         with signals.ignoring(OSError):
             draft.unlink()
         raise
+
+
+def make_folder_of(path: Path) -> None:
+    """Create the folder of a file that a recorder writes, with its parents, if there is none.
+
+    Raises:
+        OSError: It cannot be created, or it is the folder of one step and a link. A user may link the folder of a whole
+            recording to another disk; the folder of one step is made by a recorder, so a link would lead elsewhere.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.parent.is_symlink() and _FOLDER_OF_STEP.fullmatch(path.parent.name):
+        raise FileExistsError(errno.EEXIST, "another folder", str(path.parent))
 
 
 def remove_other(path: Path) -> None:

@@ -87,6 +87,9 @@ dist.destroy_process_group()
 """
 
 
+FILES_OF_STEPS = {"memory": "memory_snapshot.pickle", "traces": "trace.json"}
+
+
 def unreadable(folder: Path) -> list[Path]:
     """Return the files of a run that are incomplete."""
     broken = []
@@ -144,6 +147,39 @@ assert all(os.fstat(number).st_size == 0 for number in range(own, 1024))
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert (tmp_path / "own").read_bytes() == b""
+
+
+def test_recorders_follow_no_link_in_place_of_the_folder_of_a_step(tmp_path: Path) -> None:
+    victims = [tmp_path / name / f"rank0_{kind}" for name, kind in FILES_OF_STEPS.items()]
+    for victim in victims:
+        victim.parent.mkdir()
+        victim.write_text("precious")
+        (tmp_path / "out" / victim.parent.name).mkdir(parents=True)
+        (tmp_path / "out" / victim.parent.name / "iteration_1").symlink_to(victim.parent)
+        draft = tmp_path / "out" / victim.parent.name / "iteration_2" / f".{victim.name}"
+        draft.parent.mkdir()
+        draft.symlink_to(victim)
+    code = f"""
+import torch
+from workbench.recorders import MemoryRecorder
+from workbench.recorders.timing.profiler_traces import TraceRecorder
+model = torch.nn.Linear(4, 4)
+memory = MemoryRecorder({str(tmp_path / "out" / "memory")!r}, model, freq=1)
+for n in (1, 2):
+    with memory.step(n):
+        model(torch.ones(1, 4)).sum().backward()
+memory.close()
+trace = TraceRecorder({str(tmp_path / "out" / "traces")!r}, freq=1, warmup=0)
+for n in (1, 2):
+    with trace.step(n):
+        model(torch.ones(1, 4)).sum().backward()
+trace.close()
+"""
+    job = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert "EEXIST" in job.stderr
+    for victim in victims:
+        assert victim.read_text() == "precious"
+        assert (tmp_path / "out" / victim.parent.name / "iteration_2" / victim.name).stat().st_size > len("precious")
 
 
 def test_the_log_goes_on_after_all_descriptors_were_closed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from torch import _C
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
-from workbench.recorders.files import RankInfo
+from workbench.recorders.files import RankInfo, make_folder_of
 from workbench.recorders.own_files import note_failure, remove_file
 from workbench.recorders.quiet import profiler_messages_hidden
 
@@ -39,7 +39,9 @@ def export(profiler: profile, path: Path) -> None:
     """Write the profiler's trace to `path`, completely or not at all; a failure is noted."""
     draft = path.with_name(f".{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_of(path)
+        # What already has this name may be a link, or have another name, too.
+        remove_file(draft)
         profiler.export_chrome_trace(str(draft))
         _require_whole(draft)
         draft.replace(path)
