@@ -216,6 +216,8 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
         finding = next(f for f in reports.memory.findings if f.id == "memory.oom")
         ranks = verdict.ranks or sorted(r for c in dead for r in c.ranks)
         step = finding.step if finding.step is not None else next((c.step for c in dead), None)
+        if step is not None and any(_ended_later(culprit, ranks, step) for culprit in culprits):
+            return []
         root = Event(IncidentClass.OOM, ranks, step, [finding.id], title=verdict.sentence)
     elif dead:
         first = dead[0]
@@ -223,6 +225,15 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
     else:
         return []
     return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(reports, c))]
+
+
+def _ended_later(culprit: Culprit, ranks: Collection[int], step: int) -> bool:
+    """Return whether a rank of `ranks`, which ran out of memory at `step`, ended for another reason at a later step.
+
+    The program then caught the error of the failed allocation.
+    """
+    is_other_end = culprit.kind is HangClass.DEAD and culprit.error and not culprit.out_of_memory
+    return bool(is_other_end) and culprit.step is not None and culprit.step > step and set(culprit.ranks) == set(ranks)
 
 
 def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:

@@ -287,13 +287,15 @@ class AvoidableUse(msgspec.Struct, frozen=True, kw_only=True):
 class CaughtRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A failed request that the program survived: it went on to allocate memory as before.
 
-    `index` is the trace entry of the last such request, `count` the number of them.
+    `index` is the trace entry of the last such request, `count` the number of them. `went_on_to` is the step after
+    which a later snapshot of the same rank was written (unset: this snapshot itself shows that the program went on).
     """
 
     requested_bytes: int
     count: int
     index: int
     frames: list[str]
+    went_on_to: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):

@@ -264,14 +264,28 @@ def oom_findings(device: Device) -> Iterator[Finding]:
 def _caught_finding(device: Device, caught: CaughtRequest) -> Finding:
     where = f" in {innermost(caught.frames)}" if caught.frames else ""
     times = "" if caught.count == 1 else f" It is the last of {caught.count} failed requests in the recording."
+    if caught.went_on_to is msgspec.UNSET:
+        why = f"After it, the program allocated as much memory as before, so it caught the error.{times}"
+        step = (
+            "Nothing to do if the program tries what fits, as a search for the batch size or cuDNN's benchmark does."
+            " But before it fails, each such request makes the allocator give back its cache, which takes time: do not"
+            " repeat it in every step."
+        )
+    else:
+        why = (
+            f"A later snapshot of this rank was written after step {caught.went_on_to}: the program caught the error,"
+            f" or was started again.{times}"
+        )
+        step = (
+            "If the program left the batch out, training lacks its samples: limit the length or number of samples in a"
+            " batch. If it was started again, the same step may fail again: look at what the request needed."
+        )
     return Finding(
         id="memory.oom.caught",
         severity=Severity.INFO,
         title=f"A request for {size(caught.requested_bytes)} failed{where}, and the program went on",
-        why=f"After it, the program allocated as much memory as before, so it caught the error.{times}",
-        next="Nothing to do if the program tries what fits, as a search for the batch size or cuDNN's benchmark does."
-        " But before it fails, each such request makes the allocator give back its cache, which takes time: do not"
-        " repeat it in every step.",
+        why=why,
+        next=step,
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"the failed request is entry {caught.index} of the allocation history")],

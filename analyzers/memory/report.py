@@ -1,6 +1,6 @@
 """The entry point for memory: `analyze` takes snapshots and returns a `Report[MemoryData]`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,7 @@ from analyzers.memory.evidence import fact, in_words, rank_subject, ranks_of
 from analyzers.memory.leaks import leak_finding, leaking_devices
 from analyzers.memory.lifetimes import Replay
 from analyzers.memory.loading import READER, open_snapshot, rank_of, step_of
-from analyzers.memory.model import Device, Growth, MemoryData, MissingEvidence, Oom, RankDifference
+from analyzers.memory.model import CaughtRequest, Device, Growth, MemoryData, MissingEvidence, Oom, RankDifference
 from analyzers.memory.rank_difference import Comparison, difference_of, outside_difference
 from analyzers.memory.snapshot import CATEGORIES, Snapshot
 from analyzers.memory.training_loop import training_loop
@@ -251,18 +251,21 @@ def analyze(
     inputs = selected(list(_artefacts_of(snapshots)), options.rank, options.step)
     devices: list[Device] = []
     failures: list[tuple[Artefact, WorkbenchError]] = []
+    times: dict[tuple[str, int], int] = {}
     loaded = store.load_each([[artefact.path] for artefact in inputs], READER, options)
     # One after the other, so that no more than the results of thousands of files are in memory.
     for number, (artefact, columns) in enumerate(zip(inputs, loaded, strict=True), 1):
         if isinstance(columns, WorkbenchError):
             failures.append((artefact, columns))
         else:
-            devices += [_with_buffers(device, nccl) for device in _devices_of(Snapshot(columns), artefact)]
+            snapshot = Snapshot(columns)
+            devices += [_with_buffers(device, nccl) for device in _devices_of(snapshot, artefact)]
+            times.update(_last_times(snapshot, artefact))
         if devices and is_milestone(number, len(inputs)):
             _tell_first_answer(options, number, devices)
     if not devices:
         raise failures[0][1]
-    devices = _with_differences(devices, inputs, options)
+    devices = _with_differences(_without_survived(devices, times), inputs, options)
     conclusion, findings = _conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
     return Report(
         schema=_SCHEMA,
@@ -323,6 +326,43 @@ def _devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
             oom=oom,
             holders=msgspec.UNSET if holders is None else holders,
         )
+
+
+def _last_times(snapshot: Snapshot, artefact: Artefact) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield ((path, device), Unix time in µs of the last entry of its history) of each device that has a history."""
+    for number in snapshot.devices:
+        if len(trace := snapshot.device(number)):
+            yield (str(artefact.path), number), int(trace.entry("time")[-1])
+
+
+def _without_survived(devices: Sequence[Device], times: Mapping[tuple[str, int], int]) -> list[Device]:
+    """Return the devices; a failed request after which its rank finished that step or a further one counts as caught.
+
+    A later snapshot in the same folder shows that, if it is also later by the clock (`times`, in µs): jobs that are
+    started again write the same steps again.
+    """
+
+    def with_caught(device: Device) -> Device:
+        oom, failed_at = device.oom, times.get((device.path, device.device))
+        if oom is None or oom.step is None or failed_at is None or device.rank is None:
+            return device
+        steps = [
+            other.step
+            for other in devices
+            if (other.rank, other.device) == (device.rank, device.device)
+            and Path(other.path).parent.parent == Path(device.path).parent.parent
+            and other.step is not None
+            and other.step >= oom.step
+            and times.get((other.path, other.device), 0) > failed_at
+        ]
+        if not steps:
+            return device
+        caught = CaughtRequest(
+            requested_bytes=oom.requested_bytes, count=1, index=oom.index, frames=oom.frames, went_on_to=max(steps)
+        )
+        return msgspec.structs.replace(device, oom=None, caught=caught)
+
+    return [with_caught(device) for device in devices]
 
 
 def _with_buffers(device: Device, nccl: Sequence[NcclProcess]) -> Device:
