@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from analyzers import hangs
 from analyzers.frames import is_library
-from analyzers.hangs import Culprit, ExitFile, Frame, HangClass, Wait
+from analyzers.hangs import Culprit, ExitFile, Frame, HangClass, HangData, Wait
 from analyzers.incident.analyzer_reports import AnalyzerReport, AnalyzerReports
 from analyzers.incident.model import IncidentClass
 from analyzers.log_signs import first_error, split_hint
@@ -216,7 +216,7 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
         finding = next(f for f in reports.memory.findings if f.id == "memory.oom")
         ranks = verdict.ranks or sorted(r for c in dead for r in c.ranks)
         step = finding.step if finding.step is not None else next((c.step for c in dead), None)
-        if step is not None and any(_ended_later(culprit, ranks, step) for culprit in culprits):
+        if step is not None and reports.hang and _went_on(reports.hang.data, set(ranks), step):
             return []
         root = Event(IncidentClass.OOM, ranks, step, [finding.id], title=verdict.sentence)
     elif dead:
@@ -227,13 +227,15 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
     return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(reports, c))]
 
 
-def _ended_later(culprit: Culprit, ranks: Collection[int], step: int) -> bool:
-    """Return whether a rank of `ranks`, which ran out of memory at `step`, ended for another reason at a later step.
+def _went_on(data: HangData, ranks: set[int], step: int) -> bool:
+    """Return whether ranks that ran out of memory at `step` are seen at a later step, so that they caught the error.
 
-    The program then caught the error of the failed allocation.
+    They ended there for another reason, or they wait there for a rank that did.
     """
-    is_other_end = culprit.kind is HangClass.DEAD and culprit.error and not culprit.out_of_memory
-    return bool(is_other_end) and culprit.step is not None and culprit.step > step and set(culprit.ranks) == set(ranks)
+    later = [c for c in data.culprits if c.step is not None and c.step > step and not c.out_of_memory]
+    if any(set(c.ranks) == ranks for c in later):
+        return True
+    return ranks <= {wait.rank for wait in data.waits} and any(ranks.isdisjoint(c.ranks) for c in later)
 
 
 def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:

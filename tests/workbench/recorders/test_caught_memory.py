@@ -32,6 +32,26 @@ for n in range(1, 13):
     if n == 12:
         {"text": 1}["label"]
 """
+HANGING = """
+import datetime, time, torch, torch.distributed as dist
+from workbench.recorders import MemoryRecorder
+from workbench.recorders.timing.step_log import StepRecorder
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=15))
+rank = dist.get_rank()
+model = torch.nn.Linear(64, 64)
+memory, steps = MemoryRecorder("outputs/memory_snapshot", model, freq=100), StepRecorder("outputs")
+for n in range(1, 30):
+    try:
+        with steps.step(n), memory.step(n):
+            if n == 6 and rank == 1:
+                torch.empty(1 << 45)
+            model(torch.randn(4, 64)).sum().backward()
+    except RuntimeError:
+        print(f"step {n}: no memory, batch left out", flush=True)
+    if n == 12 and rank == 0:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(4))
+"""
 
 
 def train(folder: Path, steps: int, *, failing: int = 0) -> None:
@@ -76,3 +96,15 @@ def test_a_later_exception_is_the_answer_although_no_later_snapshot_exists(tmp_p
     assert "KeyError: 'label'" in verdict["sentence"]
     assert verdict["ranks"] == [0]
     assert "step 12" in verdict["sentence"]
+
+
+@pytest.mark.slow
+def test_a_later_hang_is_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HANGING)
+    command = [sys.executable, "-m", "workbench"]
+    subprocess.run(
+        [*command, "launch", "--nproc", "2", "--", "train.py"], cwd=tmp_path, check=False, capture_output=True
+    )
+    asked = subprocess.run([*command, "inspect", "outputs", "--json"], cwd=tmp_path, check=False, capture_output=True)
+    verdict = json.loads(asked.stdout)["verdict"]
+    assert (verdict["class"], verdict["ranks"]) == ("host_stuck", [0])
