@@ -120,8 +120,24 @@ def begun(process, cache):
         time.sleep(0.01)
 
 
-def reading(process, cluster_process):
-    """Wait until a worker of the cluster has begun to read for a command."""
+def is_connected(process, address):
+    """Return whether a process has a connection to the address of a scheduler, such as tcp://127.0.0.1:8786."""
+    port = f":{int(address.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[2].endswith(port) and row[3] == "01"}
+    with contextlib.suppress(FileNotFoundError):  # a descriptor that was closed meanwhile
+        return any(str(path.readlink()) in sockets for path in Path(f"/proc/{process.pid}/fd").iterdir())
+    return False
+
+
+def reading(process, cluster_process, address):
+    """Wait until a worker of the cluster has begun to read for a command.
+
+    Before the command is connected, the processor time of the workers is that of their start and their heartbeats.
+    """
+    while not is_connected(process, address):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
     idle = {pid: processor_ticks(pid) for pid in workers_below(cluster_process)}
     while all(processor_ticks(pid) < before + 5 for pid, before in idle.items()):
         assert process.poll() is None, process.stderr.read()
@@ -180,7 +196,7 @@ def test_killed_workers_change_nothing_about_large_sets(sets, tmp_path, schedule
     near = answer(inspect(sets, tmp_path / "near"), tmp_path / "near")
     process = inspect(sets, tmp_path / "far", "--cluster", scheduler[1])
     chance = random.Random(number)
-    reading(process, scheduler[0])
+    reading(process, *scheduler)
     assert killed_at_random(process, scheduler[0], chance)
     out, errors = answer(process, tmp_path / "far")
     assert out == near[0]
@@ -193,7 +209,7 @@ def test_a_killed_scheduler_changes_nothing_about_large_sets(sets, tmp_path):
     near = answer(inspect(sets, tmp_path / "near"), tmp_path / "near")
     with cluster(tmp_path) as (process, address):
         far = inspect(sets, tmp_path / "far", "--cluster", address)
-        reading(far, process)
+        reading(far, process, address)
         os.killpg(process.pid, signal.SIGKILL)
         out, errors = answer(far, tmp_path / "far")
     assert out == near[0]
