@@ -262,7 +262,7 @@ def analyze(
             devices += [_with_buffers(device, nccl) for device in _devices_of(snapshot, artefact)]
             times.update(_last_times(snapshot, artefact))
         if devices and is_milestone(number, len(inputs)):
-            _tell_first_answer(options, number, devices)
+            _tell_first_answer(options, number, _without_survived(devices, times))
     if not devices:
         raise failures[0][1]
     devices = _with_differences(_without_survived(devices, times), inputs, options)
@@ -341,6 +341,9 @@ def _without_survived(devices: Sequence[Device], times: Mapping[tuple[str, int],
     A later snapshot in the same folder shows that, if it is also later by the clock (`times`, in µs): jobs that are
     started again write the same steps again.
     """
+    by_rank: dict[tuple[int | None, int], list[Device]] = {}
+    for device in devices:
+        by_rank.setdefault((device.rank, device.device), []).append(device)
 
     def with_caught(device: Device) -> Device:
         oom, failed_at = device.oom, times.get((device.path, device.device))
@@ -348,9 +351,8 @@ def _without_survived(devices: Sequence[Device], times: Mapping[tuple[str, int],
             return device
         steps = [
             other.step
-            for other in devices
-            if (other.rank, other.device) == (device.rank, device.device)
-            and Path(other.path).parent.parent == Path(device.path).parent.parent
+            for other in by_rank[device.rank, device.device]
+            if Path(other.path).parent.parent == Path(device.path).parent.parent
             and other.step is not None
             and other.step >= oom.step
             and times.get((other.path, other.device), 0) > failed_at
