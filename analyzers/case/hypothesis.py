@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from analyzers.case.context import Context
 from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.case.rows import Row
 
@@ -175,6 +176,8 @@ class Case:
     logs: Mapping[int, RankLog] = field(default_factory=dict)
     """{rank: what it printed last}."""
     world_size: int | None = None
+    context: Context = field(default_factory=Context)
+    """What the text around the failure says about the job."""
     rows: Sequence[Row] = ()
     """The rows of numbers that the job printed, at most the first and the last ones."""
     quote: str = ""

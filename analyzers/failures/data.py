@@ -452,11 +452,7 @@ LOADING = (
                 "\n"
                 "RuntimeError: DataLoader worker (pid(s) 12048, 7612) exited unexpectedly",
                 source="buppt/ChineseNRE#41",
-                says=(
-                    "12048",
-                    "num_workers=0",
-                    "dmesg",
-                ),
+                says=("12048", "num_workers=0", "on Windows"),
             ),
             Example(
                 "RuntimeError: DataLoader worker (pid(s) 411948) exited unexpectedly",

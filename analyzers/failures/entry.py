@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from analyzers.case.context import Context
 from analyzers.case.facts import EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Case, Hypothesis, Tier
 from analyzers.case.wording import at_line, at_step, place, quoted, who
@@ -169,9 +170,52 @@ def write(text: Text, case: Case) -> str:
 
 
 def next_steps(entry: Failure, case: Case) -> list[str]:
-    """Return what to try next in a case of this failure, the best first."""
+    """Return what to try next in a case of this failure, the best first.
+
+    Left out is what the logs show to be done already, or what there is not on the job's system.
+    """
     given = (step if isinstance(step, Advice) else Advice(step) for step in entry.next)
-    return [written for step in given if (not step.when or step.when(case)) and (written := write(step.text, case))]
+    steps = [written for step in given if (not step.when or step.when(case)) and (written := write(step.text, case))]
+    fitting = [_fitted(step, case.context) for step in steps]
+    return [step for step in fitting if step] or steps
+
+
+_SETTING = re.compile(
+    r"(?<![\w.$-])(-{0,2}[A-Za-z_][\w.-]*)=['\"]?([\w.-]*\w)['\"]?(?![\w(\[.=])|(?<![\w-])(--[a-z][\w-]+)(?![\w=-])"
+)
+"""Matches a setting in an advice: `name=value`, or an option."""
+_NOT = re.compile(r"\b(?:not|never|without|instead of)\b[^;:]{0,40}$")
+_NOT_ON_WINDOWS = re.compile(r"`(?:dmesg|ulimit|ldd|apt|sysctl)\b|\bLD_LIBRARY_PATH\b|/dev/shm\b|--shm-size")
+_BF16 = re.compile(r"(?i)\bbf(?:loat)?16\b")
+
+
+def _without_unix(step: str) -> str:
+    """Return an advice without its parts on what Windows does not have."""
+    for between, at_least in (("; ", 2), (", ", 3)):
+        parts = step.split(between)
+        if len(parts) >= at_least:
+            return between.join(part for part in parts if not _NOT_ON_WINDOWS.search(part))
+    return "" if _NOT_ON_WINDOWS.search(step) else step
+
+
+def _fitted(step: str, context: Context) -> str:
+    """Return an advice with what the logs say against it; empty if nothing of it is left to do."""
+    settings = [
+        (match[1] or match[3], match[2] or "")
+        for match in _SETTING.finditer(step)
+        if not _NOT.search(step[: match.start()])
+    ]
+    done = [name if not value else f"{name}={value}" for name, value in settings if context.has(name, value)]
+    if settings and len(done) == len(settings):
+        return ""
+    if context.is_windows and "Windows" not in step:
+        step = _without_unix(step)
+    if done:
+        step += f" ({' and '.join(f'`{one}`' for one in dict.fromkeys(done))} {'is' if len(done) == 1 else 'are'} set already)"
+    gpu = context.gpu_without_bf16
+    if gpu and _BF16.search(step) and gpu not in step:
+        step += f" (the {gpu} in this text has no bf16 of its own)"
+    return step
 
 
 def headline(entry: Failure, case: Case) -> str:

@@ -27,6 +27,7 @@ KINDS_READ = (run.Kind.LOG, run.Kind.TEXT, run.Kind.ERROR)
 _Read = store.Columns | UnsavedColumns
 _WORKER = re.compile(r".*/(?P<launch>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local_rank>\d{1,6})/[^/]+")
 FILES_OF_A_CHILD = 256
+_HEADS_AT_MOST = 1 << 18
 
 
 @dataclass
@@ -52,6 +53,8 @@ class Logs:
     """The advice on the last file that could not be read."""
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
+    head: str = ""
+    """The first parts of the logs as they are, of those that are read first."""
     rows: list[Row] = field(default_factory=list)
     """The first and the last rows of numbers of each log."""
     rows_source: str = ""
@@ -184,6 +187,8 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: _Read, first: 
             )
             for row in rows
         ]
+    if len(loaded.head) < _HEADS_AT_MOST:
+        loaded.head += "".join(columns.meta["heads"])
     loaded.nccl += _nccl_processes(columns, artefacts, ranks)
     events = _events_of(columns, artefacts, ranks)
     loaded.events += events

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_event
 
+from analyzers.case.context import Context
 from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Certainty, DifferingCount, Hypothesis, Role, Tier
 from analyzers.case.wording import shortened
@@ -192,6 +193,7 @@ def _ranks_that_differ(texts: Mapping[int, str]) -> Iterator[DifferingCount]:
         yield DifferingCount(rank, texts[rank], other)
 
 
+_EXCERPTS_AT_MOST, _SAID_AT_MOST, _SAID_LENGTH = 20, 200, 20
 _NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
 """The classes of failures for which normally no rank is to blame."""
 _OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
@@ -215,8 +217,28 @@ def find_answer(logs: Logs) -> Answer:
     if case.lead.message == CUT_OFF and unread:
         # A compiler puts a long path before what it says.
         case = replace(case, quote=shortened(_PATH_BEFORE.sub("", unread[0])))
-    case = replace(case, events=logs.events, logs=logs.ranks, world_size=logs.world_size, rows=logs.rows)
+    case = replace(
+        case,
+        events=logs.events,
+        logs=logs.ranks,
+        world_size=logs.world_size,
+        rows=logs.rows,
+        context=_context_of(case, logs),
+    )
     return Answer(case, chosen.explained, chosen.independent)
+
+
+def _context_of(case: Case, logs: Logs) -> Context:
+    """Return what is kept of the logs and of the lines around a failure, without what errors say.
+
+    Messages of errors often suggest settings, which are thus not those of the job.
+    """
+    text = "\n".join([logs.head, *(e.excerpt for e in case.failure.events[:_EXCERPTS_AT_MOST])])
+    said = [line for e in logs.events[:_SAID_AT_MOST] for line in (*e.message.split("\n"), *e.details.split("\n"))]
+    for line in {line.strip() for line in said}:
+        if len(line) > _SAID_LENGTH and "=" in line:
+            text = text.replace(line, "")
+    return Context(text)
 
 
 def _case_of_rows(logs: Logs) -> Case | None:

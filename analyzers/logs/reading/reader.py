@@ -4,6 +4,7 @@ Rows of `event.*` are events in the order of the files and their lines. Rows of 
 shows, with their last step. Texts are in `meta`: for each field a list with one item per event.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from analyzers.logs.reading.tracebacks import FRAME, Raised
 from analyzers.store import code_version
 
 _MOST_SHOWN_BYTES = 1 << 16
+_HEADS_AT_MOST = 1 << 18
 
 
 def _read_error_file(path: Path) -> Scanner:
@@ -112,6 +114,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     lines = [seen.line for scanner in scanners for _, seen in scanner.roster.in_order()]
     said = [list(seen.said) for scanner in scanners for _, seen in scanner.roster.in_order()]
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
+    meta["heads"] = _heads(scanners)
     meta["calls"] = [event.calls for event in events]
     meta["said"] = said
     meta["rows"] = [
@@ -120,6 +123,13 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     meta["nccl"] = [msgspec.to_builtins(scanner.nccl.found()) for scanner in scanners]
     meta["step_lines"] = [seen.step_line for scanner in scanners for _, seen in scanner.roster.in_order()]
     return columns, meta | texts
+
+
+def _heads(scanners: list[Scanner]) -> list[str]:
+    """Return the first parts of the logs that are kept as they are, without those that repeat another one."""
+    heads = list(dict.fromkeys(scanner.head for scanner in scanners if scanner.head))
+    ends = itertools.accumulate(map(len, heads))
+    return [head for head, end in zip(heads, ends, strict=True) if end <= _HEADS_AT_MOST]
 
 
 def _read_one(path: Path) -> tuple[Scanner, str]:

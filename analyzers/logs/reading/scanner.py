@@ -414,7 +414,7 @@ class StackReader:
 
 _GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
-END_BYTES = 1 << 22
+END_BYTES, HEAD_BYTES = 1 << 22, 1 << 16
 """The number of bytes at the end of a log that are parsed even after LINES_AT_MOST lines that may report errors."""
 _MESSAGE_LENGTH, _DETAILS_AT_MOST, _CALLS_AT_MOST = 1000, 2000, 60
 _AROUND_BYTES, _TRACEBACK_BYTES = (300, 900), (1600, 300)
@@ -453,6 +453,8 @@ class Scanner:
     taken: int = 0
     skipped: int = 0
     binary: bool = False
+    head: str = ""
+    """The first part of the log: at most `HEAD_BYTES`."""
     labelled: bool = False
     width: int = 0
     """The width at which a console wrapped the lines; 0 if it did not."""
@@ -529,6 +531,8 @@ class Scanner:
         """Determine from a log's first lines whether srun put labels before them, and whether it is binary."""
         head = chunk[:4096]
         self.binary = head.count(b"\0") * 20 > len(head)
+        if not self.binary:
+            self.head = "\n".join(map(clean, chunk[:HEAD_BYTES].split(b"\n")))
         first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
         widths = [len(line.rstrip(b"\r")) for line in chunk[: 1 << 16].split(b"\n")[:400] if line.strip()]
         widest = max(widths, default=0)

@@ -1,0 +1,87 @@
+"""Advice fits to what the text of a log says about the job: its settings, its GPUs, its system."""
+
+import pytest
+
+from analyzers.case.context import Context
+from analyzers.failures.catalogue import known
+from analyzers.failures.entry import next_steps
+from analyzers.logs.report import case_of
+
+_UNUSED = """
+{before}
+Traceback (most recent call last):
+  File "train.py", line 40, in main
+    model = DDP(model{argument})
+  File "train.py", line 52, in step
+    loss = model(batch)
+RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error \
+indicates that your module has parameters that were not used in producing loss. You can enable unused parameter \
+detection by passing the keyword argument `find_unused_parameters=True` to \
+`torch.nn.parallel.DistributedDataParallel`, and by
+making sure all `forward` function outputs participate in calculating loss.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("torchrun --nproc_per_node 4 train.py \\\n  --use-lora --lr=2e-5", "use_lora", "true"),
+        ("torchrun --nproc_per_node 4 train.py \\\n  --use-lora --lr=2e-5", "--lr", "2e-5"),
+        ("$ NCCL_DEBUG=INFO python train.py", "NCCL_DEBUG", "INFO"),
+        ("Namespace(bf16=True, lr=0.1)", "bf16", "true"),
+        ("  gradient_checkpointing: true\n  lr: 0.1", "gradient_checkpointing", "True"),
+        ("{'use_reentrant': False}", "use_reentrant", "false"),
+        ("export OMP_NUM_THREADS=1\n", "OMP_NUM_THREADS", "1"),
+        ("num_workers ........... 0\n", "num_workers", "0"),
+    ],
+)
+def test_settings_are_read_wherever_a_job_prints_them(text: str, name: str, value: str) -> None:
+    assert Context(text).has(name, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Please pass use_reentrant=False or use_reentrant=True explicitly.",
+        "You can set NCCL_DEBUG=INFO to see more.",
+        "consider `num_workers=0`, which is slower",
+        "model = Model(num_workers=0)\nmodel = Model(num_workers=4)",
+    ],
+)
+def test_a_suggestion_is_no_setting_and_two_values_are_none(text: str) -> None:
+    context = Context(text)
+    assert not context.has("use_reentrant", "False")
+    assert not context.has("NCCL_DEBUG", "INFO")
+    assert not context.has("num_workers", "0")
+
+
+def _steps(text: str) -> str:
+    case = case_of(text)
+    assert case is not None
+    entry, case = known(case)
+    return " ".join(next_steps(entry, case))
+
+
+def test_what_the_source_shows_to_be_set_is_no_advice() -> None:
+    open_ = _steps(_UNUSED.format(before="", argument=""))
+    done = _steps(_UNUSED.format(before="", argument=", find_unused_parameters=True"))
+    assert "find_unused_parameters=True" in open_
+    assert "find_unused_parameters=True" not in done or "set already" in done
+    assert done
+
+
+def test_bf16_is_qualified_for_a_gpu_without_it() -> None:
+    failure = '  File "train.py", line 3, in <module>\nValueError: Attempting to unscale FP16 gradients.\n'
+    plain = "Traceback (most recent call last):\n" + failure
+    assert "has no bf16 of its own" in _steps("GPU 0: Tesla V100-SXM2-32GB\n" + plain)
+    assert "has no bf16 of its own" not in _steps("GPU 0: NVIDIA A100-SXM4-80GB\n" + plain)
+
+
+def test_what_windows_does_not_have_is_no_advice_there() -> None:
+    failure = (
+        "Traceback (most recent call last):\n"
+        '  File "{}", line 3, in <module>\n'
+        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED\n"
+    )
+    assert "LD_LIBRARY_PATH" in _steps(failure.format("/home/me/train.py"))
+    assert "LD_LIBRARY_PATH" not in _steps(failure.format("C:\\Users\\me\\train.py"))
