@@ -116,6 +116,7 @@ DEEPEST = (
     LogClass.STARTUP,
 )
 """The classes of failures that logs explain better than dumps, which only show that a rank died."""
+_CATCHABLE = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.DISK_FULL, LogClass.CRASHED)
 _OF_ROWS = (LogClass.DATA_TIME, LogClass.LOSS_SPIKE)
 """The classes that the analyzer of steps judges better, as it reads all rows."""
 _SYSTEM_EXIT = re.compile(r"SystemExit\b")
@@ -166,17 +167,18 @@ def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[st
     """
     completed = is_completed(manifest) or reports.ended_cleanly
     failed_by = None if completed else crash
+    lived_on = crash is None and manifest.get("status") == "interrupted" and _is_of_a_rank(reports.logs)
     questions: Sequence[Callable[[], list[Event]]] = (
         # Memory and a broken loss explain a crash or a hang that followed; a hang explains a rank's broken connection.
         lambda: out_of_memory(reports),
-        lambda: [] if completed else _printed_failure(reports, DEEPEST),
+        lambda: [] if completed or lived_on else _printed_failure(reports, DEEPEST),
         lambda: _broken_loss(reports) if completed or (crash and crash.says_not_finite) else [],
         lambda: _printed_reason(reports),
         lambda: _swallowed_failure(reports) if completed else [],
         lambda: hung(reports),
         lambda: _lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
-        lambda: [] if completed else _printed_failure(reports),
+        lambda: [] if completed or lived_on else _printed_failure(reports),
         lambda: hung(reports, undecided=True),
         lambda: [crashed(failed_by)] if failed_by else [],
         lambda: _broken_loss(reports),
@@ -292,9 +294,31 @@ def _printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | Non
         return []
     if kinds is not None and (verdict.kind not in kinds or finding.confidence < _SURE):
         return []
+    if _is_outlived(reports, verdict.ranks):
+        return []
     root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)
     culprits = reports.hang.data.culprits if reports.hang else []
     return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(reports, c))]
+
+
+def _is_of_a_rank(logs: AnalyzerReport | None) -> bool:
+    """Return whether the logs blame an error that ranks raise themselves, and not the end that somebody asked for.
+
+    In a run that was interrupted no such error ended a rank, or the launcher would have seen that rank end.
+    """
+    return logs is not None and bool(logs.verdict.ranks) and logs.verdict.kind in _CATCHABLE
+
+
+def _is_outlived(reports: AnalyzerReports, ranks: Collection[int]) -> bool:
+    """Return whether ranks that printed an error went on and at last only waited for others, by the dumps.
+
+    They caught the error, or another thread printed it: they are the victims of a rank with a failure of its own.
+    """
+    culprits = reports.hang.data.culprits if reports.hang else []
+    blamed = {rank for c in culprits for rank in c.ranks}
+    failed = [c for c in culprits if c.kind is HangClass.HOST_STUCK or (c.kind is HangClass.DEAD and c.error)]
+    waiting_for_others = {rank for c in failed for rank in c.victims}
+    return bool(ranks) and blamed.isdisjoint(ranks) and waiting_for_others >= set(ranks)
 
 
 def _printed_reason(reports: AnalyzerReports) -> list[Event]:

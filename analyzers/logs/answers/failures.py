@@ -107,13 +107,13 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence], logs: Logs) 
         return True
     if _is_replaced(occurrence, found):
         return True
-    if event.kind is not EventKind.EXCEPTION or event.facts.uncaught or not is_of_one_rank(event.path):
+    if event.kind not in _CAUGHT_KINDS or event.facts.uncaught or not is_of_one_rank(event.path):
         return False
     # One process prints only one traceback that ends it, the last one; which one that is, repetitions do not tell.
-    return event.count > 1 or any(
-        o.file == occurrence.file and _is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
-        for o in found
-    )
+    independent = [o.event for o in found if o.file == occurrence.file and _is_independent(o.event)]
+    if event.kind is not EventKind.EXCEPTION:
+        return any(other.facts.uncaught and other.line > event.line for other in independent)
+    return event.count > 1 or any(other.line > event.line or other.count > 1 for other in independent)
 
 
 def _is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
