@@ -21,10 +21,12 @@ _NAMES = {
     "reward_std": re.compile(r"reward_std", re.IGNORECASE),
     "zero_std": re.compile(r"frac_reward_zero_std", re.IGNORECASE),
     "margins": re.compile(r"rewards/margins", re.IGNORECASE),
+    "skipped": re.compile(r"skipped iterations", re.IGNORECASE),
+    "scale": re.compile(r"(?:fp16 )?(?:grad|loss)[ _]scale", re.IGNORECASE),
 }
 """{what a number is: the names that trainers give it}."""
 _EVALUATES = re.compile(r"(?:\b|_)(?:valid\w*|eval\w*|val|test)(?:\b|_)", re.IGNORECASE)
-_MUST_HAVE = re.compile(r"loss|norm|data", re.IGNORECASE)
+_MUST_HAVE = re.compile(r"loss|norm|data|skipped", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def values_in(text: str) -> dict[str, float]:
         for name, pattern in _NAMES.items():
             if name not in found and pattern.fullmatch(match[1]):
                 found[name] = float(match[2].replace(",", ""))
-    return found if "loss" in found or "grad_norm" in found or {"time", "data"} <= found.keys() else {}
+    is_row = bool({"loss", "grad_norm", "skipped"} & found.keys()) or {"time", "data"} <= found.keys()
+    return found if is_row else {}
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
@@ -65,6 +68,20 @@ def are_all(rows: Sequence[Row], name: str, holds: Callable[[float], bool]) -> b
     """Return whether rows have numbers of this kind, and a condition holds for all of them."""
     numbers = column(rows, name)
     return bool(numbers) and all(map(holds, numbers))
+
+
+def lasting_jump(rows: Sequence[Row], name: str, *, factor: float, after_at_least: int) -> tuple[Row, Row] | None:
+    """Return the neighbouring rows between which a number grew by a factor and stayed there to the end; None if none.
+
+    All numbers after the jump, and at least so many, are above all before it, by about that factor.
+    """
+    having = [row for row in rows if name in row.values]
+    numbers = [row.values[name] for row in having]
+    for at in range(1, len(numbers) - after_at_least + 1):
+        highest, lowest = max(numbers[:at]), min(numbers[at:])
+        if highest > 0 and math.isfinite(lowest) and lowest >= factor * highest:
+            return having[at - 1], having[at]
+    return None
 
 
 def data_share(rows: Sequence[Row]) -> float | None:

@@ -230,6 +230,6 @@ def sentence(entry: Failure, case: Case) -> str:
     head, lead = write(entry.headline, case), case.lead
     # Behind a headline, "in" would read as a claim about the thing before it.
     where = "" if place(lead) and place(lead) in head else at_line(lead)
-    when = "" if at_step(lead) and at_step(lead) in head else at_step(lead)
+    when = "" if re.search(r"\bstep \d", head) else at_step(lead)
     quote = case.quote or quoted(lead)
     return f"{head}{where}{when}" + (f": {quote}" if quote and quote not in head else "")

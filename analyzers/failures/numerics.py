@@ -1,11 +1,12 @@
 """Losses and gradients that are not finite."""
 
+import math
 import re
 from math import isfinite
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Case, Tier
-from analyzers.case.rows import values_in
+from analyzers.case.rows import column, values_in
 from analyzers.case.wording import at_step, place, quoted
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.words import rank_names
@@ -23,6 +24,7 @@ def nonfinite_loss(case: Case) -> str:
     if case.ranks:
         return f"gradients of {rank_names(case.ranks)} became NaN{at_step(lead)}{place(lead)}"
     step = f" at step {lead.step}" if lead.step is not None else ""
+    step = f" in the first row of this text{_of_step(lead)}" if _begins_broken(case) else step
     return f"{_what_is_nonfinite(lead)} is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
 
 
@@ -33,6 +35,8 @@ def _headline(case: Case) -> str:
     lead = case.lead
     if _is_other_value(case):
         return f"A check of the program found NaN or infinity: {quoted(lead).partition(': ')[2] or quoted(lead)}"
+    if _begins_broken(case):
+        return f"{_what_is_nonfinite(lead)} is NaN or infinite in the first row of this text{_of_step(lead)}"
     row = " in the first row" if len(case.rows) > 0 and case.rows[0].line == lead.line else ""
     where = f" at step {lead.step}" if lead.step is not None else row
     return f"{_what_is_nonfinite(lead)} is NaN or infinite{where}"
@@ -46,10 +50,33 @@ def _why_nonfinite(case: Case) -> str:
         return (
             "the loss of this row is finite and its gradient is not, so the backward pass made it; an optimizer step with it"
             " makes all weights NaN, and a loss of 0 printed afterwards is an artefact of that"
+            if isfinite(values_in(case.lead.headline).get("loss", math.nan))
+            else "an optimizer step with such a gradient makes all weights NaN. Some trainers leave the loss out of a row when it"
+            " is NaN, and skip such steps or not"
         )
     if _is_other_value(case):
         return "the exception names the value; it need not be the loss, and may be made before any step"
+    if any(value < _SCALE_GONE for value in column(case.rows, "scale")):
+        return (
+            "the gradient scale of these rows is 0 or nearly so: fp16 overflowed step after step until nothing was left of it,"
+            " and the optimizer takes no step any more"
+        )
     return "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
+
+
+def _begins_broken(case: Case) -> bool:
+    """Return whether the text begins in the middle of a training whose numbers were not finite by then."""
+    lead = case.lead
+    batch = _BATCH.search(lead.message)
+    step = lead.step if lead.step is not None else int(batch[1]) if batch else 0
+    before = [row for row in case.rows if row.line < lead.line and {"loss", "grad_norm"} & row.values.keys()]
+    if all(map(isfinite, values_in(lead.headline).values())):
+        return False
+    return lead.kind is EventKind.NAN and step > _EARLY_STEPS and not any(row.is_finite for row in before)
+
+
+def _of_step(lead: LogEvent) -> str:
+    return f" (step {lead.step})" if lead.step is not None else ""
 
 
 def _is_other_value(case: Case) -> bool:
@@ -85,6 +112,12 @@ def _for_course(case: Case) -> str:
         return ""
     if _is_early(case):
         return _AT_START
+    if _begins_broken(case):
+        return (
+            "these weights are lost: find the last row that is finite, in the log before this text, and resume from a checkpoint"
+            " of that time. If the loss or the gradient norm rose there: a lower learning rate, a longer warm-up, gradient clipping."
+            f" If no row is finite: {_AT_START.partition(': ')[2]}"
+        )
     if rise := _rise_before(case):
         return (
             f"the loss rose before, from {rise[0]:.4g} to {rise[1]:.4g}: lower the learning rate, warm up longer, clip gradients"
@@ -172,7 +205,8 @@ def _rise_before(case: Case) -> tuple[float, float] | None:
     return min(losses[:-1]), losses[-1]
 
 
-_EARLY_STEPS, _EARLY_EPOCH, _RISE = 20, 0.05, 2.0
+_EARLY_STEPS, _EARLY_EPOCH, _RISE, _SCALE_GONE = 20, 0.05, 2.0, 1e-6
+_BATCH = re.compile(r"(?i)\bbatch[ :=#]{1,3}(\d{1,9})\b")
 _EPOCH = re.compile(r"(?i)\bepoch['\"]?\s?[:=]?\s?(\d{1,5}(?:\.\d{1,6})?)")
 
 

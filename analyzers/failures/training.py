@@ -1,11 +1,12 @@
 """Trainings that run and do not learn, or wait: what the rows of numbers show where no error is printed."""
 
 import re
+from math import exp, isfinite, log
 from statistics import median
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case, Tier
-from analyzers.case.rows import are_all, column, data_share, largest_jump
+from analyzers.case.rows import Row, are_all, column, data_share, largest_jump, lasting_jump
 from analyzers.failures.entry import Advice, Example, Failure, sign
 from analyzers.words import figures, number, percent, quantity
 
@@ -13,6 +14,8 @@ _LN2 = 0.6931
 _LOADED = re.compile(r"[Ll]oading the checkpoint (?:at|of|from) step (\d{1,12})")
 _STARTED = re.compile(r"[Tt]raining starts at step (\d{1,12})")
 _ROWS_OF_ZEROS, _DATA_SHARE, _ROWS_OF_MEDIAN = 2, 0.5, 8
+_ROWS_OF_SKIPS, _ROWS_OF_STUCK, _STUCK_SHARE, _CLASSES = 3, 10, 3e-4, (8.0, 300_000.0)
+_LEVEL, _ROWS_AFTER = 3.0, 5
 _SPIKE, _SPIKE_LEAST = 200.0, 500.0
 """A gradient norm of the first number times the median, and of at least the second number, is a spike."""
 _JUMPS = (("grad_norm", 1e4, 1e3, "gradient norm"), ("loss", 20.0, 5.0, "loss"))
@@ -56,6 +59,41 @@ def _has_no_loss(case: Case) -> bool:
     has_gradient = len(norms) > 1 or (len(norms) == 1 and norms != {0.0} and len(case.rows) < _ROWS_OF_ZEROS)
     enough = len(column(case.rows, "loss")) >= _ROWS_OF_ZEROS
     return enough and are_all(case.rows, "loss", lambda value: value == 0) and not has_gradient
+
+
+def _skips_all(case: Case) -> bool:
+    """Return whether the trainer skipped a step in each row, so that no parameter has changed."""
+    enough = len(column(case.rows, "skipped")) >= _ROWS_OF_SKIPS
+    return enough and are_all(case.rows, "skipped", lambda value: value >= 1)
+
+
+def _is_stuck(case: Case) -> bool:
+    """Return whether the loss has the same value in many rows, to more digits than batches agree in."""
+    losses = column(case.rows, "loss")
+    if len(losses) < _ROWS_OF_STUCK or not all(map(isfinite, losses)) or min(losses) <= 0:
+        return False
+    has_digits = any(abs(loss - round(loss, 2)) > 1e-6 for loss in losses)
+    return has_digits and max(losses) - min(losses) <= _STUCK_SHARE * min(losses)
+
+
+def _uniform_guess(case: Case) -> str:
+    """Return of how many classes a uniform guess has this loss; empty if that is no usual number of classes."""
+    loss = median(column(case.rows, "loss"))
+    classes = exp(loss) if loss < log(_CLASSES[1]) else 0.0
+    if not _CLASSES[0] <= classes <= _CLASSES[1]:
+        return ""
+    return f" {loss:.4g} is the loss of a uniform guess among about {figures(classes)} classes or tokens, so that the output knows nothing"
+
+
+def _raised(case: Case) -> tuple[Row, Row] | None:
+    """Return the rows between which the loss rose for good, by at least the factor of `_LEVEL`; None if it did not."""
+    return lasting_jump(case.rows, "loss", factor=_LEVEL, after_at_least=_ROWS_AFTER)
+
+
+def _raised_headline(case: Case) -> str:
+    before, after = _raised(case) or (case.rows[0], case.rows[-1])
+    step = f" at step {after.step}" if after.step is not None else ""
+    return f"The loss jumped from {figures(before.values['loss'])} to {figures(after.values['loss'])}{step} and stays there"
 
 
 def _waits_for_data(case: Case) -> bool:
@@ -185,6 +223,58 @@ ENTRIES: tuple[Failure, ...] = (
         tier=Tier.BROKEN_NUMBERS,
     ),
     Failure(
+        id="training.all_skipped",
+        kind=LogClass.DEAD_TRAINING,
+        what="The trainer skipped the step of each row, because gradients in fp16 overflowed: no parameter changed.",
+        when=lambda case: _is_of_rows(case) and _skips_all(case),
+        headline=lambda case: f"Every step of {_rows(case)} was skipped: nothing is learned",
+        why="a step is skipped when its gradients are not finite at the loss scale of that step, so parameters and the state"
+        " of the optimizer stay as they were; some trainers then print no loss",
+        next=(
+            "train in bf16 instead of fp16, which needs no loss scale",
+            "if the scale of the rows still falls, wait until it fits; if it stays, check what sets it (a fixed loss scale, or"
+            " a minimum), and look for inf or NaN in the first batch and the loaded weights",
+        ),
+        rules_out="the loss scale is still falling from its start, and later steps are taken",
+        tier=Tier.BROKEN_NUMBERS,
+        knowledge="the rows of Megatron-LM and Megatron-DeepSpeed: number of skipped iterations",
+    ),
+    Failure(
+        id="training.stuck_loss",
+        kind=LogClass.DEAD_TRAINING,
+        what="The loss has the same value in all rows, to more digits than two batches agree in.",
+        when=lambda case: _is_of_rows(case) and _is_stuck(case),
+        headline=lambda case: f"The loss stays at {median(column(case.rows, 'loss')):.5g} in {_rows(case)}",
+        why=lambda case: (
+            "batches differ, and so does the loss of any model that reads them: the parameters do not change, or the output does"
+            f" not depend on the input.{_uniform_guess(case)}"
+        ),
+        next=(
+            "compare a parameter before and after optimizer.step(): if it is equal, look at the learning rate of these rows (0,"
+            " a warm-up), at which parameters the optimizer was given, and at requires_grad",
+            "if it changes, look at the output: logits that are all equal or zero (a dead last layer, weights that were not"
+            " loaded, inputs that are all masked)",
+        ),
+        rules_out="the rows print an average over many steps, or the same batch each time",
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
+        id="training.raised_loss",
+        kind=LogClass.LOSS_SPIKE,
+        what="The loss jumped to a level several times as high and stays there: an update has destroyed what was learned.",
+        when=lambda case: case.kind is LogClass.LOSS_SPIKE and _raised(case) is not None,
+        headline=_raised_headline,
+        why="a loss that does not come back within some rows shows that the weights are damaged, by one update that was too"
+        " large, by a resume with other weights, or by other data from then on",
+        next=(
+            "resume from a checkpoint before the jump; look at the gradient norm and the learning rate of that step, and clip"
+            " (clip_grad_norm_, max_norm=1.0); a lower learning rate or a longer warm-up if it comes back",
+            "if a checkpoint was loaded or the data changed there, compare the loss of one fixed batch before and after",
+        ),
+        rules_out="the rows after the jump are of an evaluation or of other data",
+        tier=Tier.BROKEN_NUMBERS,
+    ),
+    Failure(
         id="training.data_wait",
         kind=LogClass.DATA_TIME,
         what="Most of the time of the steps is spent waiting for the data loader.",
@@ -203,7 +293,7 @@ ENTRIES: tuple[Failure, ...] = (
         id="training.spike",
         kind=LogClass.LOSS_SPIKE,
         what="The gradient norm or the loss jumped by orders of magnitude between two rows.",
-        when=lambda case: case.kind is LogClass.LOSS_SPIKE,
+        when=lambda case: case.kind is LogClass.LOSS_SPIKE and bool(_jumped(case)),
         headline=_jumped,
         why="most often single batches cause it (broken labels or boxes, an empty target, a very long sample), or a division"
         " by a small number",
@@ -275,9 +365,9 @@ def judged(case: Case) -> LogClass | None:
     """Return what a case without any error shows by its rows and clues: a class of failure; None if they show none."""
     if _resumed_elsewhere(case):
         return LogClass.RESUME
-    rows_of = (_has_equal_rewards, _prefers_nothing, _has_no_gradient, _has_no_loss)
+    rows_of = (_has_equal_rewards, _prefers_nothing, _has_no_gradient, _has_no_loss, _skips_all, _is_stuck)
     if case.rows and any(holds(case) for holds in rows_of):
         return LogClass.DEAD_TRAINING
-    if _jumped(case):
+    if _jumped(case) or _raised(case):
         return LogClass.LOSS_SPIKE
     return LogClass.DATA_TIME if _waits_for_data(case) else None

@@ -296,11 +296,30 @@ def trend(numbers: Floats) -> tuple[float, float]:
     return slope, float(error)
 
 
+_AT_THE_START = 1
 STEPS_BEFORE, _STEPS_AFTER = 4, 2
 """The numbers of steps before and after a spike of the loss that the evidence shows."""
 
 
 def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
+    """Return the finding on a loss or gradient norm that is not finite from a step on.
+
+    A log whose first row is so begins in the middle: when that began, and before which step to resume, is not known.
+    """
+    if broken.step > _AT_THE_START and broken.step == int(steps.table["step"].min()):
+        return Finding(
+            id=Problem.NONFINITE_LOSS.finding_id,
+            severity=Severity.ERROR,
+            title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite in the first row of the log"
+            f" already, step {broken.step}",
+            why="it became so before this row. If the optimizer used such gradients, the weights are not finite either,"
+            " and the run cannot recover" + _in_log(steps, broken),
+            next="look in an earlier log for the first row that is not finite, and resume from a checkpoint before it",
+            ranks=broken.ranks,
+            step=broken.step,
+            evidence=_nonfinite_facts(steps, broken),
+            confidence=0.99,
+        )
     return Finding(
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,

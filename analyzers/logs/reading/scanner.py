@@ -642,8 +642,11 @@ class Scanner:
         """Return the event of a line that a console has wrapped: read together with the lines in which it goes on."""
         if not self.width or len(text) < self.width:
             return None
-        whole = text
+        whole, begin = text, text.split(maxsplit=1)[:1]
         for line in lines_after(at, _WRAPPED_AT_MOST):
+            if line.split(maxsplit=1)[:1] == begin:
+                # A further row of the same kind, which has the same length.
+                break
             whole += line
             if len(line) < self.width:
                 break
