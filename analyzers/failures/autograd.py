@@ -120,6 +120,20 @@ _AUTOCAST = (
 )
 
 
+_NAN = re.compile(r"([A-Za-z][\w./]{0,40})['\"]?\s?[:=]\s?['\"]?(?:tensor\()?nan\b")
+
+
+def _nan_names(case: Case) -> list[str]:
+    """Return the names of the numbers that the text shows as NaN, in their order."""
+    return list(dict.fromkeys(_NAN.findall(case.context.text)))
+
+
+def _has_group_of_one(case: Case) -> bool:
+    """Return whether the spread of the rewards of a group is NaN, while the rewards are numbers."""
+    names = _nan_names(case)
+    return "reward_std" in names and case.context.says(r"\breward['\"]: ?['\"]?-?\d")
+
+
 ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="autograd.unscale_fp16",
@@ -1503,6 +1517,62 @@ ENTRIES: tuple[Failure, ...] = (
             Example("IndexError: Target 5 is out of bounds.", says=("Label 5",)),
         ),
         knowledge="ATen's NLLLoss2d.cu; torch.nn.CrossEntropyLoss",
+    ),
+    Failure(
+        id="autograd.nan_before_sampling",
+        kind=LogClass.NONFINITE_LOSS,
+        what="A training's numbers became NaN, and the next generation fails because its probabilities are NaN, too.",
+        signs=(sign("probability tensor contains", r"probability tensor contains either `?inf`?, `?nan`? or element"),),
+        when=lambda case: bool(_nan_names(case)),
+        headline=lambda case: f"{_nan_names(case)[0]} was NaN before sampling failed: the model is broken by then",
+        why=lambda case: (
+            f"the rows before have NaN in {', '.join(_nan_names(case)[:4])}; an update with it makes all weights NaN, and sampling"
+            " from them is the first place that raises"
+        ),
+        next=(
+            Advice(
+                "reward_std is NaN while the rewards are numbers: the standard deviation of a group of one. Set num_generations to 2"
+                " or more (4 to 16 are usual)",
+                when=_has_group_of_one,
+            ),
+            Advice(
+                "the reward is NaN itself: look at the reward model's output for the first batch (its checkpoint, its head, fp16),"
+                " before anything of the policy",
+                when=lambda case: any(re.fullmatch(r"rewards?", name) for name in _nan_names(case)),
+            ),
+            Advice(
+                "the weights are in float16 (torch_dtype): updates in it become NaN within steps. Load them in float32 or bfloat16,"
+                " and let the trainer's fp16 or bf16 option do the mixed precision",
+                when=lambda case: case.context.says(r"torch_dtype ?= ?['\"]?(?:torch\.)?(?:half|float16)\b"),
+            ),
+            "find the first row with NaN and what made it: loss and gradient norm of the rows before, the batch of that step",
+        ),
+        check="torch.isfinite on all parameters just before the failing generate()",
+        rules_out="no number in the rows before the failure is NaN",
+        explains=("exceptions.*",),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 9.997e-07, 'reward': 0.25, 'reward_std': nan, 'kl': 0.0007}\n"
+                "Traceback (most recent call last):\n"
+                '  File "/src/open_r1/grpo.py", line 205, in <module>\n'
+                "    main(script_args, training_args, model_args)\n"
+                "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+                source="StarsfieldAI/R1-V#69",
+                says=("num_generations", "reward_std"),
+            ),
+            Example(
+                "Train epoch [5/5]: 100%|##########| 80/80 [00:34<00:00,  2.33it/s, reward=nan]\n"
+                "Episode [2/10]:   0%|          | 0/10 [00:00<?, ?it/s]\n"
+                "Traceback (most recent call last):\n"
+                '  File "examples/train_prompts.py", line 233, in <module>\n'
+                "    main(args)\n"
+                "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+                source="hpcaitech/ColossalAI#3732",
+                says=("reward model",),
+            ),
+        ),
+        knowledge="torch.multinomial; trl's GRPOTrainer",
     ),
     Failure(
         id="autograd.probabilities_outside",

@@ -293,7 +293,7 @@ ENTRIES: tuple[Failure, ...] = (
     ),
     Failure(
         id="checkpoints.io_error",
-        kind=LogClass.DISK_FULL,
+        kind=LogClass.HARDWARE,
         what="A device or a network file system failed to read or write.",
         signs=(
             sign("Input/output error", r"(?<!standard output: )(?<!write error: )(?<!message = ')Input/output error"),
@@ -306,7 +306,7 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: case.printed(r"/content/g?drive|My ?Drive"),
             ),
             "see whether it is full (df -h, quota -s), then `dmesg -T` of that node for errors of the disk, NFS, Lustre or FUSE",
-            "run on another node or disk; a file that was being written is damaged: resume from the checkpoint before",
+            "run on another node or disk; if a checkpoint was being written, resume from the one before it",
         ),
         event=EventKind.DISK_FULL,
         examples=(

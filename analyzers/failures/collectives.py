@@ -152,6 +152,11 @@ def _said(case: Case, what: re.Pattern[str]) -> str:
     return f"`{shortened(' '.join(line.split()))}`"
 
 
+def _after_line(case: Case, what: re.Pattern[str]) -> str:
+    """Return a clause that quotes the line before a wait that says what the job was doing; empty if a frame says it."""
+    return f"; before it the log says {_said(case, what)}" if any(map(what.search, said_before(case))) else ""
+
+
 def _saves_sharded_model(case: Case) -> bool:
     """Return whether the lines around the timeout name a sharded model, or code that only the main process runs."""
     return case.printed(r"is_main_process|is_local_main_process|rank\W{1,6}0\b|FSDP|FullyShard|[Zz]e[Rr][Oo]-?3")
@@ -165,7 +170,14 @@ def _finds_unused(case: Case) -> bool:
 def _is_wait_after(case: Case, what: re.Pattern[str]) -> bool:
     """Return whether ranks gave up waiting, and the last line before it reports what the job was doing."""
     is_open = case.blame is None or case.blame.basis not in (Basis.OTHER_OPERATION, Basis.OTHER_LINE, Basis.CAUGHT)
-    return case.kind is LogClass.COLLECTIVE_TIMEOUT and is_open and any(map(what.search, said_before(case)))
+    if case.kind is not LogClass.COLLECTIVE_TIMEOUT or not is_open:
+        return False
+    return any(map(what.search, said_before(case))) or _is_called_in(case, what)
+
+
+def _is_called_in(case: Case, what: re.Pattern[str]) -> bool:
+    """Return whether a frame of the wait is a function whose name says what the job was doing, as `save_checkpoint`."""
+    return any(what.search(call.rpartition(":")[2].replace("_", " ")) for call in case.lead.calls)
 
 
 def _different_lines(case: Case) -> str:
@@ -534,14 +546,19 @@ ENTRIES = (
         next=(
             Advice(
                 "let all outputs of forward() take part in the loss (find_unused_parameters=True is on already, and does not help"
-                " here); TORCH_DISTRIBUTED_DEBUG=DETAIL prints the names of the parameters",
+                " here)",
                 _finds_unused,
             ),
             Advice(
                 "make every parameter take part in the loss on each rank, also where forward() branches, or pass"
-                " `find_unused_parameters=True` to DistributedDataParallel; TORCH_DISTRIBUTED_DEBUG=DETAIL prints the"
-                " names",
+                " `find_unused_parameters=True` to DistributedDataParallel",
                 lambda case: not _finds_unused(case),
+            ),
+            "parameters that are not meant to learn: param.requires_grad_(False) before the model is wrapped in"
+            " DistributedDataParallel, which then does not wait for them",
+            Advice(
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL prints the names of the parameters",
+                lambda case: not case.printed(r"[Pp]arameters which did not receive grad[^\n]{0,40}: [A-Za-z]"),
             ),
         ),
     ),
@@ -551,7 +568,7 @@ ENTRIES = (
         what="Ranks waited in a collective until its timeout while a checkpoint was being saved.",
         when=lambda case: _is_wait_after(case, _SAVES),
         headline=lambda case: f"Ranks gave up waiting{_duration_of(case)} while a checkpoint was being saved",
-        sentence=lambda case: f"{collective_timeout(case)}; before it the log says {_said(case, _SAVES)}",
+        sentence=lambda case: collective_timeout(case) + _after_line(case, _SAVES),
         why="the ranks that do not save wait in the next collective for the one that does, and give up if its write takes longer"
         " than the timeout",
         next=(
@@ -577,7 +594,7 @@ ENTRIES = (
         what="Ranks waited in a collective until its timeout while an evaluation was running.",
         when=lambda case: _is_wait_after(case, _EVALUATES),
         headline=lambda case: f"Ranks gave up waiting{_duration_of(case)} while an evaluation was running",
-        sentence=lambda case: f"{collective_timeout(case)}; before it the log says {_said(case, _EVALUATES)}",
+        sentence=lambda case: collective_timeout(case) + _after_line(case, _EVALUATES),
         why="an evaluation that only one rank runs, or in which ranks have different numbers of batches, lets the others wait",
         next=(
             "run the evaluation on all ranks with the same number of batches, or on one rank with the unwrapped model (model.module)"

@@ -165,6 +165,11 @@ def _for_crash(case: Case) -> str:
         return _RECOMPUTED
     if remedy := _remedy_in(case):
         return f"the message itself says what to do: {remedy}"
+    if name := _empty_list(case):
+        return (
+            f"the failing line takes the first item: {name} is empty. Find what fills it: paths or a pattern that match no file on this"
+            " machine or node, a filter that leaves nothing"
+        )
     look = _look_for(case)
     shown = _READ_FRAMES if _FRAMES.search(case.lead.excerpt) else _READ_TRACEBACK
     where = _OPEN_LINE.format(look=look) if place(case.lead) else shown + look.replace(", and ", "; there, ")
@@ -172,6 +177,17 @@ def _for_crash(case: Case) -> str:
 
 
 _OPEN_LINE = "open the line that the title names{look}"
+_FIRST_OF = re.compile(r"\b([A-Za-z_][\w.]*)\[0\]")
+
+
+def _empty_list(case: Case) -> str:
+    """Return which lists of the failing line may be empty, if the first item of one is out of range; else an empty text."""
+    if "list index out of range" not in case.lead.headline:
+        return ""
+    names = list(dict.fromkeys(_FIRST_OF.findall(_code(case))))
+    return " or ".join(names)
+
+
 _LOOKS = (
     (
         re.compile(r"positional argument|multiple values for argument|unexpected keyword argument"),
@@ -275,9 +291,17 @@ _NO_REMEDY = re.compile(
 )
 
 
+_FOR_AUTHORS = re.compile(
+    r"FakeTensor|\baten\.|torch\._(?:dynamo|inductor|functorch)\b(?!\.config)|__torch_(?:dispatch|function)__"
+)
+"""Matches messages that speak to authors of libraries: what they say to do is nothing for a user."""
+
+
 def _remedy_in(case: Case) -> str:
     """Return the sentence of an exception's message that says what to do; empty without one."""
     text = f"{case.lead.message}\n{case.lead.details}"
+    if _FOR_AUTHORS.search(text):
+        return ""
     found = (match[1].strip() for match in _REMEDY.finditer(text) if not _NO_REMEDY.search(match[1]))
     return next(found, "")
 

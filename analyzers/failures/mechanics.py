@@ -1170,6 +1170,53 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         knowledge="PyTorch's notes on multiprocessing; NVIDIA/nccl#1029",
     ),
+    Failure(
+        id="startup.nccl_cuda_failure",
+        kind=LogClass.CRASHED,
+        what="A call of CUDA inside NCCL failed; NCCL's warning names its error.",
+        signs=(
+            sign(
+                "Cuda failure",
+                r"NCCL WARN Cuda failure (?:\d+ )?'(?P<error>(?!out of memory|initialization error)[^'\n]{3,80})'",
+            ),
+        ),
+        headline="A CUDA call inside NCCL failed: {error}",
+        why=lambda case: (
+            "a handle is only valid on the device that it was made on: the process works on another GPU than NCCL's, as when no"
+            " rank has chosen its own before the first collective"
+            if "resource handle" in case.given["error"]
+            else "NCCL only reports it; an error of an earlier kernel of this process appears in its next call of CUDA as well"
+        ),
+        next=(
+            Advice(
+                "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, barrier() included, or pass"
+                " device_id= to init_process_group; a newer PyTorch or NCCL may do without",
+                when=lambda case: "resource handle" in case.given["error"],
+            ),
+            Advice(
+                "run once with CUDA_LAUNCH_BLOCKING=1: the traceback then ends at the kernel that failed",
+                when=lambda case: "resource handle" not in case.given["error"],
+            ),
+            "NCCL_DEBUG=INFO prints the device and the call; compare the NCCL that is loaded (torch.cuda.nccl.version()) with other"
+            " NCCLs in LD_LIBRARY_PATH",
+        ),
+        check="print(torch.cuda.current_device()) in each rank just before the collective",
+        explains=("exceptions.*", "network.nccl_wrapper"),
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "host:2532579:2532579 [0] enqueue.cc:336 NCCL WARN Cuda failure 'invalid resource handle'",
+                source="pytorch/pytorch#130414",
+                says=("set_device", "invalid resource handle"),
+            ),
+            Example(
+                "node:11:29 [1] transport/p2p.cc:275 NCCL WARN Cuda failure 'an illegal memory access was encountered'",
+                says=("CUDA_LAUNCH_BLOCKING",),
+            ),
+        ),
+        near_misses=("node1:1:2 [0] NCCL WARN Cuda failure 'out of memory'",),
+        knowledge="NCCL's debug output; pytorch/pytorch#130414",
+    ),
     # Ranks and their models.
     Failure(
         id="collectives.different_parameters",

@@ -64,7 +64,10 @@ _LARGE_SHARE, _UNUSED_SHARE = 0.05, 0.1
 use is fragmented, or else nearly full."""
 _EVALUATION = re.compile(r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation)(_|$)")
 _SAVING = re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))")
-_LOADING = re.compile(r"torch/serialization\.py|(?i:^|[._])load_(?:state_dict|checkpoint|optimizer)|_load_state_dict")
+_LOADING = re.compile(
+    r"torch/serialization\.py|(?i:^|[._\s:])load_(?:state_dict|checkpoint|optimizer)"
+    r"|_load_state_dict|\btorch\.load\("
+)
 _FOREACH = re.compile(r"^_multi_tensor_\w+$|_foreach_")
 _ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
 _PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
@@ -128,9 +131,19 @@ class Request(NamedTuple):
         return max(0, (self.total or 0) - (self.free or 0) - (self.own or 0))
 
     @property
+    def spilled(self) -> int:
+        """What PyTorch holds beyond the size of the device, so that the driver has moved it to the host's memory."""
+        return max(0, (self.reserved or 0) - (self.total or 0)) if self.total else 0
+
+    @property
     def lacking(self) -> int:
-        """How much more than the free memory was asked for."""
-        return max(0, (self.asked or 0) - (self.free or 0))
+        """How much more than the free memory was asked for, and is on the host already."""
+        return max(0, (self.asked or 0) - (self.free or 0)) + self.spilled
+
+    @property
+    def outside(self) -> int:
+        """What is neither free nor held by PyTorch in this process: of its CUDA context, its libraries and others."""
+        return max(0, (self.total or 0) - (self.free or 0) - (self.reserved or 0))
 
 
 def request_of(case: Case) -> Request:
@@ -202,10 +215,11 @@ def _foreign_next(case: Case) -> str:
     asked, names = request_of(case), case.lead.message
     pids = re.findall(r"Process (\d+) has", names)
     which = f"process {', '.join(pids[:3])}; " if pids else ""
+    if asked.listed:
+        return f"end the other processes on the device, which have {size(asked.foreign)} ({which}`nvidia-smi`), or take another GPU"
     return (
-        f"end the other processes on the device, which have {'' if asked.listed else 'about '}{size(asked.foreign)} ({which}"
-        "`nvidia-smi`), or take another"
-        " GPU"
+        f"see by `nvidia-smi` which processes hold the {size(asked.outside)} outside of PyTorch here (some hundred MiB of it are this"
+        " process's own CUDA context), and end them, or take another GPU"
     )
 
 
@@ -481,6 +495,26 @@ ENTRIES = (
         sentence=None,
     ),
     _entry(
+        "spilled",
+        "PyTorch holds more than the GPU has: the driver has moved memory to the host, until that was full, too.",
+        lambda case: (
+            f"PyTorch holds {size(request_of(case).reserved)} on a GPU of {size(request_of(case).total)}: memory has moved to the host"
+        ),
+        _with_numbers(
+            "that is more than the GPU has: the driver of Windows (also below WSL) moves what does not fit into the host's"
+            " memory, which is slow, and asks fail once that is full"
+        ),
+        (
+            lambda case: (
+                f"use a smaller batch, shorter samples or activation checkpointing: {size(request_of(case).lacking)} less have to be"
+                " asked for until all of it fits into the GPU"
+            ),
+            "switch that off while you look for the right size, so that a run that does not fit fails at once (NVIDIA's control"
+            " panel: CUDA - Sysmem Fallback Policy)",
+        ),
+        lambda case: _is_of_tensors(case) and request_of(case).spilled > 0,
+    ),
+    _entry(
         "request_larger_than_device",
         "One tensor was asked for that a GPU cannot hold, or only an empty one.",
         lambda case: (
@@ -535,10 +569,14 @@ ENTRIES = (
         "other_processes",
         "Other processes hold the memory of the GPU.",
         lambda case: (
-            f"Other processes hold {'' if request_of(case).listed else 'about '}{size(request_of(case).foreign)} of the GPU's"
-            f" {size(request_of(case).total)}"
+            f"Other processes hold {size(request_of(case).foreign)} of the GPU's {size(request_of(case).total)}"
+            if request_of(case).listed
+            else f"{size(request_of(case).outside)} of the GPU's {size(request_of(case).total)} are held outside of this PyTorch"
         ),
-        _with_numbers("the rest belongs to other processes, which may be of another user or outside of the container"),
+        _with_numbers(
+            "the rest belongs to other processes, which may be of another user or outside of the container, and to this"
+            " process's own CUDA context and libraries"
+        ),
         (_foreign_next, "a process of an earlier run may have stayed: nvidia-smi in a container does not show it"),
         _has_foreign_memory,
         rules_out="this process holds nearly all that is not free",

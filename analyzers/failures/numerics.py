@@ -342,6 +342,7 @@ TEXTS = (
         what="The loss scale of fp16 training is at its minimum, and steps still overflow.",
         signs=(
             sign("cannot decrease scale anymore"),
+            sign("grad_scale is too small", r"grad_scale is too small, exiting: (?P<scale>[\d.e-]+)"),
             sign("Minimum loss scale reached", r"Minimum loss scale reached \((?P<scale>[\d.e-]+)\)"),
             sign(
                 "OVERFLOW",

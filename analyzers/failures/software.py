@@ -293,6 +293,11 @@ _WITHOUT_WINDOWS = {
 """{package: what to do where it is missing under Windows}."""
 
 
+def _is_for_compiler(case: Case) -> bool:
+    """Return whether a module was imported while torch.compile compiled the model."""
+    return case.context.says("BackendCompilerFailed") or case.called(r"torch/_(?:inductor|dynamo)/")
+
+
 def _has_no_windows_wheel(case: Case) -> bool:
     """Return whether a package is missing that PyPI does not have for the system of the paths in the text."""
     return _top(case) in _WITHOUT_WINDOWS and case.printed(r"\b[A-Za-z]:\\\w")
@@ -1594,16 +1599,27 @@ ENTRIES: tuple[Failure, ...] = (
         " whose folder is not searched.",
         signs=(sign("No module named", r"ModuleNotFoundError: No module named '?(?P<module>(?!mpi4py\b)[\w.]+)'?"),),
         headline=lambda case: (
-            f"Python finds no module {case.given['module']} in this environment"
+            f"PyTorch's compiler needs the module {case.given['module']}, which is not installed"
+            if _is_for_compiler(case)
+            else f"Python finds no module {case.given['module']} in this environment"
             if _top(case) in _PIP_NAMES
             else f"Python finds no module {case.given['module']}: part of the project, or not installed"
         ),
         why=lambda case: (
-            f"{_top(case)} is a published package, and it is not installed for the Python that runs here"
+            "it is imported while torch.compile works, by PyTorch or a library of its own, not by the project"
+            if _is_for_compiler(case)
+            else f"{_top(case)} is a published package, and it is not installed for the Python that runs here"
             if _top(case) in _PIP_NAMES
             else "a name that is part of the project is only found if its folder is the script's own or in PYTHONPATH"
         ),
         next=(
+            Advice(
+                lambda case: (
+                    f"pip install {_PIP_NAMES.get(_top(case), _top(case))}; or take a release of PyTorch in place of a nightly,"
+                    " which may import what only its tests need; or run without torch.compile (TORCHDYNAMO_DISABLE=1)"
+                ),
+                when=_is_for_compiler,
+            ),
             Advice(
                 lambda case: (
                     f"{_top(case)} has no wheels for Windows on PyPI: "
@@ -1614,7 +1630,9 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             Advice(
                 lambda case: f"pip install {_PIP_NAMES[_top(case)]} with the Python that runs the job (python -m pip)",
-                when=lambda case: _top(case) in _PIP_NAMES and not _has_no_windows_wheel(case),
+                when=lambda case: (
+                    _top(case) in _PIP_NAMES and not _has_no_windows_wheel(case) and not _is_for_compiler(case)
+                ),
             ),
             Advice(
                 lambda case: (
@@ -1622,14 +1640,14 @@ ENTRIES: tuple[Failure, ...] = (
                     " root or add that folder to PYTHONPATH (or pip install -e .); if its authors forgot it, update the"
                     " repository or ask them"
                 ),
-                when=lambda case: _top(case) not in _PIP_NAMES,
+                when=lambda case: _top(case) not in _PIP_NAMES and not _is_for_compiler(case),
             ),
             Advice(
                 lambda case: (
                     f"if {_top(case)} is a published package that the project's README or requirements.txt names,"
                     " install it from there"
                 ),
-                when=lambda case: _top(case) not in _PIP_NAMES,
+                when=lambda case: _top(case) not in _PIP_NAMES and not _is_for_compiler(case),
             ),
             "if other ranks import it, compare `python -c 'import sys; print(sys.executable, sys.path)'` on their nodes"
             " and on that of this rank",
@@ -1658,7 +1676,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign(
                 "does not match the version torch was compiled with",
                 r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with"
-                r" (?P<torch>[\d.]+\d)",
+                r" (?P<torch>[\d.]+\d)(?![\d.])(?! but since the APIs are compatible)",
             ),
             sign(
                 "The detected CUDA version",
@@ -1795,6 +1813,68 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="Triton's runtime/build.py",
+    ),
+    Failure(
+        id="software.library_of_other_release",
+        kind=LogClass.CRASHED,
+        what="A shared library meets another one of its own family, of another release, in one process.",
+        signs=(
+            sign(
+                "with link time reference",
+                r"(?P<needs>[\w.+-]+\.so[\w.]*): symbol (?P<symbol>\w+),? version (?P<version>\S+) not defined in file"
+                r" (?P<file>\S+) with link time reference",
+            ),
+        ),
+        headline="{needs} and {file} are of two releases: {symbol} is missing",
+        why="the loader took the two libraries from different places (conda, pip's nvidia packages, a system CUDA in"
+        " LD_LIBRARY_PATH), and only those of one release fit together",
+        next=(
+            "run once with LD_LIBRARY_PATH unset; if that helps, take the CUDA folder out of it",
+            "else see which packages bring {file} (`pip list | grep nvidia`, conda list), remove the one that does not belong to"
+            " PyTorch's build, or install PyTorch anew in a fresh environment",
+        ),
+        check="LD_DEBUG=libs python -c 'import torch' 2>&1 | grep {file}",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "OSError: /opt/conda/lib/python3.9/site-packages/torch/lib/../../../../libcublas.so.11: symbol"
+                " cublasLtGetStatusString version libcublasLt.so.11 not defined in file libcublasLt.so.11 with link time"
+                " reference",
+                source="aqlaboratory/openfold#226",
+                says=("LD_LIBRARY_PATH", "libcublas.so.11"),
+            ),
+        ),
+        near_misses=("ImportError: /lib/libfoo.so: undefined symbol: cublasLtGetStatusString",),
+        knowledge="ld.so(8): versions of symbols",
+    ),
+    Failure(
+        id="software.fake_tensors",
+        kind=LogClass.CRASHED,
+        what="torch.compile met a real tensor where it traces with tensors without data, and could not convert it.",
+        signs=(sign("convert all Tensors to FakeTensors first"),),
+        headline="torch.compile met a real tensor while it traced the model, and cannot go on",
+        why="the compiler traces with tensors that have no data; a parameter or buffer that it did not see as part of the model"
+        " (changed by a hook, by data parallelism, in a module that was replaced) stays real. The message speaks to authors of"
+        " compilers",
+        next=(
+            "update PyTorch: several such cases were mended after the version in which they appeared",
+            "or leave this model uncompiled: TORCHDYNAMO_DISABLE=1 for a test, then the option that asked for it (torch_compile,"
+            " compile=True; in the configuration of ModernBERT reference_compile=False)",
+            "with nn.DataParallel (several GPUs, one process) start one process for each GPU instead (torchrun, accelerate"
+            " launch)",
+        ),
+        check="the same run with TORCHDYNAMO_DISABLE=1",
+        explains=("exceptions.*", "software.inductor", "software.dynamo"),
+        examples=(
+            Example(
+                "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+                "AssertionError: Please convert all Tensors to FakeTensors first or instantiate FakeTensorMode with"
+                " 'allow_non_fake_inputs'. Found in aten.embedding.default(tensor([...], device='cuda:0', size=(50368, 768)))",
+                source="AnswerDotAI/ModernBERT#198",
+                says=("TORCHDYNAMO_DISABLE", "update PyTorch"),
+            ),
+        ),
+        knowledge="torch/_subclasses/fake_tensor.py",
     ),
     Failure(
         id="software.no_compiler",
@@ -2007,18 +2087,28 @@ ENTRIES: tuple[Failure, ...] = (
                 r"(?:Could not find|[Cc]onfigured) [\s\S]{0,60}?libbitsandbytes_cuda(?P<cuda>\d+)\.so",
             ),
             sign("libbitsandbytes_cpu.so", r"libbitsandbytes_cpu\.so: undefined symbol: cget\w+"),
+            sign("Could not find the bitsandbytes", r"Could not find the bitsandbytes \w+ binary at"),
+            sign("Could not load bitsandbytes native library"),
             sign("quantization requires", r"bitsandbytes[` \d-]{1,12}bit quantization requires the latest version"),
         ),
         headline="bitsandbytes has no compiled library that fits this CUDA, and fell back or stopped",
-        why="it brings one library for each version of CUDA and takes the one of PyTorch; an old version has none for a"
-        " newer CUDA, and then loads its CPU library, which lacks the functions",
+        why="it brings one library for each version of CUDA and takes the one of PyTorch; where that one is missing (an older"
+        " version, a folder of sources in which nothing was built), it tries its CPU library, which lacks the functions",
         next=(
+            Advice(
+                "Python imports a folder of bitsandbytes' sources: start elsewhere and pip install bitsandbytes, or build it there"
+                " (cmake -DCOMPUTE_BACKEND=cuda -S . && make)",
+                when=lambda case: case.context.says(
+                    r"(?<!site-packages/)(?<!dist-packages/)bitsandbytes/(?:bitsandbytes/)?(?:cextension|lib)"
+                ),
+            ),
             "pip install -U bitsandbytes (0.45 and newer have libraries for CUDA 11.8 to 12.8)",
             "unset BNB_CUDA_VERSION if it is set; if CUDA is installed outside of pip, add its lib64 to LD_LIBRARY_PATH",
             "check that PyTorch itself sees the GPU: python -c 'import torch; print(torch.cuda.is_available())'",
         ),
         check="python -m bitsandbytes prints what it looks for and finds",
         explains=("exceptions.*",),
+        event=EventKind.KNOWN,
         examples=(
             Example(
                 "RuntimeError: \n"

@@ -455,12 +455,19 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="A rank chooses a GPU number that its process does not see.",
         signs=(sign("invalid device ordinal"),),
-        headline="A rank asks for a GPU that it does not see: more ranks than visible GPUs{place}",
-        why="CUDA_VISIBLE_DEVICES or the node has fewer than the number that set_device was given, as with"
-        " --nproc_per_node above the number of GPUs, or a global rank used as device",
+        headline="A rank asks for a GPU that it does not see{place}",
+        why="the process sees fewer GPUs than the number that set_device was given: more ranks on a node than GPUs, a global rank"
+        " used as device, or a scheduler that shows each task only its own GPU",
         next=(
-            "start as many ranks as there are GPUs: --nproc_per_node equal to the number of entries in CUDA_VISIBLE_DEVICES"
-            " (`nvidia-smi -L` lists all)",
+            Advice(
+                "the text binds GPUs to tasks ({bound}), so that each task sees only its own as cuda:0, while the script selects"
+                " its local rank: leave that option out (srun --gpu-bind=none), or use cuda:0 in each task".replace(
+                    "{bound}", "--accel-bind, --gpu-bind or --gpus-per-task"
+                ),
+                when=lambda case: case.context.says(r"--(?:accel-bind|gpu-bind|gpus-per-task)\b(?!=none)"),
+            ),
+            "print torch.cuda.device_count() and CUDA_VISIBLE_DEVICES in each rank, beside the number that it selects; start as"
+            " many ranks on a node as there are GPUs (--nproc_per_node; `nvidia-smi -L` lists them)",
             "use the local rank for the device: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), not RANK or a fixed"
             " number such as cuda:1",
         ),

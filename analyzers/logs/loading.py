@@ -94,18 +94,34 @@ def load(logs: run.Run, options: store.Options) -> Logs:
 
 
 def _with_timeouts(events: list[LogEvent]) -> list[LogEvent]:
-    """Return the events, in which a watchdog's report "Timeout at NCCL work" is a timeout if no other line is one.
+    """Return the events, in which a watchdog's report "Timeout at NCCL work" is a timeout if its rank has no other one.
 
-    A log that begins late has only this report, which does not name the operation.
+    This report does not name the operation, which another rank may have named for the same number.
     """
-    if any(event.kind in (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT) for event in events):
+    timeouts = [event for event in events if event.kind in (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT)]
+    timed_out = {event.rank for event in timeouts}
+    if timeouts and None in timed_out:
         return events
-    return [
-        msgspec.structs.replace(event, kind=EventKind.WATCHDOG_TIMEOUT)
-        if event.kind is EventKind.WATCHDOG_STATUS and "Timeout at NCCL work" in event.message
-        else event
-        for event in events
-    ]
+    named = {event.seq: event.facts for event in timeouts if event.facts.operation}
+    return [_as_timeout(event, named) if _is_only_report(event, timed_out) else event for event in events]
+
+
+def _is_only_report(event: LogEvent, timed_out: "set[int | None]") -> bool:
+    is_report = event.kind is EventKind.WATCHDOG_STATUS and "Timeout at NCCL work" in event.message
+    return is_report and event.rank not in timed_out
+
+
+def _as_timeout(event: LogEvent, named: Mapping[int | None, Facts]) -> LogEvent:
+    facts, known_as = event.facts, named.get(event.seq)
+    if known_as:
+        facts = msgspec.structs.replace(
+            facts,
+            operation=known_as.operation,
+            input_elements=known_as.input_elements,
+            output_elements=known_as.output_elements,
+            timeout_ms=known_as.timeout_ms,
+        )
+    return msgspec.structs.replace(event, kind=EventKind.WATCHDOG_TIMEOUT, facts=facts)
 
 
 def _add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:

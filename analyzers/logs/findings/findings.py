@@ -115,7 +115,13 @@ def _of_other_text(failures: Sequence[Hypothesis], case: Case | None) -> list[Hy
         return list(failures)
     own = [" ".join(f"{event.message} {event.details}".split()) for event in case.failure.events]
     cores = [(one, " ".join(quoted(one.lead).rpartition("] ")[2].split())[:_CORE]) for one in failures]
-    others = [one for one, core in cores if not core or not any(core in text for text in own)]
+    said = {core for text in own if len(core := text.partition("] ")[2][:_CORE] or text[:_CORE]) > _CORE // 2}
+    others = [
+        one
+        for one, core in cores
+        if not core
+        or (not any(core in text for text in own) and not any(one_said in quoted(one.lead) for one_said in said))
+    ]
     # A process may repeat an error with the name of another temporary file each time.
     texts, ranks = {_without_paths(event.headline) for event in case.failure.events}, set(case.failure.ranks)
     return [

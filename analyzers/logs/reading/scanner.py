@@ -416,6 +416,8 @@ _GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
 END_BYTES, HEAD_BYTES = 1 << 22, 1 << 16
 """The number of bytes at the end of a log that are parsed even after LINES_AT_MOST lines that may report errors."""
+_UNFINISHED, _BROKEN_AT_MOST = re.compile(r"caught collective operation timeout:\s*(?:WorkNCCL\([^)]*)?$"), 3
+"""Matches a report of the watchdog that goes on in at most so many further lines."""
 _MESSAGE_LENGTH, _DETAILS_AT_MOST, _CALLS_AT_MOST = 1000, 2000, 60
 _AROUND_BYTES, _TRACEBACK_BYTES = (300, 900), (1600, 300)
 """The numbers of bytes before and after the line of an event that are kept as its excerpt.
@@ -639,9 +641,11 @@ class Scanner:
             self.add(found._replace(facts=Facts()), text, at, prefix)
 
     def recognise_wrapped(self, text: str, at: Position) -> Found | None:
-        """Return the event of a line that a console has wrapped: read together with the lines in which it goes on."""
+        """Return the event of a line that a console or a person has broken, read together with its further lines."""
         if not self.width or len(text) < self.width:
-            return None
+            if not _UNFINISHED.search(text):
+                return None
+            return recognise(" ".join([text.rstrip(), *(line.strip() for line in lines_after(at, _BROKEN_AT_MOST))]))
         whole, begin = text, text.split(maxsplit=1)[:1]
         for line in lines_after(at, _WRAPPED_AT_MOST):
             if line.split(maxsplit=1)[:1] == begin:

@@ -10,8 +10,8 @@ from analyzers.logs.report import case_of
 
 _MEGATRON = (
     " iteration {step:>8}/  250000 | elapsed time per iteration (ms): 4247.9 | learning rate: 2.999E-04 | global batch"
-    " size:     8 |{loss} loss scale: {scale} | grad norm: {norm} | number of skipped iterations:   {skipped} | number of"
-    " nan iterations:   0 |"
+    " size:     8 |{loss} loss scale: {scale} | grad norm: {norm} | number of skipped iterations:   {skipped} | number"
+    " of nan iterations:   0 |"
 )
 
 
