@@ -294,7 +294,7 @@ def _printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | Non
         return []
     if kinds is not None and (verdict.kind not in kinds or finding.confidence < _SURE):
         return []
-    if _is_outlived(reports, verdict.ranks):
+    if is_outlived(reports, verdict.ranks):
         return []
     root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)
     culprits = reports.hang.data.culprits if reports.hang else []
@@ -309,7 +309,7 @@ def _is_of_a_rank(logs: AnalyzerReport | None) -> bool:
     return logs is not None and bool(logs.verdict.ranks) and logs.verdict.kind in _CATCHABLE
 
 
-def _is_outlived(reports: AnalyzerReports, ranks: Collection[int]) -> bool:
+def is_outlived(reports: AnalyzerReports, ranks: Collection[int]) -> bool:
     """Return whether ranks that printed an error went on and at last only waited for others, by the dumps.
 
     They caught the error, or another thread printed it: they are the victims of a rank with a failure of its own.

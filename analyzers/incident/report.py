@@ -10,7 +10,17 @@ import msgspec
 from analyzers import store
 from analyzers.hangs import HangClass
 from analyzers.incident.analyzer_reports import AnalyzerReport, AnalyzerReports, run_analyzers, with_log_evidence
-from analyzers.incident.chain import CRASHED, LOST, Crash, Event, Waiting, chain_of, first_crash, is_completed
+from analyzers.incident.chain import (
+    CRASHED,
+    LOST,
+    Crash,
+    Event,
+    Waiting,
+    chain_of,
+    first_crash,
+    is_completed,
+    is_outlived,
+)
 from analyzers.incident.model import IncidentClass, IncidentData, Link
 from analyzers.logs import LogsData
 from analyzers.node_health import find_gaps
@@ -254,11 +264,27 @@ def _log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Find
     if reports.ended_cleanly and not leads:
         return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in reports.logs.findings]
     explained = {rank for event in chain for rank in event.ranks}
-    return [
+    shown = [
         f
         for f in reports.logs.findings
         if leads or not chain or (f.severity is not Severity.INFO and not explained.issuperset(f.ranks))
     ]
+    ranks = reports.logs.verdict.ranks
+    return shown if leads or not is_outlived(reports, ranks) else [*shown, _outlived(reports.logs.findings[0], ranks)]
+
+
+def _outlived(printed: Finding, ranks: Sequence[int]) -> Finding:
+    """Return the finding on an error that ranks printed and caught: at the end they only waited for another rank."""
+    said = printed.evidence[0].text if printed.evidence else printed.title
+    return msgspec.structs.replace(
+        printed,
+        id="logs.handled_errors",
+        severity=Severity.INFO,
+        title=f"{rank_names(ranks)} printed an error and went on: {said}",
+        why="at the end the rank only waited for another one, as its dump shows: this error did not end the run",
+        next="nothing to do if this error is expected; otherwise look at the code that raised it",
+        confidence=0.8,
+    )
 
 
 def _in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Finding]:

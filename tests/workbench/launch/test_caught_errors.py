@@ -56,3 +56,5 @@ def test_a_full_disk_that_a_rank_survived_is_not_the_answer(tmp_path: Path, endi
     report = json.loads(asked.stdout)
     assert (report["verdict"]["class"], report["verdict"]["ranks"]) == (kind, ranks)
     assert "step_3.pt" not in report["verdict"]["sentence"]
+    [caught] = [finding for finding in report["findings"] if "step_3.pt" in finding["title"]]
+    assert caught["severity"] == ("error" if ending == "interrupted" else "info")
