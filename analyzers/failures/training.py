@@ -347,6 +347,55 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="the dynamic loss scaler of DeepSpeed and apex",
     ),
     Failure(
+        id="training.garbage_collection",
+        kind=LogClass.HEALTHY,
+        what="Python's garbage collector stops single steps for a large part of a second, on each rank at another time.",
+        signs=(sign("ms collected", r"\bgen2: \d{2,6}(?:\.\d+)? ?ms collected"),),
+        event=EventKind.CLUE,
+        headline="Slow, not failed: Python's garbage collection stops single steps",
+        why="a collection of the oldest generation looks at all objects; it comes on each rank at another time, and the others"
+        " wait for that rank in the next collective, so that one step takes twice as long",
+        next=(
+            "gc.collect() and gc.freeze() before the loop, gc.disable() in it, and gc.collect(1) every some hundred steps, on all"
+            " ranks in the same step (torchtitan: training.gc_freq)",
+        ),
+        rules_out="the slow steps are not those above which such a line stands",
+        examples=(
+            Example(
+                "[GC rank3] gen2: 713.5ms collected 340341 objects",
+                source="karpathy/nanochat#477",
+                says=("gc.freeze",),
+            ),
+        ),
+        near_misses=("[GC rank3] gen0: 0.2ms collected 12 objects",),
+        knowledge="Python's module gc; torchtitan's GarbageCollection",
+    ),
+    Failure(
+        id="training.graphs_of_many_sizes",
+        kind=LogClass.HEALTHY,
+        what="torch.compile records a CUDA graph for each new size of the input, which takes time and memory.",
+        signs=(sign("recording a new graph for each distinct input size", r"We have observed \d+ distinct sizes"),),
+        event=EventKind.CLUE,
+        headline="Slow, not failed: torch.compile records a CUDA graph for each size of the input",
+        why="the modes reduce-overhead and max-autotune replay recorded graphs, and a batch of a new length needs a recording of its"
+        " own",
+        next=(
+            "pad to one or a few fixed lengths (pad_to_multiple_of, padding='max_length'), or leave graphs out for changing sizes:"
+            " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True, or mode='default'",
+        ),
+        rules_out="all sizes were seen early, and later steps are fast",
+        examples=(
+            Example(
+                "/usr/local/lib/python3.12/dist-packages/torch/_inductor/cudagraph_utils.py:320: UserWarning: CUDAGraph supports"
+                " dynamic shapes by recording a new graph for each distinct input size. Recording too many CUDAGraphs may lead to"
+                " extra overhead. We have observed 9 distinct sizes. Please consider the following options",
+                source="pytorch/pytorch#188150",
+                says=("pad",),
+            ),
+        ),
+        knowledge="torch/_inductor/cudagraph_utils.py",
+    ),
+    Failure(
         id="training.no_straggler",
         kind=LogClass.HEALTHY,
         what="A straggler report that names no slow rank.",

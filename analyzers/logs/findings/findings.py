@@ -19,7 +19,7 @@ from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
 from analyzers.logs.reading.roster import ROWS_AT_MOST
 from analyzers.report import Evidence, Finding, RuledOut, Severity, Status, Verdict
-from analyzers.words import full_sentence, joined_sentences, percent, quantity, rank_names, source_line
+from analyzers.words import figures, full_sentence, joined_sentences, percent, quantity, rank_names, source_line
 
 _CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 _HEALTHY_CONFIDENCE, _UNKNOWN_CONFIDENCE = 0.7, 0.2
@@ -28,7 +28,7 @@ _PATHS_AND_NUMBERS = re.compile(r"(?:[A-Za-z]:)?[\w.~-]*[/\\][^\s'\"]*|0x[0-9a-f
 _CORE = 60
 """The characters of a message that are compared with the text of another one."""
 _END = "the end of the job, which the text does not show"
-_OVERFLOWS = 3
+_OVERFLOWS, _LOSSES_OF_A_COURSE = 3, 2
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
 _REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 
@@ -353,6 +353,18 @@ def _is_harmless(entry: Failure) -> bool:
     return entry.kind is LogClass.HEALTHY
 
 
+def _course(logs: Logs) -> str:
+    """Return how the loss went from the first to the last row, after a colon; empty if the rows have none.
+
+    A loss of 0 is usual for a policy gradient: its value is 0 by construction while its gradient is not.
+    """
+    losses, norms = column(logs.rows, "loss"), column(logs.rows, "grad_norm")
+    if len(losses) < _LOSSES_OF_A_COURSE or losses[0] == losses[-1] == 0:
+        is_of_policy = bool(losses) and not any(losses) and any(norms) and column(logs.rows, "reward_std")
+        return ": a loss of 0 is usual for GRPO, and the gradient is not 0" if is_of_policy else ""
+    return f": the loss goes from {figures(losses[0])} to {figures(losses[-1])}"
+
+
 def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
     """Return the verdict on a log whose rows show no problem, and whose end is not in it."""
     steps = [row.step for row in logs.rows if row.step is not None]
@@ -371,7 +383,8 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
         sentence=f"{odd} of {count}{upto} {'has' if odd == 1 else 'have'} a loss or a gradient that is not finite, and"
         " later ones are finite again; the end of the job is not in the text"
         if odd
-        else f"no failure in {count}{upto} so far; the end of the job is not in the text",
+        else f"nothing that is tested here is wrong in {count}{upto}{_course(logs)}; the end of the job is not in the"
+        " text",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=[*lacks, _END],
         tested=["known errors and tracebacks: none that ended a rank", *tested],
