@@ -7,6 +7,7 @@ from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case
 from analyzers.case.wording import place
 from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.failures.versions import caller
 
 _DTYPES = {
     "float": "float32",
@@ -97,6 +98,16 @@ def _in_evaluation(case: Case) -> bool:
 def _for_two_devices(case: Case) -> str:
     """Return where to look for the tensor on the other device."""
     kinds = {case.given["first"].partition(":")[0], case.given["second"].partition(":")[0]}
+    if package := caller(case):
+        offload = (
+            "; with an optimizer or parameters that are offloaded to the CPU, run once without that"
+            if "cpu" in kinds
+            else ""
+        )
+        return (
+            f"the failing line is {package}'s own: take a version of it that fits to the other packages (`pip show {package}`, its"
+            f" releases and issues){offload}"
+        )
     if kinds == {"cuda"}:
         return (
             "let each process see one GPU: CUDA_VISIBLE_DEVICES=0 before Python starts for a single GPU, or torchrun with"

@@ -74,6 +74,11 @@ def _for_generations(case: Case) -> str:
     )
 
 
+def _is_a_file(case: Case) -> bool:
+    """Return whether the argument that a script does not know is a file of settings."""
+    return re.search(r"\.(?:ya?ml|json|toml)['\"]", case.given["names"]) is not None
+
+
 ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="configuration.deepspeed_batch",
@@ -749,6 +754,8 @@ ENTRIES: tuple[Failure, ...] = (
             if r"\r" in case.given["names"]
             else "torch.distributed.launch passes it to each rank, and the script does not expect it"
             if re.search("local.rank", case.given["names"])
+            else "a file of settings is given without an option, and this script takes options only"
+            if _is_a_file(case)
             else "the keys are misspelt, belong to another script, or were renamed in the installed version"
         ),
         next=(
@@ -760,8 +767,16 @@ ENTRIES: tuple[Failure, ...] = (
                 "start with torchrun in place of python -m torch.distributed.launch (or launch --use_env)",
                 when=lambda case: re.search("local.rank", case.given["names"]) is not None,
             ),
-            "correct or remove them; `--help` lists those that exist (transformers 4.46: evaluation_strategy became"
-            " eval_strategy; LLaMA-Factory renames keys between releases)",
+            Advice(
+                "give the settings as --options, or take the version of the script that the command was written for, which reads such"
+                " a file (parser.parse_yaml_file or parse_json_file in its main)",
+                when=_is_a_file,
+            ),
+            Advice(
+                "correct or remove them; `--help` lists those that exist (transformers 4.46: evaluation_strategy became"
+                " eval_strategy; LLaMA-Factory renames keys between releases)",
+                when=lambda case: not _is_a_file(case),
+            ),
             "see in the frames which copy of the project is imported; use the one that the configuration was written for",
         ),
         check="the names stand in the message",

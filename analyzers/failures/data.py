@@ -345,6 +345,39 @@ LOADING = (
         knowledge="pytorch/pytorch#1355, #50858",
     ),
     Failure(
+        id="data.shared_file_gone",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A batch in shared memory was gone when a process wanted to open it by its name.",
+        signs=(
+            sign(
+                "unable to open shared memory object",
+                r"unable to open shared memory object </torch_\S+ in (?:read-write|read-only) mode: No such file or directory",
+            ),
+        ),
+        headline="A batch in shared memory was gone before the training process opened it (errno 2)",
+        why="with the sharing strategy file_system batches are handed over by name; the name is gone once the worker that made it,"
+        " or its manager, has ended or cleaned up. /dev/shm is not full",
+        next=(
+            "use the sharing strategy file_descriptor (the default of Linux), with a higher `ulimit -n`: find who calls"
+            " set_sharing_strategy('file_system') and remove it",
+            "look above for a worker that ended; else fewer workers, and persistent_workers or pin_memory changed for a test",
+        ),
+        check="print(torch.multiprocessing.get_sharing_strategy())",
+        rules_out="errno 28 (no space) or 24 (open files) in the message",
+        examples=(
+            Example(
+                "RuntimeError: unable to open shared memory object </torch_310_3681426278_102> in read-write mode: No such file or"
+                " directory (2)",
+                source="KatherLab/MediSwarm#574",
+                says=("file_descriptor",),
+            ),
+        ),
+        near_misses=(
+            "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)",
+        ),
+        knowledge="torch.multiprocessing's documentation of sharing strategies",
+    ),
+    Failure(
         id="data.shared_memory",
         kind=LogClass.DATALOADER_WORKER,
         what="The shared memory through which DataLoader workers pass batches is full.",

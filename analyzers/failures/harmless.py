@@ -46,6 +46,38 @@ ENTRIES: tuple[Failure, ...] = (
         ),
     ),
     _harmless(
+        "no_usable_gpu",
+        "A warning: PyTorch can use no GPU here, and programs that allow it go on with the CPU",
+        "CUDA could not be initialised; the warning says why, and training on the CPU is many times slower",
+        (
+            "`unknown error` after a suspend of the machine: `modprobe -r nvidia_uvm` and `modprobe nvidia_uvm`, or a reboot; in a"
+            " container start it with the GPU (--gpus all, --nv); else `nvidia-smi` shows whether the driver works",
+        ),
+        (sign("UserWarning: CUDA initialization:", r"UserWarning: CUDA initialization: (?!The NVIDIA driver)"),),
+        Example(
+            "torch/cuda/__init__.py:128: UserWarning: CUDA initialization: CUDA unknown error - this may be due to an"
+            " incorrectly set up environment",
+            says=("modprobe nvidia_uvm",),
+        ),
+    ),
+    _harmless(
+        "prompt_mismatch",
+        "A warning of TRL: a prompt alone and with its completion give different tokens, so masks may be off",
+        "the prompt's tokens are compared with the beginning of the whole; a template that adds tokens at its end makes a small"
+        " difference, versions that do not fit make one for every example",
+        (
+            "if it comes for every example: update TRL so that it fits the installed transformers (with 5.x 0.24 and older compare"
+            " wrongly), or pin an older transformers; if only for some, compare the two by the chat template, and look at the"
+            " masked labels: `workbench tokens DATASET`",
+        ),
+        (sign("Mismatch between tokenized prompt and the start of tokenized prompt+completion"),),
+        Example(
+            "[RANK 0] Mismatch between tokenized prompt and the start of tokenized prompt+completion. This may be due to unexpected"
+            " tokenizer behavior, whitespace issues, or special token handling.",
+            says=("update TRL",),
+        ),
+    ),
+    _harmless(
         "few_multiprocessors",
         "Only a note of torch.compile: this GPU is too small for max_autotune_gemm",
         "matrix products then use the usual kernels; results are the same",

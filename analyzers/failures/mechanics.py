@@ -695,7 +695,13 @@ ENTRIES: tuple[Failure, ...] = (
         id="network.gloo_mesh",
         kind=LogClass.NETWORK,
         what="Ranks of gloo could not connect to each other.",
-        signs=(sign("connectFullMesh failed"),),
+        signs=(
+            sign("connectFullMesh failed"),
+            sign(
+                "transport/tcp/",
+                r"gloo/transport/tcp/\w+\.cc:\d+\][^\n]{0,80}connect: (?:Network is unreachable|No route to host)",
+            ),
+        ),
         headline="Gloo: the ranks could not connect to each other",
         why="each rank connects to each other one directly, at the address of its host name; a name that resolves to 127.0.1.1, a"
         " wrong interface, a firewall, or a rank that ended before all break it",
@@ -705,9 +711,15 @@ ENTRIES: tuple[Failure, ...] = (
             "read the other ranks' logs: one that failed before leaves the others with this error",
         ),
         tier=Tier.NETWORK,
+        event=EventKind.KNOWN,
         examples=(
             Example(
                 "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+                says=("GLOO_SOCKET_IFNAME",),
+            ),
+            Example(
+                "/opt/pytorch/third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Network is"
+                " unreachable.",
                 says=("GLOO_SOCKET_IFNAME",),
             ),
         ),

@@ -550,10 +550,14 @@ ENTRIES = (
         clues=(sign("gpu_memory_utilization"), sign("mem_fraction_static")),
         when=lambda case: (
             _is_of_tensors(case)
-            and _has_foreign_memory(case)
             and case.printed(r"gpu_memory_utilization|mem_fraction_static")
+            and (_has_foreign_memory(case) or request_of(case).is_nearly_full or request_of(case).lacking > 0)
         ),
-        headline=lambda case: f"An inference engine holds up to {size(request_of(case).foreign)} of this GPU",
+        headline=lambda case: (
+            f"An inference engine holds up to {size(held)} of this GPU"
+            if (held := request_of(case).foreign)
+            else "An inference engine shares this GPU with the training, and both do not fit"
+        ),
         sentence=oom,
         why=_with_numbers(
             "such an engine takes its share of the whole GPU when it starts, for its weights and its KV cache"

@@ -25,7 +25,7 @@ def nonfinite_loss(case: Case) -> str:
         return f"gradients of {rank_names(case.ranks)} became NaN{at_step(lead)}{place(lead)}"
     step = f" at step {lead.step}" if lead.step is not None else ""
     step = f" in the first row of this text{_of_step(lead)}" if _begins_broken(case) else step
-    return f"{_what_is_nonfinite(lead)} is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
+    return f"{_what_is_nonfinite(lead)} {_is(lead)} NaN or infinite{step}{place(lead)}: {quoted(lead)}"
 
 
 def _headline(case: Case) -> str:
@@ -36,10 +36,10 @@ def _headline(case: Case) -> str:
     if _is_other_value(case):
         return f"A check of the program found NaN or infinity: {quoted(lead).partition(': ')[2] or quoted(lead)}"
     if _begins_broken(case):
-        return f"{_what_is_nonfinite(lead)} is NaN or infinite in the first row of this text{_of_step(lead)}"
+        return f"{_what_is_nonfinite(lead)} {_is(lead)} NaN or infinite in the first row of this text{_of_step(lead)}"
     row = " in the first row" if len(case.rows) > 0 and case.rows[0].line == lead.line else ""
     where = f" at step {lead.step}" if lead.step is not None else row
-    return f"{_what_is_nonfinite(lead)} is NaN or infinite{where}"
+    return f"{_what_is_nonfinite(lead)} {_is(lead)} NaN or infinite{where}"
 
 
 def _why_nonfinite(case: Case) -> str:
@@ -61,7 +61,28 @@ def _why_nonfinite(case: Case) -> str:
             "the gradient scale of these rows is 0 or nearly so: fp16 overflowed step after step until nothing was left of it,"
             " and the optimizer takes no step any more"
         )
+    broken, finite = _terms(case)
+    if broken and finite and _goes_on(case):
+        return (
+            f"of the terms of the loss {', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} NaN; the others are numbers in"
+            " later rows as well, so the weights are, too: such steps are skipped"
+        )
+    if broken and finite:
+        return f"of the terms of the loss {', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} NaN, the others are numbers"
     return "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
+
+
+def _terms(case: Case) -> tuple[list[str], list[str]]:
+    """Return the names of the terms of the loss in the row: those that are not finite, and the others."""
+    found = _TERM.findall(case.lead.message)
+    broken = [name for name, value in found if value.lower() in ("nan", "inf", "-inf")]
+    return broken, [name for name, _ in found if name not in broken]
+
+
+def _goes_on(case: Case) -> bool:
+    """Return whether a later row has numbers in some terms of the loss all the same."""
+    later = [row.text for row in case.rows if row.line > case.lead.line]
+    return any(value[:1].isdigit() for text in later for _, value in _TERM.findall(text))
 
 
 def _begins_broken(case: Case) -> bool:
@@ -73,6 +94,10 @@ def _begins_broken(case: Case) -> bool:
     if all(map(isfinite, values_in(lead.headline).values())):
         return False
     return lead.kind is EventKind.NAN and step > _EARLY_STEPS and not any(row.is_finite for row in before)
+
+
+def _is(lead: LogEvent) -> str:
+    return "are" if " and " in _what_is_nonfinite(lead) else "is"
 
 
 def _of_step(lead: LogEvent) -> str:
@@ -206,6 +231,9 @@ def _rise_before(case: Case) -> tuple[float, float] | None:
 
 
 _EARLY_STEPS, _EARLY_EPOCH, _RISE, _SCALE_GONE = 20, 0.05, 2.0, 1e-6
+_TERM = re.compile(
+    r"((?:[\w/]{1,20}\.)?(?:\w{1,30}_loss|loss_\w{1,30}))['\"]?\s?[:=]\s?(-?(?:\d[\d.e+-]*|nan|inf))\b", re.IGNORECASE
+)
 _BATCH = re.compile(r"(?i)\bbatch[ :=#]{1,3}(\d{1,9})\b")
 _EPOCH = re.compile(r"(?i)\bepoch['\"]?\s?[:=]?\s?(\d{1,5}(?:\.\d{1,6})?)")
 
@@ -661,6 +689,13 @@ ENTRIES = (
                 when=_is_other_value,
             ),
             Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),
+            Advice(
+                lambda case: (
+                    f"compute {_terms(case)[0][0]} in fp32 (autocast off around it), and look at its formula and its targets: logarithms"
+                    " and divisions without eps, empty targets"
+                ),
+                when=lambda case: all(_terms(case)),
+            ),
             _for_course,
             _for_numbers,
         ),

@@ -293,6 +293,11 @@ _WITHOUT_WINDOWS = {
 """{package: what to do where it is missing under Windows}."""
 
 
+def _imports_torch(case: Case) -> bool:
+    """Return whether the import of PyTorch itself failed."""
+    return case.called(r"torch/__init__\.py") or case.printed(r"torch/__init__\.py\"|from torch\._C import")
+
+
 def _is_for_compiler(case: Case) -> bool:
     """Return whether a module was imported while torch.compile compiled the model."""
     return case.context.says("BackendCompilerFailed") or case.called(r"torch/_(?:inductor|dynamo)/")
@@ -568,15 +573,24 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=_built_for,
-        why="the package is installed, but it was built for another version of CUDA than the one of the installed"
-        " PyTorch, or the folder with the library is not searched",
+        why=lambda case: (
+            "PyTorch looks for it in the nvidia packages beside itself: they are not installed, damaged, or in another folder"
+            if _imports_torch(case)
+            else "the package is installed, but it was built for another version of CUDA than the one of the installed"
+            " PyTorch, or the folder with the library is not searched"
+        ),
         next=(
-            "install the build of the package that imports it for the CUDA of PyTorch (`python -c 'import torch;"
-            " print(torch.version.cuda)'`), or build it again: pip install --no-build-isolation --no-cache-dir"
-            " --force-reinstall PACKAGE",
             Advice(
-                "reinstall PyTorch with its nvidia-* packages: it is PyTorch itself that does not find its library",
-                when=lambda case: case.called(r"torch/__init__\.py"),
+                "install the build of the package that imports it for the CUDA of PyTorch (`python -c 'import torch;"
+                " print(torch.version.cuda)'`), or build it again: pip install --no-build-isolation --no-cache-dir"
+                " --force-reinstall PACKAGE",
+                when=lambda case: not _imports_torch(case),
+            ),
+            Advice(
+                "reinstall PyTorch with its nvidia-* packages, all into one site-packages (a new environment is surest): it is PyTorch"
+                " itself that does not find its library, which lies beside it in nvidia/; where the environment has lib and lib64,"
+                " both must be in the same one",
+                when=_imports_torch,
             ),
             "if the library is installed (`find / -name 'libcu*'`), add its folder to LD_LIBRARY_PATH",
         ),
@@ -2089,6 +2103,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("libbitsandbytes_cpu.so", r"libbitsandbytes_cpu\.so: undefined symbol: cget\w+"),
             sign("Could not find the bitsandbytes", r"Could not find the bitsandbytes \w+ binary at"),
             sign("Could not load bitsandbytes native library"),
+            sign("CUDA SETUP: Required library version not found"),
             sign("quantization requires", r"bitsandbytes[` \d-]{1,12}bit quantization requires the latest version"),
         ),
         headline="bitsandbytes has no compiled library that fits this CUDA, and fell back or stopped",

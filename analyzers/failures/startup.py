@@ -27,7 +27,12 @@ def unreachable_master(case: Case) -> str:
     """Return a clause for the title that names the address of rank 0's store, which does not answer."""
     facts = first_with(case, "peer").facts
     where = f" at {facts.peer}:{facts.port}" if facts.peer else ""
-    return f"the store of rank 0{where} does not answer"
+    return f"the store of {'torchrun' if _is_rendezvous(case) else 'rank 0'}{where} does not answer"
+
+
+def _is_rendezvous(case: Case) -> bool:
+    """Return whether it is the store of torchrun's rendezvous that does not answer, before any rank was started."""
+    return case.reason is Reason.UNREACHABLE_MASTER and case.context.says("RendezvousConnectionError")
 
 
 def missing_ranks(case: Case) -> str:
@@ -132,6 +137,12 @@ STARTUP = {
 
 def _for_startup(case: Case) -> str:
     """Return what to check for a job that did not start."""
+    if _is_rendezvous(case):
+        return (
+            "start torchrun on the node of --rdzv-endpoint first. It must recognise the endpoint as its own, or it opens no store: the"
+            " address in its `ip -br addr`, or a name for which `getent hosts NAME` gives one there. Then the other nodes must reach"
+            " the port (`nc -zv HOST PORT`, firewall); two jobs need two endpoints"
+        )
     if case.reason is Reason.NO_SCRIPT and (case.lead.facts.name or "").endswith("python"):
         return "write `torchrun script.py`, not `torchrun python script.py`: torchrun took `python` for the script"
     return STARTUP.get(case.reason or Reason.INVALID_USAGE, STARTUP[Reason.INVALID_USAGE])
@@ -355,6 +366,7 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.NETWORK,
         what="torchrun lost the store of its rendezvous.",
         signs=(sign("The connection to the C", r"The connection to the C10d store has failed"),),
+        when=lambda case: not case.context.says("client socket has timed out after"),
         headline="torchrun lost the store of its rendezvous: the process that served it is gone, or never came",
         why="the agents meet in a store that the host of --rdzv-endpoint serves; two jobs with the same endpoint share one"
         " store, and lose it when the job that opened it ends",
@@ -638,7 +650,10 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="CUDA could not be initialised, with an unknown error.",
         signs=(
-            sign("CUDA unknown error", r"CUDA unknown error - this may be due to an incorrectly set up environment"),
+            sign(
+                "CUDA unknown error",
+                r"(?<!CUDA initialization: )CUDA unknown error - this may be due to an incorrectly set up environment",
+            ),
         ),
         headline="CUDA could not start (unknown error)",
         why="the kernel module nvidia_uvm is often not loaded or broken, as after suspend, an update or a lost GPU; the hint on"
@@ -1354,7 +1369,7 @@ ENTRIES = (
         "unreachable_master",
         Reason.UNREACHABLE_MASTER,
         "The store of rank 0 does not answer at its address.",
-        "all ranks find each other through a store that rank 0 opens",
+        "ranks and nodes find each other through a store that one of them opens, and nobody answers at its address",
     ),
     _failed_start(
         "missing_ranks",

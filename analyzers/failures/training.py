@@ -313,7 +313,9 @@ ENTRIES: tuple[Failure, ...] = (
         event=EventKind.CLUE,
         headline="Nothing failed: the program only ended without destroy_process_group()",
         why="the warning is printed at the end of a program that leaves the process group open",
-        next=("call torch.distributed.destroy_process_group() at the end of the program; the results are whole",),
+        next=(
+            "call torch.distributed.destroy_process_group() at the end of the program; what it had saved is not touched by this",
+        ),
         examples=(
             Example(
                 "[rank0]:[W227 10:54:51.986111855 ProcessGroupNCCL.cpp:1374] Warning: WARNING: process group has NOT been"

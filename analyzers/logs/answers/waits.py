@@ -114,7 +114,9 @@ def _blame_by_silence(failure: Hypothesis, logs: Logs, waiting: list[int], silen
         return Blame(_behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
     if len(waiting) == 1 and len(logs.ranks) > 1:
         return Blame([], Basis.LATE, waiting)
-    return Blame([], Basis.ALL_WAIT if len(waiting) > 1 else Basis.ONE_SIDE, waiting)
+    # The number of a rank shows that all lower ones exist, too.
+    is_complete = set(range(max(waiting, default=0) + 1)) <= set(logs.ranks)
+    return Blame([], Basis.ALL_WAIT if len(waiting) > 1 and is_complete else Basis.ONE_SIDE, waiting)
 
 
 def named(failure: Hypothesis, waiting: list[int]) -> Blame | None:

@@ -32,7 +32,7 @@ _BASES = {
     Basis.MOST_SILENT: "logs cannot tell whether the other ranks did not join the collective, or were ended while they"
     " waited elsewhere",
     Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
-    Basis.ONE_SIDE: "this log shows that this rank waited, but not for which rank",
+    Basis.ONE_SIDE: "this text shows which ranks waited, but not for which rank",
 }
 _WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,

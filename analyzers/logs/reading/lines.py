@@ -63,11 +63,19 @@ def clean(raw: bytes) -> str:
     return _CONTROL.sub(b"", raw).decode("utf-8", "replace")
 
 
+_ESCAPED_LINES, _ESCAPED = 200, b'\\n  File "'
+
+
 def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
     """Yield a line in parts of bounded length, split at carriage returns.
 
     Of an overlong line only the parts around matches of `triggers` are yielded.
     """
+    if _ESCAPED in line:
+        # Somebody has printed the text of an exception as Python writes it in quotes.
+        for part in line.replace(b"\\n", b"\n").replace(b"\\'", b"'").split(b"\n")[:_ESCAPED_LINES]:
+            yield part[:LONGEST_LINE].rstrip(b"\r")
+        return
     if len(line) <= LONGEST_LINE:
         # A progress bar rewrites its line: what stands behind the last carriage return may be an error.
         yield from line.split(b"\r") if b"\r" in line else (line,)

@@ -16,6 +16,7 @@ _HEAD_BYTES, _TAIL_BYTES = 1 << 15, 1 << 16
 They are enough to find the ranks and their last lines.
 """
 _LONGEST_TEXT = 1000
+_LONGEST_ROW = 400
 _SAID_AT_MOST, _LONGEST_SAID = 32, 120
 """The number of last lines of a rank that are kept to compare it with other ranks, and the most characters of each."""
 ROWS_AT_MOST = 200
@@ -98,7 +99,7 @@ class Roster:
         seen = self.ranks.setdefault(key, Seen())
         # A row with NaN is read as an error, too.
         if (not is_error or _NOT_FINITE.search(body)) and not LAYOUT.match(body) and (values := values_in(body)):
-            row = Row(number, rank, step_in(body), values, body[:_LONGEST_SAID])
+            row = Row(number, rank, step_in(body), values, body[:_LONGEST_ROW])
             (self.first_rows if len(self.first_rows) < ROWS_AT_MOST else self.last_rows).append(row)
         if not is_error and not LAYOUT.match(body):
             seen.line, seen.line_number = body[:_LONGEST_TEXT], number
@@ -133,6 +134,7 @@ class Roster:
 #   exitcode  : -9 (pid: 2970)  (SIGKILL)
 
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.{0,400})")
+_RECEIVED = re.compile(r"[Ss]ignal \d{1,2} \((SIG\w{2,8})\) received by PID (\d{1,12})")
 _RULE = re.compile(r"^\s*[=-]{20,}\s*$")
 RANK = re.compile(r"(\d{1,9}) \(local_rank: (\d{1,6})\)")
 EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
@@ -163,6 +165,9 @@ class TorchrunTable:
         elif _RULE.match(body):
             self.rank = None
         match = _FIELD.match(body)
+        if match and match[1] == "traceback" and self.rank is None and (end := _RECEIVED.search(match[2])):
+            # A table that was typed or broken into other lines still has this field whole.
+            return Found(EventKind.SIGNAL, Facts(signal=end[1], pid=number(end[2])))
         return self.take(match[1], match[2].strip()) if match else None
 
     def take(self, name: str, value: str) -> Found | None:

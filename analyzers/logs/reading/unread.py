@@ -27,6 +27,13 @@ _HARMLESS = re.compile(
 """Matches lines that only mention errors, or whose logger says itself that they report none."""
 
 
+_COMMAND = re.compile(
+    r"\s*[$!%#>]?\s*(?:[A-Z_]+=\S* )*(?:sudo )?"
+    r"(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|sbatch|mpirun|bash|sh|docker|pip) "
+)
+"""Matches a command, as somebody typed it."""
+
+
 @dataclass
 class UnreadLines:
     """The lines that look like errors and are not understood: the first ones as (line number, text), and their number.
@@ -40,6 +47,8 @@ class UnreadLines:
 
     def note(self, text: str, shape: bytes, number: int) -> None:
         """Keep a line that no pattern reads if it looks like an error; `shape` is the line without its digits."""
+        if _COMMAND.match(text):
+            return
         looks_so = _SURELY.search(text) or (_LOOKS_LIKE_AN_ERROR.search(text) and not _HARMLESS.search(text))
         if looks_so and shape not in self._shapes:
             if len(self._shapes) < _SHAPES_AT_MOST:

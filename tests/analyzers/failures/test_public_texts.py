@@ -36,6 +36,18 @@ _CASES = {
     "k049": ("", "tar_paths or tar_iterators is empty", "among its issues"),
     "k052": ("startup.more_ranks_than_gpus", "--accel-bind", "more ranks than visible GPUs"),
     "k059": ("autograd.nan_before_sampling", "reward model", "a wrongly loaded model"),
+    "t001": ("software.missing_cuda_library", "one site-packages", "import torch;"),
+    "t005": ("autograd.two_devices", "deepspeed's own", "register_buffer"),
+    "t007": ("memory.device", "must become free", "other processes"),
+    "t009": ("memory.device", "must become free", "other processes"),
+    "t011": ("processes.signal", "SIGKILL", "is not in this text"),
+    "t014": ("collectives.timeout", "Ranks 3, 7 timed out", "All ranks that the logs show"),
+    "t015": ("startup.unreachable_master", "192.0.0.1:1234", "Give each job its own endpoint"),
+    "t016": ("data.unequal_samples", "[3, 1, 144, 192]", "no rule"),
+    "t018": ("data.shared_file_gone", "file_descriptor", "--shm-size"),
+    "t019": ("configuration.unused_arguments", "A file of settings", "misspelt"),
+    "t021": ("numerics.nonfinite", "task0.loss_heatmap", "updated weights become NaN"),
+    "t022": ("numerics.nonfinite", "loss_disc, loss_gen, loss_fm are NaN", "no rule"),
 }
 """{thread: (failure of the verdict, what the answer says, what it must not say)}."""
 

@@ -36,6 +36,12 @@ def _timed_out(match: "re.Match[str]") -> Found:
     return Found(EventKind.WATCHDOG_TIMEOUT, facts, None, group, number(match[2]))
 
 
+def _abridged(match: "re.Match[str]") -> Found:
+    """Return the event of a collective that timed out, of a report that somebody has shortened."""
+    facts = Facts(operation=match[2], waited_ms=number(match[3]) if match[3] else None)
+    return Found(EventKind.WATCHDOG_TIMEOUT, facts, None, None, number(match[1]) if match[1] else None)
+
+
 def progress(match: "re.Match[str]") -> Found:
     """Return the event for the progress of a process group, as NCCL's watchdog prints it.
 
@@ -129,6 +135,12 @@ PATTERNS = (
         r"\[Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)"
         r"(?:, NumelIn=(\d+), NumelOut=(\d+))?, Timeout\(ms\)=(\d+)\) ran for (\d+) milliseconds",
         _timed_out,
+    ),
+    pattern(
+        "caught collective operation timeout",
+        r"caught collective operation timeout: WorkNCCL\((?:[^)]{0,60}?SeqNum=(\d{1,12}))?[^)]{0,80}?OpType=(\w+)"
+        r"(?:[^\n]{0,160}?ran for (\d{1,12}) (?:milliseconds|ms)\b)?",
+        _abridged,
     ),
     pattern(
         "ast enqueued",

@@ -11,7 +11,8 @@ _TROUBLE = (
 SKIPPED = r"\b[Ss]kipp(?:ing|ed)\b"
 _WORKER, _DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
 LOSS = (
-    r"(?:^|[\s|,{'\"(\[])((?:[A-Za-z]\w{0,40}[_/ ])?(?:[Ll]oss|grad_norm|grad norm|gnorm|perplexity))['\"]?"
+    r"(?:^|[\s|,:{'\"(\[])"
+    r"((?:[A-Za-z]\w{0,40}[_/ .])?(?:[Ll]oss(?:_[a-z]\w{0,20})?|grad_norm|grad norm|gnorm|perplexity))['\"]?"
     r"\s{0,12}(?:[:=]\s{0,16}|is |became )?['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?))\b"
 )
 

@@ -33,6 +33,13 @@ def _cuda_out_of_memory(match: "re.Match[str]") -> Found:
     reserved, allocated = _bytes_at(_RESERVED, text), sizes["allocated_bytes"]
     if reserved is not None and allocated is not None and sizes["unallocated_bytes"] is None:
         sizes["unallocated_bytes"] = max(0, reserved - allocated)
+    others = [size for amount, unit in _OTHERS.findall(text) if (size := size_in_bytes(amount, unit))]
+    held = (sizes["allocated_bytes"] or 0) + (sizes["unallocated_bytes"] or 0)
+    if sizes["process_bytes"] is None and sizes["total_bytes"] and held:
+        # In a container a process does not know its own number, and lists itself: both would not fit into the device.
+        own = [size for size in others if size >= held and size + held > sizes["total_bytes"]]
+        others = [size for size in others if size not in own]
+        sizes["process_bytes"] = max(own, default=None)
     facts = Facts(
         reason=Reason.ALLOCATOR,
         total_bytes=sizes["total_bytes"],
@@ -42,7 +49,7 @@ def _cuda_out_of_memory(match: "re.Match[str]") -> Found:
         process_bytes=sizes["process_bytes"],
         requested_bytes=size_in_bytes(match[1], match[2]),
         device=number(device[1]) if device else None,
-        other_processes=[size for amount, unit in _OTHERS.findall(text) if (size := size_in_bytes(amount, unit))],
+        other_processes=[size for size in others if size < MOST_BYTES],
     )
     return Found(EventKind.OUT_OF_MEMORY, facts)
 

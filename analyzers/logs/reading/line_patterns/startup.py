@@ -23,7 +23,7 @@ def _bind_warning(match: "re.Match[str]") -> Found:
 
 def unreachable(match: "re.Match[str]") -> Found:
     """Return the event that reports a rendezvous store that does not answer, with its address."""
-    facts = Facts(reason=Reason.UNREACHABLE_MASTER, peer=match[1], port=number(match[2]))
+    facts = Facts(reason=Reason.UNREACHABLE_MASTER, peer=match[1] or match[3], port=number(match[2] or match[4]))
     return Found(STARTUP, facts)
 
 
@@ -52,12 +52,12 @@ PATTERNS = (
     plain("RendezvousConnectionError", STARTUP, Reason.UNREACHABLE_MASTER),
     pattern(
         "client socket has timed out",
-        r"trying to connect to \(([\w.:%-]{1,200}), (\d{1,5})\)",
+        r"trying to connect to (?:\(([\w.:%-]{1,200}), (\d{1,5})\)|([\w.%-]{1,200}):(\d{1,5})\b)",
         unreachable,
     ),
     pattern(
         "failed to connect/validate to host",
-        r"failed to connect/validate to host \[?([\w.:%-]{1,200}?)\]?:(\d{1,5})\b",
+        r"failed to connect/validate to host \[?([\w.:%-]{1,200}?)\]?:(\d{1,5})\b()()",
         unreachable,
     ),
     pattern(
