@@ -4,7 +4,7 @@
     python3 dev.py demo [INCIDENT]    run 2 ranks on the CPU until they break, and show why
     python3 dev.py test               run the tests, except those that start training jobs of several processes
     python3 dev.py test --slow        run only the tests that start such jobs
-    python3 dev.py test --rare        run the rest: surroundings of jobs that resemble tested ones
+    python3 dev.py test --rare        run the rest: surroundings of jobs and meshes that resemble tested ones
     python3 dev.py test ARGS...       run pytest with these arguments
     python3 dev.py run COMMAND...     run any command of the environment, such as `run workbench --help`
 
@@ -57,7 +57,7 @@ def command(words: list[str]) -> list[str]:
 
 
 def chosen_tests(words: list[str]) -> list[str]:
-    kinds = {(): "not slow and not rare", ("--slow",): "slow", ("--rare",): "rare"}
+    kinds = {(): "not slow and not rare", ("--slow",): "slow and not rare", ("--rare",): "rare"}
     if tuple(words) not in kinds:
         return words
     # In the order of tests/conftest.py, one file after the other, by three processes for two cores: many tests wait.

@@ -231,7 +231,7 @@ def test_a_pipeline_goes_with(run_once: Train, alone: Run, name: str, flags: lis
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("hsdp_tp2", [*COPIES, *TENSOR, "--training.local_batch_size", "2"]),
+        pytest.param("hsdp_tp2", [*COPIES, *TENSOR, "--training.local_batch_size", "2"], marks=pytest.mark.rare),
         ("cp2_tp2_pp2", [*CONTEXT, *TENSOR, *PIPELINE, "--training.local_batch_size", "8"]),
     ],
 )
@@ -416,9 +416,9 @@ def test_a_schedule_that_is_not_loaded_cannot_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "flags"),
     [
-        ("compiled_tp2", 2, ["--training.local_batch_size", "8"]),
+        pytest.param("compiled_tp2", 2, ["--training.local_batch_size", "8"], marks=pytest.mark.rare),
         ("compiled_fsdp2_tp2", 4, ["--training.local_batch_size", "4", "--activation_checkpoint.mode", "full"]),
-        ("compiled_tp2_pp2", 4, [*PIPELINE, "--training.local_batch_size", "8"]),
+        pytest.param("compiled_tp2_pp2", 4, [*PIPELINE, "--training.local_batch_size", "8"], marks=pytest.mark.rare),
     ],
 )
 def test_compiled_tensor_parallelism_trains_the_same(

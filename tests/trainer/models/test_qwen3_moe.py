@@ -31,7 +31,9 @@ MESHES: dict[str, tuple[int, list[str]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(
+    "mesh", [pytest.param(mesh, marks=[pytest.mark.rare] * (mesh in ("tp2", "ddp2_tp2"))) for mesh in MESHES]
+)
 def test_losses_are_equal_on(mesh: str, run_once: Train) -> None:
     alone = run_once("qwen3_moe", 1, *MOE, *batch(8))
     ranks, flags = MESHES[mesh]
@@ -39,6 +41,7 @@ def test_losses_are_equal_on(mesh: str, run_once: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_its_memory_is_foreseen(run_once: Train) -> None:
     flags = [*batch(4), "--profiling.enable_memory_snapshot", "--profiling.profile_freq", "6", *EXPERT]
     folder = run_once("qwen3_moe_memory", 2, *MOE, *flags).folder
