@@ -27,11 +27,12 @@ _HARMLESS = re.compile(
 """Matches lines that only mention errors, or whose logger says itself that they report none."""
 
 
-_COMMAND = re.compile(
+_NO_MESSAGE = re.compile(
     r"\s*[$!%#>]?\s*(?:[A-Z_]+=\S* )*(?:sudo )?"
     r"(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|sbatch|mpirun|bash|sh|docker|pip) "
+    r"|\s*(?:\[\w+\]:)?\s*(?:raise|except) [A-Za-z(]"
 )
-"""Matches a command, as somebody typed it."""
+"""Matches a command as somebody typed it, and a line of code in a traceback whose frame is cut off."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class UnreadLines:
 
     def note(self, text: str, shape: bytes, number: int) -> None:
         """Keep a line that no pattern reads if it looks like an error; `shape` is the line without its digits."""
-        if _COMMAND.match(text):
+        if _NO_MESSAGE.match(text):
             return
         looks_so = _SURELY.search(text) or (_LOOKS_LIKE_AN_ERROR.search(text) and not _HARMLESS.search(text))
         if looks_so and shape not in self._shapes:
