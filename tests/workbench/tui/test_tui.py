@@ -262,18 +262,3 @@ async def test_a_click_on_a_block_tells_its_life(oom):
         assert evidence.view == "life"
         assert re.search("history of address 0x[0-9a-f]+", evidence.title())
         assert evidence.shown.row_count > 0
-
-
-async def test_the_benchmark_of_the_app_runs(script, large_enough):
-    """It measures a snapshot of a few entries; the numbers of such a small one say nothing."""
-    faces = script("faces")
-    painted_s, drawn_s = await faces.first_paint(large_enough)
-    assert 0 < painted_s < drawn_s
-
-
-@pytest.fixture
-def large_enough(tmp_path, script):
-    """Fixture: a snapshot as the benchmark writes it."""
-    path = tmp_path / "small.pickle"
-    script("snapshots").write(path, 2000)
-    return path
