@@ -1,1 +1,0 @@
-"""Advice on memory, checked on snapshots of a simulated caching allocator and on printed messages."""

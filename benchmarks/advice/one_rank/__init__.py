@@ -1,1 +1,0 @@
-"""Jobs in which one rank of several runs out of memory, and the advice that an expert would begin with."""

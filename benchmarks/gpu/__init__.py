@@ -1,1 +1,0 @@
-"""Measure what needs a CUDA device, in a single command: `python -m benchmarks.gpu`."""
