@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.gpu import __main__ as program
 from benchmarks.gpu import memory
+from benchmarks.gpu.__main__ import markdown
 from benchmarks.gpu.case import Case, Place, Row, State
 from benchmarks.gpu.memory import OwnTime
-from benchmarks.gpu.table import markdown
 
 
 def test_every_case_has_a_name_of_its_own_and_a_limit() -> None:

@@ -1,10 +1,16 @@
 """Check that the plans of `workbench plan` run within the memory limit, and that the next larger batch does not.
 
-`python -m benchmarks.advice.plans [--usual] [NUMBER ...]`: each case is planned without a margin; the plans and the
-batch after the first are trained for 14 steps, whose median gives the speed. With `--usual` a case is planned with the
-margin that the command has by default, and of its plans only the first is trained.
+`python -m benchmarks.advice.plans [--usual | --limits] [NUMBER ...]`: each case is planned without a margin; the plans
+and the batch after the first are trained for 14 steps, whose median gives the speed. With `--usual` a case is planned
+with the margin that the command has by default, and of its plans only the first is trained.
+
+With `--limits` the limits are real: the first plan with the usual margin and the next larger batch are trained on gloo
+ranks, each of which can have no more tensors than the limit from its second step on
+(`benchmarks.advice.limited_trainer`).
 """
 
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +33,9 @@ LARGE = ("--model.flavor", "debugmodel_large")
 MB = 1_000_000
 STEPS = "14"
 """Steps of a run; only the last two are recorded, as a recorded step takes several times as long."""
+MARGIN, LIMITED_STEPS = 0.1, "4"
+REFUSED = re.compile("can(?:no|')t allocate memory|bad_alloc|MemoryError|failed to map segment", re.IGNORECASE)
+"""Matches what PyTorch's allocator, C++, Python or the dynamic loader says of a request that the limit refuses."""
 
 
 class Case(NamedTuple):
@@ -89,21 +98,61 @@ def checked(case: Case, margin: float = 0.0, count: int = 3) -> dict[str, Any]:
     return row
 
 
+def shown(planned: PlannedSettings) -> dict[str, Any]:
+    """Return the settings that are not off, without the names of their sections."""
+    return {key.rpartition(".")[2]: value for key, value in planned.settings.items() if value not in (1, False)}
+
+
 def summary(planned: PlannedSettings, peak: int, speed: float) -> dict[str, Any]:
     """Return the planned and the measured memory and speed of one choice of settings."""
-    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if value not in (1, False)}
     return {
-        "settings": shown, "planned": planned.peak_bytes, "measured": peak,
+        "settings": shown(planned), "planned": planned.peak_bytes, "measured": peak,
         "planned_speed": planned.tokens_per_s, "measured_speed": speed,
     }  # fmt: skip
 
 
+def runs(case: Case, planned: PlannedSettings) -> bool:
+    """Return whether the job trains its steps under the limit; False if a request for memory was refused.
+
+    Raises:
+        RuntimeError: The job failed for another reason.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["--config", str(ROOT / f"configs/{case.config}.toml"), "--training.steps", LIMITED_STEPS,
+                 "--job.dump_folder", folder, *case.flags, *flags_of(planned)]  # fmt: skip
+        module = "benchmarks.advice.limited_trainer"
+        try:
+            start_job(module, str(case.limit), *flags, ranks=case.ranks, MALLOC_MMAP_THRESHOLD_="16384")
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode()
+            if not REFUSED.search(said):
+                raise RuntimeError(said[-2000:]) from error
+            return False
+    return True
+
+
+def row(case: Case) -> str:
+    """Return a row of the table: the job, its first plan and whether it runs, the next larger batch and whether it."""
+    request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
+    data = plan(request, case.limit, MARGIN, "cpu", 1).data
+    job = f"{case.ranks} ranks of {case.limit:,} {' '.join(case.flags)}".strip()
+    return f"| {job} | {outcome(case, data.plans[0] if data.plans else None)} | {outcome(case, data.next_larger)} |"
+
+
+def outcome(case: Case, planned: PlannedSettings | None) -> str:
+    """Return what was planned, its peak, and whether it ran under the limit; `not named` if there is no such plan."""
+    if planned is None:
+        return "not named"
+    return f"{shown(planned)}, planned {planned.peak_bytes:,}: {'runs' if runs(case, planned) else 'out of memory'}"
+
+
 def main() -> None:
-    """Print one line of JSON for each case; arguments select cases by number."""
+    """Print one line of JSON for each case, or one row of a table with `--limits`; arguments select cases by number."""
     chosen = [int(word) for word in sys.argv[1:] if word.isdecimal()] or range(len(CASES))
-    usual = (0.1, 1) if "--usual" in sys.argv else (0.0, 3)
+    usual = (MARGIN, 1) if "--usual" in sys.argv else (0.0, 3)
     for number in chosen:
-        print(msgspec.json.encode(checked(CASES[number], *usual)).decode(), flush=True)
+        case = CASES[number]
+        print(row(case) if "--limits" in sys.argv else msgspec.json.encode(checked(case, *usual)).decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from benchmarks.gpu import collectives, machine, memory, out_of_memory, profiles, training
 from benchmarks.gpu.case import ROOT, Case, Place, Row, State, environment_of
-from benchmarks.gpu.table import markdown
 
 SECTIONS = (machine, out_of_memory, memory, collectives, profiles, training)
 """The sections of cases, the most important first, because the time may not be enough for all."""
@@ -88,6 +89,39 @@ def run_all(cases: Sequence[Case], device: str, out: Path, minutes: float, *, re
         print(f"{row.state:>8}  {row.seconds:6.1f} s  {case.key}  {row.problem}", flush=True)
         write_table(rows, out)
     return rows
+
+
+LONGEST = 160
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the table with all rows, in sections."""
+    states = Counter(str(row.state) for row in rows)
+    lines = ["# On a device", "", ", ".join(f"{count} {state}" for state, count in states.items()), ""]
+    for section, part in groupby(rows, key=lambda row: row.section):
+        lines += [f"## {section}", "", "| case | state | s | measured |", "|---|---|--:|---|"]
+        lines += [f"| {row.name} | {row.state} | {row.seconds:.1f} | {cell(row)} |" for row in part]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def cell(row: Row) -> str:
+    """Return the text of a cell: the error, if any, and the measured values."""
+    values = [
+        f"{name} {shortened(value)}" for name, value in row.measured.items() if name not in ("output", "traceback")
+    ]
+    return "; ".join(filter(None, [f"**{escaped(row.problem)}**" if row.problem else "", *values]))
+
+
+def shortened(value: object) -> str:
+    """Return a value as short text that does not break a table."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return escaped(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
+
+
+def escaped(text: str) -> str:
+    """Return text without characters that would end a table cell or a line."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def write_table(rows: Sequence[Row], out: Path) -> None:
