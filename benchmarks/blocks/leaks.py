@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.blocks.planted_cases import Build, options_of, simulated
-from benchmarks.blocks.repeated_step import SITE, Block, Job, Pretended, any_batch
+from benchmarks.blocks.planted_cases import SITE, Block, Build, Job, Pretended, any_batch, options_of, simulated
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks.blocks.leaks import evaluation, keeping, loading, nothing, one_block, queue
-from benchmarks.blocks.planted_cases import Build, options_of, simulated
-from benchmarks.blocks.repeated_step import Job, Pretended, any_batch
+from benchmarks.blocks.planted_cases import Build, Job, Pretended, any_batch, options_of, simulated
 
 Scale = Callable[[Job, int], float]
 

