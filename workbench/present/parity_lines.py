@@ -9,8 +9,8 @@ import pandas as pd
 
 from analyzers.parity import BisectData, report
 from analyzers.parity.bisect_report import first_step, operation_table, step_table
-from analyzers.parity.findings import CURVE_NAMES, value_name_of
 from analyzers.parity.model import Curve, ParityData, ValueKind
+from analyzers.parity.report import CURVE_NAMES, value_name_of
 from analyzers.report import Report
 from analyzers.run import Run, discover
 from analyzers.store import Options

@@ -11,7 +11,7 @@ from torch import nn
 from analyzers import run
 from analyzers.errors import InputError
 from analyzers.parity import bisect, bisect_report
-from analyzers.parity.bisection import tolerance_of
+from analyzers.parity.bisect_report import tolerance_of
 from analyzers.store import Options
 from benchmarks.bisection import CASES, answer, is_right, train
 from workbench.present.parity_lines import operation_lines

@@ -12,8 +12,7 @@ from analyzers import steps
 from analyzers.errors import InputError, NothingRecorded
 from analyzers.files import read_json, read_whole
 from analyzers.incident.not_finite import not_finite_findings
-from analyzers.parity.findings import value_name_of
-from analyzers.parity.report import FACTOR, STEPS_BEFORE, Jump, Jumps, first_jumps
+from analyzers.parity.report import FACTOR, STEPS_BEFORE, Jump, Jumps, first_jumps, value_name_of
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of
 from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options

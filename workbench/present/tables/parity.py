@@ -7,10 +7,9 @@ import pandas as pd
 
 from analyzers.parity import BisectData
 from analyzers.parity.bisect_report import around
-from analyzers.parity.findings import CURVE_NAMES as CURVES
-from analyzers.parity.findings import value_name_of
 from analyzers.parity.model import Curve, Divergence, ParityData, RunParity, ValueKind
-from analyzers.parity.report import curve_table, difference_table
+from analyzers.parity.report import CURVE_NAMES as CURVES
+from analyzers.parity.report import curve_table, difference_table, value_name_of
 from analyzers.words import UNKNOWN, figures, relative
 from workbench.present.parity_lines import difference_text
 from workbench.present.table import Table, table
