@@ -13,8 +13,8 @@ from analyzers import run, store
 from analyzers.columns import Floats
 from analyzers.errors import InputError
 from analyzers.parity.model import OF_PARAMETERS, BisectData, Cause, Divergence, Phase, RecordedRun, ValueKind
-from analyzers.parity.reading import KEY, KINDS, common_values, value_table
-from analyzers.parity.report import KIND_PLURALS, READER, agreed_text, mesh_of, value_name_of
+from analyzers.parity.reading import KEY, KINDS, common_values, facts_at, value_table
+from analyzers.parity.report import KIND_PLURALS, READER, agreed_text, distinct_figures, mesh_of, value_name_of
 from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict
 from analyzers.run import Kind, Run
 from analyzers.store import Options
@@ -180,26 +180,20 @@ def _divergence(compared: Compared, index: int, cause: Cause | None = None) -> D
     before = _before_it(both, index)
     same = both[(both["step"] == row["step"]) & (both["kind"] == row["kind"])]
     return Divergence(
-        step=int(row["step"]),
         cause=cause,
-        kind=KINDS[int(row["kind"])],
         tensor=str(row["name"]),
         module=module,
         module_type=type_of(compared.types, module),
         after="" if before is None else str(before["name"]),
         after_kind=None if before is None else KINDS[int(before["kind"])],
-        a=float(np.sqrt(row["square_a"])),
-        b=float(np.sqrt(row["square_b"])),
-        difference=float(row["difference"]),
         tolerance=float(row["tolerance"]),
         dtype_a=str(row["dtype_a"]),
         dtype_b=str(row["dtype_b"]),
         elements_a=round(float(row["elements_a"])),
         elements_b=round(float(row["elements_b"])),
-        agreed=index,
-        agreed_to=float(both["difference"].to_numpy()[:index].max(initial=0.0)),
         alike=int((same["difference"] > same["tolerance"]).sum()),
         of=len(same),
+        **facts_at(both, index),
     )
 
 
@@ -462,9 +456,7 @@ def _both_numbers(one: Divergence) -> str:
     """Return the norm of a tensor in both runs, with as many digits as are needed for the norms to differ."""
     if math.isclose(one.a, one.b, rel_tol=1e-6):
         return f"{figures(one.a)} in both runs"
-    a, b = figures(one.a), figures(one.b)
-    if a == b:
-        a, b = f"{one.a:.7g}", f"{one.b:.7g}"
+    a, b = distinct_figures(one.a, one.b)
     return f"{a} in run A and {b} in run B"
 
 

@@ -252,15 +252,18 @@ def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | 
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):
         return None
-    first = int(beyond[0])
-    row = both.iloc[first]
-    return ValueDifference(
-        step=int(row["step"]),
-        kind=KINDS[int(row["kind"])],
-        name=str(row["name"]),
-        a=float(np.sqrt(row["square_a"])),
-        b=float(np.sqrt(row["square_b"])),
-        difference=float(row["difference"]),
-        agreed=first,
-        agreed_to=float(both["difference"].to_numpy()[:first].max(initial=0.0)),
-    )
+    return ValueDifference(name=str(both["name"].iloc[beyond[0]]), **facts_at(both, int(beyond[0])))
+
+
+def facts_at(both: pd.DataFrame, index: int) -> dict[str, Any]:
+    """Return the fields that `ValueDifference` and `Divergence` share, for row `index` of the compared tensors."""
+    row = both.iloc[index]
+    return {
+        "step": int(row["step"]),
+        "kind": KINDS[int(row["kind"])],
+        "a": float(np.sqrt(row["square_a"])),
+        "b": float(np.sqrt(row["square_b"])),
+        "difference": float(row["difference"]),
+        "agreed": index,
+        "agreed_to": float(both["difference"].to_numpy()[:index].max(initial=0.0)),
+    }

@@ -309,8 +309,9 @@ def why(value: ValueDifference, tolerance: float) -> str:
     elif math.isclose(value.a, value.b, rel_tol=tolerance):
         differs = f"its norm agrees, the sums of its elements differ by up to {relative(value.difference)}"
     else:
+        first, norm = distinct_figures(value.a, value.b)
         differs = (
-            f"its norm is {_norm_text(value.b, value.a)}, and norm or sums of elements differ by up to"
+            f"its norm is {norm} instead of {first}, and norm or sums of elements differ by up to"
             f" {relative(value.difference)}"
         )
     return f"The first tensor that differs is {_value_name(value)} in step {value.step}: {differs}. {agreed}"
@@ -324,10 +325,10 @@ def agreed_text(tensors: int, largest: float) -> str:
     return f"All {tensors} tensors before it agree {how}." if tensors > 1 else f"The one tensor before it agrees {how}."
 
 
-def _norm_text(norm: float, first: float) -> str:
-    if figures(norm) != figures(first):
-        return f"{figures(norm)} instead of {figures(first)}"
-    return f"{norm:.7g} instead of {first:.7g}"
+def distinct_figures(a: float, b: float) -> tuple[str, str]:
+    """Return two norms as text, with more digits if they look the same with few."""
+    short = figures(a), figures(b)
+    return short if short[0] != short[1] else (f"{a:.7g}", f"{b:.7g}")
 
 
 def next_step(run: RunParity) -> str:
