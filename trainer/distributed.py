@@ -18,8 +18,6 @@ from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP
 
-"""Description of the process group that asynchronous checkpoint saves use; training uses other groups."""
-
 
 def join(config: JobConfig) -> World:
     """Join the process group that torchrun's environment describes, or create one of a single rank."""

@@ -99,13 +99,6 @@ def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
     )
 
 
-def free_at(replay: Replay, entry: int) -> "pd.DataFrame":
-    """Return a table of the free ranges inside segments after trace entry `entry`, the largest first."""
-    import pandas as pd
-
-    return pd.DataFrame(free_ranges(replay, entry))
-
-
 def free_ranges(replay: Replay, entry: int) -> dict[str, Column]:
     """Return the free ranges inside segments after trace entry `entry`, the largest first.
 

@@ -321,13 +321,6 @@ def segments(artefact: Artefact, entry: int, options: store.Options | None = Non
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 
 
-def free_blocks(
-    artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
-) -> pd.DataFrame:
-    """Return a table of the free blocks after a trace entry, the largest first (see `allocator_state.free_at`)."""
-    return allocator_state.free_at(open_replay(artefact, options, device), entry).head(limit)
-
-
 def source_files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
     snapshot = open_snapshot(artefact, options)
     return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
