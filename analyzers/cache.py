@@ -28,7 +28,6 @@ class CacheFailure(WorkbenchError):
 
 
 def no_folder() -> CacheFailure:
-    """Return the error that no folder, not even a temporary one, can be written."""
     return CacheFailure(
         "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
     )

@@ -343,7 +343,6 @@ class Range(NamedTuple):
         return Range(*map(min, self, other))
 
     def part(self, holder: Holder, source: Source) -> MemoryPart:
-        """Return the memory part of `holder` with this range as its size; `source` is the source of the size."""
         return MemoryPart(holder=holder, bytes=self.best, low_bytes=self.low, high_bytes=self.high, source=source)
 
 
@@ -465,12 +464,10 @@ def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
 
 
 def _largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
-    """Return the largest part of a device's memory that PyTorch's allocator does not manage."""
     return max((part for part in account if part.holder in _UNTRACKED), key=lambda part: part.bytes)
 
 
 def untracked_title(account: Sequence[MemoryPart]) -> str:
-    """Return the title of a finding on a device's memory outside PyTorch's allocator."""
     outside, total = untracked(account), sum(part.bytes for part in account)
     return f"{size(outside)} of GPU memory ({share(outside, total)}) is in use, but not by PyTorch's allocator"
 

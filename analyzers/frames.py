@@ -15,7 +15,6 @@ class Place(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        """Return `file:line function`, or only the function's name if neither file nor line is known."""
         return f"{self.file or '??'}:{self.line} {self.function}" if self.file or self.line else self.function
 
     @classmethod
@@ -26,7 +25,6 @@ class Place(NamedTuple):
 
 
 def last_parts(path: str, count: int) -> str:
-    """Return the last `count` parts of a path, which may be a Windows path, joined by slashes."""
     return "/".join(path.replace("\\", "/").split("/")[-count:])
 
 

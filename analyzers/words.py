@@ -76,7 +76,6 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_ns(nanoseconds: float | None) -> str:
-    """Return a time in nanoseconds as text, as `duration` does."""
     return UNKNOWN if nanoseconds is None else duration(nanoseconds / 1e9)
 
 
@@ -148,7 +147,6 @@ def relative_pair(smaller: float, larger: float) -> tuple[str, str]:
 
 
 def share(part: float, whole: float) -> str:
-    """Return `part` as a percentage of `whole`, formatted by `percent`; `0 %` if `whole` is 0."""
     return percent(part / whole if whole else 0.0)
 
 
@@ -299,7 +297,6 @@ def source_line(filename: str, line: int) -> str:
 
 
 def exit_reason(exit_code: int) -> str:
-    """Return how a process ended, from its exit code: `killed by signal 9 (SIGKILL)` for -9, `exit code 1` for 1."""
     return f"killed by signal {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
 
 

@@ -151,7 +151,6 @@ def _all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
 
 
 def device_of(group: dist.ProcessGroup) -> str:
-    """Return the device type, "cuda" or "cpu", of the tensors that the collectives of a process group accept."""
     return "cuda" if "nccl" in dist.get_backend(group) else "cpu"
 
 
@@ -194,7 +193,6 @@ def _enlarge(batch: object) -> object:
 
 
 def compute(seconds: float) -> None:
-    """Multiply matrices on this thread until it has used `seconds` of processor time."""
     end, square = time.thread_time() + seconds, torch.ones(512, 512)  # large: few operations for a profiler to record
     while time.thread_time() < end:
         square @ square

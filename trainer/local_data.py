@@ -212,7 +212,6 @@ def _parquet_records(path: Path, skip: int) -> Numbered:
 
 
 def _saved_records(path: Path, skip: int) -> Numbered:
-    """Yield the rows of a folder that the datasets package saved (`save_to_disk`)."""
     rows = package("datasets", "datasets", path).load_from_disk(str(path))
     yield from numbered(rows.select_columns(wanted(rows.column_names)).skip(skip), path, skip)
 
@@ -317,7 +316,6 @@ def local_files(path: Path, split: Split = Split.TRAIN) -> list[Path]:
 
 
 def _is_data(name: Path) -> bool:
-    """Return whether a path below the data folder has the ending of a data file, and no part of it is hidden."""
     hidden = any(part.startswith(".") for part in name.parts)
     return reader_of(name) is not None and name.name not in _NOT_DATA and not hidden
 

@@ -149,7 +149,6 @@ class Meter:
         return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
 
     def add_data_wait(self, seconds: float) -> None:
-        """Add `seconds` that the training loop waited for the next batch."""
         self.data_s += seconds
 
     def add_step(self, tokens: float) -> None:

@@ -117,6 +117,5 @@ def _start_stamp(run_file: Path) -> str:
 
 
 def move(path: Path, target: Path) -> None:
-    """Move a file or folder to `target`, and create the parent folder of `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(path, target)

@@ -66,12 +66,10 @@ class Theme:
 
     @property
     def categories(self) -> dict[str, str]:
-        """The colour of each category of memory."""
         return {name: self.hues[hue] for name, hue in _HUE_OF_CATEGORY.items()}
 
     @property
     def phases(self) -> dict[str, str]:
-        """The colour of each phase of a step."""
         return {name: self.hues[hue] for name, hue in HUE_OF_PHASE.items()}
 
     @property

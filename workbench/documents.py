@@ -231,7 +231,6 @@ class TrainerEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def peak_bytes(self) -> int:
-        """The highest peak memory of any rank, in bytes."""
         return max(rank.peak_bytes for rank in self.ranks)
 
 
@@ -318,5 +317,4 @@ class PlanData(msgspec.Struct, frozen=True):
 
     @property
     def usable_bytes(self) -> int:
-        """The memory of a device that a plan may use: `limit_bytes` without the fraction `margin`."""
         return int(self.limit_bytes * (1 - self.margin))

@@ -57,7 +57,6 @@ def _candidate_paths(named: Path) -> Iterator[Path]:
 
 
 def _files_ending_with(root: Path, parts: tuple[str, ...]) -> list[Path]:
-    """Return the source files below the folder `root` whose paths end with these parts."""
     named = source_files_by_name(root).get(parts[-1], []) if parts else []
     return [path for path in named if path.parts[-len(parts) :] == parts]
 

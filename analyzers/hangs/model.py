@@ -146,13 +146,11 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The description of the group in one line; empty if it was made without one."""
         # "undefined" is PyTorch's description of a group that was made without one.
         return "" if self.desc == "undefined" else " ".join(self.desc.split())
 
     @property
     def label(self) -> str:
-        """The description of the group, or `group` with its name if it has none."""
         return self.description or f"group {self.name}"
 
 
@@ -342,11 +340,9 @@ class RankState:
         return self.positions[group].completed if group in self.positions else -1
 
     def collectives(self, group: int) -> Iterator[Op]:
-        """Yield the rank's collectives in a group, oldest first."""
         return (op for op in self._read(group) if not op.p2p)
 
     def collective(self, group: int, seq: int) -> Op | None:
-        """Return the rank's collective with sequence number `seq` in a group; None if the dump does not have it."""
         return next((op for op in self.collectives(group) if op.seq == seq), None)
 
 

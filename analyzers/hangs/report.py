@@ -248,7 +248,6 @@ COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be t
 
 
 def make_culprit(cause: Cause) -> Culprit:
-    """Return the culprit of a cause with its title and evidence, for the JSON document."""
     return msgspec.structs.replace(cause.culprit, detail=detail(cause), title=title(cause))
 
 
@@ -272,13 +271,11 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
 
 
 def process_of(side: SideFiles, rank: int) -> Process:
-    """Return the process of a rank; its id and host are unknown if there is no `groups_R.json` for the rank."""
     file = side.groups.get(rank)
     return Process(file.pid, file.host) if file else UNKNOWN_PROCESS
 
 
 def _severity_of(context: HangContext, cause: Cause) -> Severity:
-    """Return the severity of a cause; it is `INFO` if a rank was only slow in a job that ended cleanly."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO
     return entry_of(cause).severity

@@ -220,7 +220,6 @@ def _group_number(job: Job, name: str | None) -> int | None:
 
 
 def waiting(job: Job, number: int) -> int:
-    """Return how many ranks wait in an operation of the group with index `number` in `Job.groups`."""
     return sum(state.current is not None and state.current.group == number for state in job.ranks.values())
 
 

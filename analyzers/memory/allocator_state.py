@@ -22,7 +22,6 @@ Range = tuple[int, int]
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved address ranges after a trace entry, in order of address; adjacent ranges are joined."""
     return _join_adjacent(_ranges_at(trace, entry))
 
 

@@ -173,7 +173,6 @@ def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
 
 
 def stream_uses(arenas: BlockArenas) -> list[StreamUse]:
-    """Return the memory use of each CUDA stream, the stream with the highest peak first."""
     uses = [_stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
     return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:_POOLS_AT_MOST]
 

@@ -118,7 +118,6 @@ class FailedRequest:
 
     @cached_property
     def rows(self) -> Integers:
-        """The rows in `Lifetimes` of the blocks that were alive."""
         return self.replay.lifetimes.alive(self.index)
 
     @cached_property
@@ -212,7 +211,6 @@ def _purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 
 def _stacks_for(snapshot: Snapshot, kind: AvoidableKind) -> Mask:
-    """Return a mask of the stacks with a frame, outside of PyTorch, that shows this kind of purpose."""
     frames = range(len(snapshot.columns["frame_file"]))
     shown = [_is_for(kind, snapshot.frames.frame(number)) for number in frames]
     return stacks_with_any(snapshot, np.array(shown, bool))

@@ -64,7 +64,6 @@ class RankMemory:
 
     @cached_property
     def in_optimizer(self) -> Mask:
-        """For each stack of the snapshot, whether it shows an optimizer of PyTorch."""
         snapshot = self.replay.trace.snapshot
         return stacks_showing(snapshot, [OPTIMIZER])[0]
 
@@ -153,7 +152,6 @@ def largest_first(values: Integers) -> list[int]:
 
 
 def joined(a: SiteUse, b: SiteUse) -> SiteUse:
-    """Return the use of two groups of blocks together."""
     main = max(a, b)
     return SiteUse(a.bytes + b.bytes, a.blocks + b.blocks, max(a.largest, b.largest), main.category, main.stack)
 

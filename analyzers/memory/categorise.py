@@ -67,7 +67,6 @@ class Replacements:
 
     @property
     def has_older(self) -> Mask:
-        """A mask of the blocks that replaced an older block."""
         found = np.zeros(len(self._lives.born), bool)
         found[self.newer] = True
         return found

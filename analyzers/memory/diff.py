@@ -62,7 +62,6 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """The change in bytes; positive if the group grew."""
         return self.b_bytes - self.a_bytes
 
 
@@ -81,7 +80,6 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """The live bytes of `b` minus the live bytes of `a`; positive if `b` has more."""
         return self.b_bytes - self.a_bytes
 
     def table(self, by: str) -> "pd.DataFrame":

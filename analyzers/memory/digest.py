@@ -54,7 +54,6 @@ def _device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
 
 
 def further_uses(replay: Replay, steps: Sequence[StepUse], loop: TrainingLoop) -> Iterator[UnusualUse]:
-    """Yield the unusual uses of memory that only a loop of several steps shows."""
     yield from larger_steps(replay, steps, loop)
     if use := late_frees(replay, loop):
         yield use

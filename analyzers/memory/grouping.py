@@ -57,7 +57,6 @@ def _file_and_function(frame: Place) -> GroupPath:
 
 @lru_cache(1 << 16)
 def _frame_label(frame: Place) -> str:
-    """Return a stack frame as `folder/file.py function:line`."""
     return " ".join(_file_and_function(frame))
 
 

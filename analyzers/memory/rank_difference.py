@@ -244,7 +244,6 @@ def _frames_below_split(site: CallSite, others: Mapping[CallSite, int]) -> list[
 
 
 def _telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
-    """Return the innermost frame that is in no call site of the others, else the innermost one; empty without any."""
     named = [frame for frame in reversed(below) if not frame.endswith(">")]
     known = {frame for other in others for frame in other}
     return next((frame for frame in named if frame not in known), named[0] if named else "")

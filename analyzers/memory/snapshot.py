@@ -130,7 +130,6 @@ class Snapshot:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The memory limit of the device in bytes; None if it was not recorded."""
         return self.recorded_number("limit_bytes")
 
     @property
@@ -266,5 +265,4 @@ class DeviceTrace:
 
     @property
     def reserved_bytes(self) -> int:
-        """The total bytes of this device's segments when the snapshot was taken."""
         return int(self.segment("total").sum())

@@ -82,7 +82,6 @@ def _callers_and_operators(frames: Frames, stack: int) -> list[str]:
 
 
 def _short_line(frame: Place) -> str:
-    """Return a frame as `folder/file.py:line function`."""
     return str(frame._replace(file=last_parts(frame.file, _CALLER_PARTS)))
 
 

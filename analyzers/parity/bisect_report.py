@@ -745,7 +745,6 @@ def step_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_step(data: BisectData, table: pd.DataFrame) -> int:
-    """Return the step to show first: that of the first difference, else the first common step (0: there is none)."""
     if data.first:
         return data.first.step
     return int(table["step"].min()) if len(table) else 0

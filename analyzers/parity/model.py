@@ -143,7 +143,6 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_step(self) -> int | None:
-        """The first step whose loss or gradient norm differs from the first run's by more than the tolerance."""
         return min((curve.step for curve in self.curves if curve.step is not None), default=None)
 
 

@@ -548,7 +548,6 @@ def _is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _first_of(rows: pd.DataFrame) -> Jump | None:
-    """Return the first tensor whose norm jumps (see `_is_jump`), as a `Jump`; None if there is none."""
     jumped = rows[_is_jump(rows)]
     return None if jumped.empty else _jump_of(jumped.iloc[0])
 

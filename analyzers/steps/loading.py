@@ -49,7 +49,6 @@ class Chunk:
 
     @property
     def files(self) -> Column:
-        """The index of the file from which each row of this chunk was read."""
         return self.columns["file"]
 
     @cached_property
@@ -76,7 +75,6 @@ class Chunk:
         return np.full(len(self.files), -1 if name.startswith("seq.") else 0, dtype=np.int32)
 
     def rank(self) -> Column:
-        """Return the rank of each row of this chunk: the logged rank, else the rank of its file."""
         logged = self.columns["rank"]
         of_file = np.asarray(self.ranks, dtype=np.int32)
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
@@ -188,12 +186,10 @@ def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
 
 
 def joined(parts: list[Column]) -> Column:
-    """Return the parts of a column as one array; a single part is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
-    """Return a list with a sentence on the damaged lines of a log; empty if there are none."""
     return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
 
@@ -266,7 +262,6 @@ def read(logs: Sequence[run.Artefact], options: store.Options, tell: Tell | None
 
 
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the rank of each log, from its header, else from its name or folder."""
     headers = (next((h.get("rank") for h in file["headers"]), None) for file in files)
     return [rank if _is_rank(rank) else _named_rank(log) for rank, log in zip(headers, logs, strict=True)]
 

@@ -147,7 +147,6 @@ def first_nonfinite(steps: Steps) -> NonFinite | None:
 
 
 def _finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
-    """Return the first step after `last_broken`, the last step with NaN or infinity, that has a finite loss."""
     after = table[(table["step"] > last_broken) & (table["loss_state"] == FINITE)]["step"]
     return int(after.min()) if after.nunique() >= _FINITE_AT_LEAST else None
 

@@ -82,7 +82,6 @@ class Durations:
         return self._ns[name] / 1e9
 
     def at(self, name: str, rows: Mask | Integers | slice) -> Floats:
-        """Return the seconds of phase `name` in the selected rows only."""
         seconds: Floats = self._ns[name].to_numpy()[rows] / 1e9
         return seconds
 

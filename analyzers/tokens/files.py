@@ -48,7 +48,6 @@ class Storage:
         self.elements = elements
 
     def __setstate__(self, state: object) -> NoReturn:
-        """Refuse a pickle that would change a storage."""
         refuse("a changed storage")
 
 
@@ -84,7 +83,6 @@ class Rebuild:
         return view
 
     def __setstate__(self, state: object) -> NoReturn:
-        """Refuse a pickle that would change this function."""
         refuse("a changed function")
 
 
@@ -335,7 +333,6 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _is_rows(path: Path) -> bool:
-    """Return whether a file in a folder may hold rows of data, and not a description or a tokenizer."""
     return path.is_file() and path.name not in (*_OF_DATASETS, *_BESIDE, "tokenizer.json", "config.json")
 
 

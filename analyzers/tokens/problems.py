@@ -219,7 +219,6 @@ def is_cut(rows: Rows) -> Mask:
 
 
 def _trains_last_only(rows: Rows) -> bool:
-    """Return whether nearly all conversations of several turns train only the last turn."""
     several = rows["turns"] > 1
     last = several & (rows["turns_trained"] == 1) & (rows["last_masked"] == 0)
     return bool(several.any()) and bool(np.count_nonzero(last) >= _LAST_ONLY_SHARE * np.count_nonzero(several))
@@ -404,7 +403,6 @@ def _title_of(rows: Rows, problem: Problem, mask: Mask, where: str) -> str:
 
 
 def severity(problem: Problem, part: float) -> Severity:
-    """Return whether a mistake is an error or a warning if this part of the rows, from 0 to 1, has it."""
     is_error = problem in _ALWAYS_ERROR or (problem in _ERROR_IF_MANY and part >= _MANY)
     return Severity.ERROR if is_error else Severity.WARNING
 
@@ -506,21 +504,18 @@ def _limit_source(rows: Rows) -> str:
 
 
 def _user_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of users, system messages and tools are trained, as a sentence."""
     counts = {name: sums[f"{name}_trained"] for name in ("user", "system", "tool")}
     tokens = " and ".join(f"{quantity(count, 'token')} of {name} messages" for name, count in counts.items() if count)
     return f"{tokens} have labels other than -100; only tokens of the assistant should have them"
 
 
 def _end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
-    """Return sentences on how many answers end with a token that is masked."""
     often = f"In all rows together, {learned} of {quantity(ends, 'answer')} have a label there"
     where = often if learned else "No end token of any row has a label, so the model does not learn to stop"
     return f"the end token of {quantity(sums['ends'] - sums['ends_trained'], 'answer')} has no label. {where}"
 
 
 def _padding_text(sums: Mapping[str, int]) -> str:
-    """Return a sentence on how much of the trained tokens is padding."""
     part = share(sums["padding_trained"], sums["padding_trained"] + sums["trained"])
     return f"{quantity(sums['padding_trained'], 'padding token')} have labels: {part} of what these rows train"
 

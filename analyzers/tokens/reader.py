@@ -114,7 +114,6 @@ class Collected:
         self.complete = True
 
     def reject(self, number: int, reason: str) -> None:
-        """Count a row that cannot be read; the reasons are kept for the first `_DAMAGED_SHOWN` such rows."""
         self.damaged_rows += 1
         if len(self.damaged) < _DAMAGED_SHOWN:
             self.damaged.append(f"row {number}: {reason}"[:300])

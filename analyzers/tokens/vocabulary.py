@@ -188,7 +188,6 @@ class Vocabulary:
         return encoder
 
     def encode(self, text: str, *, specials: bool) -> Column:
-        """Return the token ids of a text; with `specials`, also the special tokens that the tokenizer adds to it."""
         # JSON may hold half of a surrogate pair, which the package refuses.
         clean = text.encode("utf-8", "replace").decode()
         return np.array(self.encoder.encode(clean, add_special_tokens=specials).ids, dtype=np.int64)

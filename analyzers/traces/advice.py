@@ -106,7 +106,6 @@ def _ahead_advice(one: Opportunity) -> str:
 
 
 def _few_steps_advice(one: Opportunity) -> str:
-    """Return the first sentences of the advice on a wait that only few steps have; '' if many have it."""
     return _PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
 
 
@@ -416,7 +415,6 @@ def _lower_precision(account: RankTrace) -> str:
 
 
 def _has_only_float16(account: RankTrace) -> bool:
-    """Return whether the device has tensor cores only for float16, judged by its name."""
     return any(name in account.device_name for name in ("V100", "T4"))
 
 

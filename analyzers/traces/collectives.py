@@ -166,7 +166,6 @@ class RankCollectives:
         return {row: _first_input(c.meta["shapes"][text]) for row, text in pairs}
 
     def step(self) -> Integers:
-        """Return the step number of each collective; NO_STEP outside of steps."""
         index = self.work.step()[self.indices]
         numbers = np.array([number for number, _, _ in self.work.trace.steps] or [NO_STEP], np.int64)
         return np.where(index == NO_STEP, NO_STEP, numbers[index])

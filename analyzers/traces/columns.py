@@ -105,7 +105,6 @@ class CoveredTime:
         return self.before[begun] - remaining
 
     def between(self, low: Column, high: Column) -> Integers:
-        """Return how many ns of the union lie between `low[i]` and `high[i]`, for each i."""
         return self.until(high) - self.until(low)
 
 

@@ -248,7 +248,6 @@ class Formulas:
         return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
 
     def of_name(self, name: int) -> OperatorCount:
-        """Return the sums of FLOPs and of moved bytes of all operators with one name, and what limits their speed."""
         operations, moved = self.by_name.get(name, (0, 0))
         return OperatorCount(flops=operations, bytes=moved, bound=self.bound(operations, moved))
 

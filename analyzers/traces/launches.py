@@ -113,7 +113,6 @@ def synchronisations(trace: Trace) -> list[CallTotal]:
 
 
 def waiting_calls(trace: Trace) -> Column:
-    """Return the trace rows of the runtime calls in which the host waits for the device or for memory."""
     return trace.rows_named(trace.text_matches(WAITING), LAUNCHES)
 
 

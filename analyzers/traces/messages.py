@@ -230,7 +230,6 @@ def _compute_blocks(collectives: RankCollectives) -> Integers:
 
 
 def launch_times(work: Work) -> Integers:
-    """Return when the host launched each event of `work` (ns); an unknown launch counts as at the event's start."""
     return np.where(work.linked, work.launch_start, work.start)
 
 

@@ -92,7 +92,6 @@ def _recording_findings(account: RankTrace, problems: Sequence[Problem]) -> Iter
 
 
 def _is_host_bound(account: RankTrace) -> bool:
-    """Return whether a device waits for its host for a large part of the time, as far as the trace can show it."""
     waits = account.source == "device" and account.idle_host_ns > _HOST_BOUND * account.span_ns
     return waits and not lacks_kernels(account)
 

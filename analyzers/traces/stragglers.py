@@ -279,7 +279,6 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def _late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns above which a rank counts as late in a single step."""
     source = _source_of(comparison, index)
     return max(_TIME_SLICE_NS[source], _EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))
 

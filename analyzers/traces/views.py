@@ -204,7 +204,6 @@ def _of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
 
 
 def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
-    """Return the fields `names` of each device or host as a table with a row per device or host."""
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 

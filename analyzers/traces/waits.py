@@ -175,7 +175,6 @@ class Host:
 
     @cached_property
     def synchronising(self) -> Integers:
-        """The trace rows of the runtime calls and operators in which the host waits for the device."""
         operators = self.trace.rows_named(self.trace.text_matches(_SYNCHRONISING), OPS)
         return np.union1d(waiting_calls(self.trace), operators)
 

@@ -126,7 +126,6 @@ def _negate(key: str) -> Converter:
 
 
 def _data_parallel(value: object, written: Values) -> Translation:
-    """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP)."""
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
 
@@ -152,7 +151,6 @@ def number(key: str, value: object) -> float:
 
 
 def _warmup_share(value: object, written: Values) -> Translation:
-    """Convert warmup_pct, a share of training.steps, to lr_scheduler.warmup_steps, a number of steps."""
     # Without a written number of steps, its default counts.
     steps = number("training.steps", written.get("training.steps", 10000))
     share = number("training.warmup_pct", value)

@@ -321,12 +321,10 @@ def check_microbatches(schedule: str, size: int, batch: int, ranks: int) -> None
 
 
 def _fewest_microbatches(schedule: str, ranks: int) -> int:
-    """Return the smallest number of microbatches that PyTorch's `schedule` accepts on `ranks` pipeline ranks."""
     return {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
 
 
 def accepts(schedule: str, count: int, ranks: int) -> bool:
-    """Return whether PyTorch's `schedule` accepts `count` microbatches on `ranks` pipeline ranks."""
     # PyTorch divides the microbatches of these schedules into rounds of equal size.
     rounds = max(1, count // ranks) if schedule in _IN_ROUNDS else 1
     return count >= _fewest_microbatches(schedule, ranks) and count % rounds == 0

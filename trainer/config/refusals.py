@@ -197,7 +197,6 @@ def is_without_assets(key: str, value: object, values: Mapping[str, object]) -> 
 
 
 def reason_without_effect(key: str) -> str | None:
-    """Return why a torchtitan key has no effect in this trainer, or None if the key has an effect or is unknown."""
     return WITHOUT_EFFECT.get(key) or next(
         (why for name, why in WITHOUT_EFFECT.items() if fnmatchcase(key, name)), None
     )

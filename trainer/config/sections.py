@@ -17,7 +17,6 @@ class Bounds(NamedTuple):
         return isinstance(value, int | float) and (value in self.also or self.least <= value <= self.most)
 
     def described(self, kind: type) -> str:
-        """Return the bounds in words, such as `-1 or an integer from 1`; `kind` is the key's type, int or float."""
         numbers = "an integer" if kind is int else "a number"
         end = "" if self.most == math.inf else f" to {self.most:g}"
         return " or ".join([*(f"{value:g}" for value in self.also), f"{numbers} from {self.least:g}{end}"])

@@ -81,16 +81,13 @@ class Microbatch:
         return cls(rows, training.seq_len // mesh.cp, mesh.tp, args, hidden, compute_dtype)
 
     def input_of(self, part: Part) -> Tensor:
-        """Return an empty tensor like the input of `part`: tokens for the first part, else hidden states."""
         return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
     def output_of(self, part: Part) -> Tensor:
-        """Return an empty tensor like the output of `part`: logits for the last part, else hidden states."""
         vocabulary: int = self.args.vocab_size
         return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 
     def hidden_states(self) -> Tensor:
-        """Return an empty tensor with the shape and dtype of the hidden states between two parts."""
         return torch.empty(self.rows, self.length // self.split, self.args.dim, dtype=self.hidden, requires_grad=True)
 
 
@@ -127,7 +124,6 @@ class PipelinedStep(OptimizerStep):
 
     @property
     def knows_loss(self) -> bool:
-        """Whether this rank computes the loss; only a rank with the last part of the model does."""
         return any(model.part.last for model in self.models)
 
     def build_schedule(self) -> Schedule:
@@ -195,7 +191,6 @@ class PipelinedStep(OptimizerStep):
         return received
 
     def send(self, hidden: Tensor, part: int) -> None:
-        """Send `hidden` to the rank that has part `part`, whose input it is; do nothing if that is this rank."""
         target = rank_of(part, self.world.degrees.pp, self.config.parallelism)
         if target != self.world.stage:
             dist.send(hidden.contiguous(), group=self.group, group_dst=target)
@@ -209,7 +204,6 @@ def build_step(
     optimizer: torch.optim.Optimizer,
     phase: Phase,
 ) -> OptimizerStep:
-    """Return the optimizer step for a rank, with or without a pipeline."""
     if world.pipeline:
         return PipelinedStep(config, world, model, optimizer, phase, models)
     return OptimizerStep(config, world, model, optimizer, phase)

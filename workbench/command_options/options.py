@@ -286,7 +286,6 @@ class ShowOptions(DocumentOptions):
 
 
 def on_terminal() -> bool:
-    """Return whether stdin, stdout and stderr are all terminals, so that the terminal app can run."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 

@@ -93,7 +93,6 @@ def skill() -> str:
 
 
 def _documents_of_commands() -> dict[str, str]:
-    """Return {command: the document that it prints with `--json`, by its name in `workbench schema`}."""
     return {faces.command: name for name, faces in FACES.items() if faces.command} | {"config explain": "config"}
 
 
@@ -154,7 +153,6 @@ def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) ->
 
 
 def flags(name: str, info: OptionInfo) -> list[str]:
-    """Return the spellings of an option, such as `-V` and `--version`; if none is declared, derive it from `name`."""
     # In an annotation Typer takes the first spelling for the default.
     spellings = [info.default, *(info.param_decls or ())]
     declared = [text for text in spellings if isinstance(text, str) and text.startswith("-")]

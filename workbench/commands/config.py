@@ -82,7 +82,6 @@ def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def _resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
-    """Return the resolved configuration at `source`, which is a TOML file or the folder of a run."""
     if source.is_dir():
         return _run_config(source)
     return trainer_config.as_dict(trainer_config.load(source, overrides))

@@ -81,7 +81,6 @@ def diagnosis() -> Report[DoctorData]:
 
 
 def other_trainers() -> dict[str, str | None]:
-    """Return {"torchtitan": its version}; empty if torchtitan is not installed."""
     found = installed_torchtitan(sys.path)
     return {"torchtitan": found.version} if found else {}
 
@@ -205,7 +204,6 @@ def finding(name: str, severity: Severity, title: str, why: str, fix: str) -> Fi
 
 
 def writable(folder: Path) -> bool:
-    """Return whether the folder can be written to; if it does not exist, check the nearest parent that exists."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return os.access(existing, os.W_OK)
 

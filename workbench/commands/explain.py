@@ -47,7 +47,6 @@ def _found(name: str) -> list[Entry]:
 
 
 def _print_lines(entries: Sequence[Entry]) -> None:
-    """Print a line for each entry: its id, and what it is."""
     width = max(len(entry.id) for entry in entries)
     for entry in entries:
         print(f"{entry.id:{width}}  {entry.what}")

@@ -60,7 +60,6 @@ class Variant:
         return self.degrees[REPLICATE] * self.degrees[SHARD]
 
     def sets(self, key: str) -> bool:
-        """Return whether the option `--run` of this run sets the configuration key `key`."""
         return f"--{key}" in self.flags
 
 

@@ -86,12 +86,10 @@ def _ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
 
 
 def _torch_processes(pid: int) -> list[int]:
-    """Return the PyTorch processes among process `pid` and its descendants, in the order of their start."""
     return [member for member in descendants(pid) if _uses_torch(member)]
 
 
 def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
-    """Return the rank of process `pid`, read from its environment variables; None if it is not a rank."""
     settings = environ(pid)
     rank, size, local_rank, local_size = (whole(settings.get(name)) for name in scheme)
     return None if rank is None else RankProcess(rank, pid, size or 0, local_rank, local_size or 0)

@@ -38,12 +38,10 @@ _IN_SENTENCES = {"who": "a rank", "place": "", "step": "", "quote": "the message
 
 
 def chapter(domain: str) -> list[Entry]:
-    """Return the entries of one domain, in the order of the catalogue."""
     return [entry for entry in ENTRIES if entry.id.startswith(f"{domain}.")]
 
 
 def page(entry: Entry, level: int = 1) -> str:
-    """Return the page of an entry; `level` is that of its heading."""
     heading = "#" * level
     parts = _of_hang(entry, heading) if isinstance(entry, HangFailure) else _of_text(entry, heading)
     return "\n\n".join(parts) + "\n"
@@ -95,7 +93,6 @@ def _of_text(entry: Failure, heading: str) -> Iterator[str]:
 
 
 def _example_case(entry: Failure) -> Case | None:
-    """Return the case of the entry's first example; None without one."""
     case = case_of(entry.examples[0].text) if entry.examples else None
     return known(case)[1] if case else None
 

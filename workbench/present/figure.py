@@ -104,7 +104,6 @@ def worst(values: Sequence[float]) -> float:
 
 
 def level(value: float, low: float, high: float) -> str:
-    """Return the block character for a value between `low` and `high`; `✗` if the value is not finite."""
     # A loss that is NaN is the one value a reader looks for.
     if not math.isfinite(value):
         return NOT_FINITE
@@ -112,7 +111,6 @@ def level(value: float, low: float, high: float) -> str:
 
 
 def bar(part: float, whole: float, width: int = 20) -> str:
-    """Return a bar of block characters, filled to the fraction `part` / `whole` of `width` characters."""
     # Clamped: a part may exceed its whole by rounding, and a bar must not push the columns beside it.
     eighths = round(8 * width * max(0.0, min(1.0, part / whole))) if whole else 0
     full, rest = divmod(eighths, 8)

@@ -169,7 +169,6 @@ _MOST_STEPS = 6
 
 
 def parity_charts(data: ParityData, _report: Report[object], _run: Run) -> Iterator[str]:
-    """Yield the HTML figures of a parity report: the curves of all runs, and their differences from the first run's."""
     yield from filter(None, map(line_chart, all_lines(data)))
 
 

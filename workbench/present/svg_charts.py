@@ -214,7 +214,6 @@ def state(position: Position) -> str:
 
 
 def sequences(data: TokensData) -> Iterator[tuple[int, list[Position]]]:
-    """Yield (number, tokens) of each sequence; none if the report has no statistics."""
     rows = data.rows if data.statistics else []
     for number, tokens in groupby(rows[:SHOWN], key=lambda row: row.sequence):
         yield number, list(tokens)

@@ -65,7 +65,6 @@ def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int
 
 
 def _cell_text(cell: object, *, is_count: bool) -> str:
-    """Return the text of a cell; with `is_count`, a whole number has commas between thousands if it is long."""
     # The integers of NumPy are no `int`, but are registered as integers.
     if is_count and isinstance(cell, Integral):
         return number(int(cell))

@@ -425,6 +425,5 @@ def _report_refused(url: str, listing: Listing) -> None:
 
 
 def _report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:
-    """Print on stderr what was downloaded, and the folder of the copies; paths in the report are in this folder."""
     done = f"downloaded {quantity(download.done_files, 'file')} of {count}, {size(download.done_bytes)}"
     note(f"{without_credentials(url)}: {done if download.done_files else 'unchanged'}; read from {mirror.files}")

@@ -151,7 +151,6 @@ class ViewTabs(Vertical):
             await self.turn_to(event.pane.id)
 
     def give_keys(self) -> None:
-        """Focus the first widget of the current view that can be focused, so that the keys of the view work."""
         self.screen.set_focus(next((widget for widget in self.shown_widgets if widget.focusable), None))
 
     @property

@@ -178,7 +178,6 @@ def news(job: WatchedJob) -> list[Component]:
 
 
 def _shown_steps(zoom: object) -> Span | None:
-    """Return the range of steps to which the charts are zoomed; None if they show all steps."""
     steps = zoomed_range(zoom)
     return None if steps == ALL else steps
 

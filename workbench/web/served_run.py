@@ -40,7 +40,6 @@ class ServedRun:
         return data_by_room(self.report)
 
     def data(self, kind: type[Data]) -> Data | None:
-        """Return the data of this type, such as `MemoryData`; None if the report has none."""
         return next((data for data in self.rooms.values() if isinstance(data, kind)), None)
 
     @cached_property
@@ -82,5 +81,4 @@ class ServedRun:
 
 
 def served_run(run: Run, room: str, options: Options, *, trusted: bool = True) -> ServedRun:
-    """Analyse a run with the analyzer named `room`, and return the run with its report."""
     return ServedRun(run, options, ask(room, run, options), trusted=trusted)

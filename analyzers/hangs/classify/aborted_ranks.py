@@ -186,7 +186,6 @@ def _with_only(context: HangContext, cause: Cause, rank: int) -> Cause:
 
 
 def _last_collective(job: Job, rank: int) -> Op | None:
-    """Return the last collective that a rank recorded; None if it left no dump, or recorded none."""
     state = job.ranks.get(rank)
     return max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
 

@@ -142,7 +142,6 @@ class MemoryGrowth(NamedTuple):
 
     @property
     def bytes_a_step(self) -> int:
-        """The mean growth from one step to the next."""
         return (self.last_bytes - self.first_bytes) // max(1, self.steps - 1)
 
 

@@ -188,5 +188,4 @@ def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int
 
 
 def frames_of(end: ExitFile | None) -> list[Frame]:
-    """Return the traceback of the exception that ended a rank, innermost frame first; empty if `end` is None."""
     return end.traceback if end else []

@@ -13,7 +13,6 @@ CATALOGUE: tuple[HangFailure, ...] = (*ended.ENTRIES, *messages.ENTRIES, *operat
 
 
 def entry_of(cause: Cause) -> HangFailure:
-    """Return the entry that a cause shows."""
     return next(entry for entry in CATALOGUE if entry.fits(cause))
 
 

@@ -44,7 +44,6 @@ def _when(cause: Cause) -> str:
 
 
 def _only_wait(cause: Cause) -> str:
-    """Return an addition to advice: the other ranks only wait for the culprit; empty if no rank waits for it."""
     return f"; the other ranks only wait for {agree(cause.ranks, 'it', 'them')}" if cause.victims else ""
 
 

@@ -48,7 +48,6 @@ class HangFailure:
     knowledge: str = ""
 
     def fits(self, cause: Cause) -> bool:
-        """Return whether a cause shows this failure."""
         if self.kind not in (None, cause.kind) or (self.reasons and cause.reason not in self.reasons):
             return False
         return self.when is None or self.when(cause)

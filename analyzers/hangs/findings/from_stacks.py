@@ -61,12 +61,10 @@ def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
 
 
 def _is_one_sample(cause: StackCause) -> bool:
-    """Return whether each rank has only one stack sample, so that nothing shows whether a rank moves."""
     return all(place.moved is None for side in cause.places for place in side)
 
 
 def confidence(cause: StackCause) -> float:
-    """Return the confidence in a cause, from 0 to 1; it is lower if each rank has only one stack sample."""
     return round(_CONFIDENCES[cause.kind] * (_ONE_SAMPLE_FACTOR if _is_one_sample(cause) else 1.0), 2)
 
 
@@ -78,7 +76,6 @@ def why(cause: StackCause) -> str:
 
 
 def sentence(cause: StackCause) -> str:
-    """Return the sentence of the verdict: which ranks are in which operation at which line."""
     if cause.kind is HangClass.HEALTHY:
         return f"no rank hangs: ranks moved between the samples of their stacks; {sides(cause)}"
     return f"{title(cause)}{'; ' + waiting(cause) if cause.kind is HangClass.HOST_STUCK else ''}"

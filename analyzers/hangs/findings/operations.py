@@ -25,13 +25,11 @@ _UNKNOWN_TENSOR = "a different shape or type"
 
 
 def differing_lines(cause: Cause) -> list[str]:
-    """Return the source lines that issued the differing operations, each once; the line of most ranks comes first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
     return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 
 
 def _at_only_line(cause: Cause) -> str:
-    """Return the line of all differing operations as ` at train.py:12`; empty if they have several lines, or none."""
     lines = differing_lines(cause)
     return f" at {lines[0]}" if len(lines) == 1 else ""
 
@@ -84,7 +82,6 @@ ODD_ONE: Mapping[Reason, Text] = {
 
 
 def _collective(cause: Cause) -> str:
-    """Return the collective in which the victims wait, with its number: `collective #6 of process group dp`."""
     return f"{numbered('collective', cause.culprit.seq)} of {process_group(cause.culprit.group_desc)}"
 
 
@@ -97,7 +94,6 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def _is_in_other_group(cause: Cause) -> bool:
-    """Return whether the culprit issued the same operation as the other ranks, but in another process group."""
     issued, expected = cause.issued, cause.expected
     return bool(issued and expected and issued.operation == expected.operation and issued.group != expected.group)
 

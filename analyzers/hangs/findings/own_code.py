@@ -143,7 +143,6 @@ def for_stuck_code(frames: list[Frame], process: Process, number: int = 1, child
 
 
 def matches(wait: LibraryWait, frame: Frame) -> bool:
-    """Return whether a frame of a library shows this known way to wait."""
     return bool(wait.file.search(frame.filename.replace("\\", "/")) and wait.function.search(frame.name))
 
 

@@ -192,12 +192,10 @@ def _has_stalled(context: HangContext) -> bool:
 
 
 def _has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
-    """Return whether a rank's step or phase differs between rounds of dumps, according to its heartbeats."""
     answers = (number.ranks.get(rank) for number in side.rounds)
     beats = {(a.heartbeat.step, a.heartbeat.phase) for a in answers if a and a.heartbeat}
     return len(beats) > 1
 
 
 def locations(context: HangContext) -> str:
-    """Return a phrase on the locations of the ranks; the location of most ranks comes first."""
     return "; ".join(map(format_location, find_locations(context.job, context.side)[:_MOST_LOCATIONS]))

@@ -60,12 +60,10 @@ def name_operation(culprit: Culprit) -> str:
 
 
 def is_message(culprit: Culprit) -> bool:
-    """Return whether the operation in which the victims wait for a culprit is a send or recv."""
     return (culprit.operation or "").startswith(("send ", "recv "))
 
 
 def _issued_name(side: RanksInOp) -> str:
-    """Return the operation of some ranks with its sequence number: `all_reduce #412`; messages have no number."""
     return numbered(side.operation, None if side.p2p else side.seq)
 
 
@@ -108,7 +106,6 @@ def append_line(text: str, line: Frame | None) -> str:
 
 
 def list_issued(sides: Sequence[RanksInOp]) -> str:
-    """Return which ranks issued which operation: `rank 0 issued all_reduce of 4 float32, ranks 1-3 issued barrier`."""
     return ", ".join(f"{rank_names(side.ranks)} issued {format_operation(side)}" for side in sides)
 
 
@@ -135,14 +132,12 @@ def one_line(text: str) -> str:
 
 
 def format_ending(end: RankEnd) -> str:
-    """Return a phrase on how a rank ended: its exception, its exit code, or that its process no longer exists."""
     if end.exit_file:
         return format_exception(end.exit_file)
     return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else _ENDINGS[end.ending]
 
 
 def at_step(cause: Cause) -> str:
-    """Return the step of a culprit as ` at step 6`; empty if no step is known."""
     return f" at step {cause.culprit.step}" if cause.culprit.step is not None else ""
 
 
@@ -157,7 +152,6 @@ def part_of_step(phase: str, step: int | None) -> str:
 
 
 def choose_pronoun(ranks: Sequence[int]) -> str:
-    """Return the pronoun for these ranks, as the subject of a clause: `it` for one, `they` for several."""
     return agree(ranks, "it", "they")
 
 
@@ -187,7 +181,6 @@ def message_halves(cause: Cause) -> str:
 
 
 def py_spy(process: Process, options: str = "") -> str:
-    """Return the py-spy command that prints the stacks of a process, and the host on which to run the command."""
     return f"`py-spy dump{f' {options}' if options else ''} --pid {process.number}`{on_host(process)}"
 
 

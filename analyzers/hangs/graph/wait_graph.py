@@ -82,7 +82,6 @@ class WaitGraph:
         return [self.waits_in[node]] if node in self.waits_in else []
 
     def nodes(self) -> list[Node]:
-        """Return all nodes of the graph: ranks, ascending, then operations."""
         absent = {rank for ranks in self.absent.values() for rank in ranks}
         return [*sorted(absent | set(self.waits_in)), *self.absent]
 
@@ -91,7 +90,6 @@ class WaitGraph:
         return self._arrived.get(node, [])
 
     def operations_waiting_for(self, rank: int) -> list[OpNode]:
-        """Return the operations in which other ranks wait for `rank`, which has not arrived there."""
         return [node for node in self.predecessors.get(rank, ()) if isinstance(node, OpNode)]
 
     # Every root asks for these maps, and a job of thousands of ranks may have thousands of roots.
@@ -453,7 +451,6 @@ def _find_half_position(job: Job, reference: int, partner: int, group: int, curr
 
 
 def _messages_named(job: Job, rank: int, group: int, name: str) -> list[Op]:
-    """Return a rank's sends or receives named `name` (such as `send 0->1`) in a group, oldest first."""
     return [op for op in job.ranks[rank].ops if op.p2p and op.group == group and job.operation(op) == name]
 
 

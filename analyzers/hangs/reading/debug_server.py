@@ -233,7 +233,6 @@ def numbers(text: str) -> list[int]:
 
 
 def number(text: str) -> int:
-    """Return the number in a table cell; 0 if the cell contains anything else."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 

@@ -39,7 +39,6 @@ def launch(entry: Entry) -> tuple[str, int, int]:
 
 
 def group_of(entry: Entry) -> tuple[str, str]:
-    """Return (name, description) of the process group of a dump entry; both are empty if it names none."""
     return group_name(entry.get("process_group"))
 
 
@@ -67,7 +66,6 @@ def signature(entry: Entry) -> tuple[Any, ...]:
 
 
 def frame(value: object) -> tuple[str, str, int] | None:
-    """Return a frame of a dump entry's stack as a tuple (function, file, line); None if it is no frame."""
     if not isinstance(value, dict):
         return None
     return text(value.get("name", "")), text(value.get("filename", "")), whole(value.get("line"), 0)
@@ -330,7 +328,6 @@ def native_ops(old: list[Entry], left_out: int, recent: dict[str, Any], numbers:
 
 
 def _column_integers(column: bytearray) -> list[int]:
-    """Return, as a list, a column that the native reader made."""
     numbers: list[int] = np.frombuffer(column, np.int64).tolist()
     return numbers
 

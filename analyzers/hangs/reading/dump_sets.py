@@ -194,7 +194,6 @@ def _newest_s(rounds: Rounds) -> float:
 
 
 def _set_number(base: Path) -> int:
-    """Return the number of a set of dumps from the name of its folder: 2 for `set_2`, 1 for any other name."""
     match = _SET.fullmatch(base.name)
     return int(match[1]) if match else 1
 
@@ -221,6 +220,5 @@ def _one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def rank_of(artefact: Artefact) -> int | None:
-    """Return the rank of a dump file: the artefact's rank, else the last number in the file's name, else None."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

@@ -213,13 +213,11 @@ def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
 
 
 def read_last_errors(run: Run) -> dict[int, ExitFile]:
-    """Return {rank: error} of the workers since the last restart."""
     files = _of_last_attempt(run, Kind.ERROR)
     return {rank: exit_file for rank, path in files.items() if (exit_file := _read_error(path, rank))}
 
 
 def find_log_files(run: Run) -> dict[int, Path]:
-    """Return {rank: path of its stderr log} since the last restart."""
     return _of_last_attempt(run, Kind.LOG, "stderr.log")
 
 
@@ -270,7 +268,6 @@ def _exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the last lines of a log, without colour codes and joined by ` | `; empty if it cannot be read."""
     lines = (line.strip() for line in COLOURS.sub("", _read_tail(log)).splitlines())
     return " | ".join([line for line in lines if line and not _NOTICE.match(line)][-_LOG_LINES:])[:500]
 

@@ -381,7 +381,6 @@ class DumpBatch:
         return [(index, rank, dump) for index, (rank, dump) in enumerate(dumps) if "problem" not in dump]
 
     def problems(self) -> dict[int, str]:
-        """Return {rank: why its dump could not be read}."""
         dumps = zip(self.ranks, self.meta["dumps"], strict=True)
         return {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
 

@@ -29,7 +29,6 @@ class Half(StrEnum):
         return Half.RECV if self is Half.SEND else Half.SEND
 
     def name_between(self, rank: str | int, peer: str | int) -> str:
-        """Return the name of the send or recv that `rank` issues with `peer`: `send 0->1`, or `recv 0<-1`."""
         return f"{self} {rank}{'->' if self is Half.SEND else '<-'}{peer}"
 
 
@@ -341,5 +340,4 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
 
 
 def _group_number(job: Job, rank: int, name: str) -> int | None:
-    """Return the index in `Job.groups` of the group called `name` that contains `rank`; None if there is none."""
     return next((i for i, g in enumerate(job.groups) if g.name == name and rank in g.ranks), None)

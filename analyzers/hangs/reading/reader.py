@@ -72,7 +72,6 @@ def read_natively(pickled: IO[bytes], tail: int) -> NativeDump | None:
 
 
 def _read_json_natively(text: bytes, tail: int) -> NativeDump | None:
-    """Return the dump that a JSON text holds; see `read_natively`."""
     module = native_module()
     return _native_dump(module.read_json_dump(text, tail) if module else None)
 

@@ -212,16 +212,13 @@ class SideFiles:
         return bool(answer and answer.status == AnswerStatus.UNREGISTERED) and rank in self.groups
 
     def ended_cleanly(self, rank: int) -> bool:
-        """Return whether a rank marked a clean end in its last heartbeat, and no error or exit code contradicts it."""
         beat = self.last_beat(rank)
         return bool(beat and beat.is_done) and rank not in self.exits and not self.exit_codes.get(rank)
 
     def was_signalled(self, rank: int) -> bool:
-        """Return whether a rank's stack was requested by sending the rank a signal."""
         return any((a := number.ranks.get(rank)) and a.stacks == SIGNAL for number in self.rounds)
 
     def all_ended_cleanly(self, world_size: int) -> bool:
-        """Return whether all ranks of a job of `world_size` ranks ended cleanly."""
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
@@ -233,7 +230,6 @@ class SideFiles:
         return bool(asked and beat.time_ns > max(asked) + _AFTER_ROUND_NS) or self.ended_cleanly(rank)
 
     def main_stack(self, rank: int) -> list[Frame]:
-        """Return the frames of a rank's main thread, innermost first; empty if none were recorded."""
         path = self.stack_files.get(rank)
         return read_main_thread(path, rank) if path else []
 

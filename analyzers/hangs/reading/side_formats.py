@@ -150,7 +150,6 @@ class ExitFile(msgspec.Struct):
     hint: str = ""
 
     def __post_init__(self) -> None:
-        """Move the advice from `message` to `hint`."""
         if not self.hint:
             self.message, self.hint = split_hint(self.message)
 

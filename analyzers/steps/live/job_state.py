@@ -142,7 +142,6 @@ class JobState:
 
     @property
     def step_s(self) -> float | None:
-        """The median duration of the last steps in seconds; None if no duration is known."""
         timed = [step.dur_s for step in self.recent[-SPEED_STEPS:] if step.dur_s > 0]
         return median(timed) if timed else None
 

@@ -254,7 +254,6 @@ def _whole_events(content: bytes) -> int:
 
 
 def _scalars_in(content: bytes) -> Iterator[tensorboard.Scalar]:
-    """Yield the scalars in complete records of an event file; a damaged record is skipped."""
     for record, _ in tensorboard.framed(content, tensorboard.Events()):
         with contextlib.suppress(ValueError, IndexError, struct.error):
             yield from tensorboard.scalars(record)

@@ -298,7 +298,6 @@ class EventTable:
         return columns | {"memory_at": memory[:, 0]}
 
     def problems(self) -> list[Problem]:
-        """Return the problems found in the events: the number of events with impossible times."""
         count = self.impossible_times
         return [Problem(kind=ProblemKind.IMPOSSIBLE_TIMES, count=count)] if count else []
 
@@ -349,7 +348,6 @@ def nanoseconds(microseconds: Sequence[Any]) -> Integers:
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """Return a piece of JSON as a text; bytes that are not UTF-8 become the replacement character."""
     return bytes(raw).decode("utf-8", "replace")
 
 

@@ -186,12 +186,10 @@ def _with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """Return the tensor on a simulated CUDA device, like `Tensor.cuda`."""
     return tensor.to(_indexed("cuda" if device is None else device), *args, **kwargs)
 
 
 def _module_to_cuda(module: nn.Module, device: Any = None) -> nn.Module:
-    """Move a module to a simulated CUDA device, like `Module.cuda`."""
     module._apply(lambda tensor: _to_cuda(tensor, device))  # type: ignore[no-untyped-call]  # noqa: SLF001
     return module
 

@@ -256,7 +256,6 @@ def _as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., 
 
 
 def _as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.tolist`, changed to return a list of fixed values for a tensor without values."""
     return lambda tensor: tolist(values.filled(tensor) if isinstance(tensor, FakeTensor) else tensor)
 
 

@@ -374,7 +374,6 @@ class ScriptTensors(TorchDispatchMode):
 
 
 def tensors_in(tree: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested arguments or results, except DTensors."""
     for leaf in tree_iter(tree):
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
             yield leaf

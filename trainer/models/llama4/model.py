@@ -35,7 +35,6 @@ class Llama4(Llama3):
     args: ModelArgs
 
     def block(self, number: int) -> nn.Module:
-        """Return a new transformer block for layer `number`: a dense block, or one with a mixture of experts."""
         if (number + 1) % self.args.moe_every:
             return super().block(number)
         return SparseBlock(self.args, Attention(self.args), mixture(self.args))

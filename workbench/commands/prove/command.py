@@ -456,7 +456,6 @@ def decided(
 
 
 def _trainer_options(run: RecordedRun, folder: Path) -> tuple[str, ...]:
-    """Return the options of `workbench launch` that start our trainer with the configuration written to `folder`."""
     return ("--config", str(folder / CONFIGURATION), "--nproc", str(run.ranks))
 
 

@@ -79,6 +79,5 @@ def refuse_foreign(sources: Sequence[str]) -> None:
 
 
 def _is_in_cache(path: Path) -> bool:
-    """Return whether a path is in the folder of the cache, where copies of other machines' files lie."""
     folder = cache.cache_folder()
     return folder is not None and path.resolve().is_relative_to(folder.resolve())

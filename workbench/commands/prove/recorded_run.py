@@ -45,7 +45,6 @@ class RecordedRun:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of the run."""
         size = self.manifest.get("world_size")
         return size if isinstance(size, int) and size > 0 else 1
 

@@ -80,7 +80,6 @@ def written(text: str, folder: Path) -> Path:
 
 
 def launch_words(options: Sequence[str]) -> list[str]:
-    """Return the command line that starts a second run: `workbench launch` with these options."""
     return command("workbench", "launch", "--no-watch", *options)
 
 

@@ -43,7 +43,6 @@ def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]
 
 
 def prefix(name: str) -> str:
-    """Return the start of the configuration key of a mesh degree: `data_parallel_shard` for `shard`."""
     return f"data_parallel_{name}" if name in ("replicate", "shard") else f"{name}_parallel"
 
 

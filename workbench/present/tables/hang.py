@@ -104,7 +104,6 @@ def victim_stacks(data: HangData, stacks: "pd.DataFrame") -> list[Table]:
 
 
 def _few_or_number(ranks: Sequence[int]) -> str:
-    """Return the names of ranks or, if they would fill the line, their number and the first of them."""
     names = rank_names(ranks)
     return names if len(names) <= _LONGEST_NAMES else f"{quantity(len(ranks), 'rank')}, such as {rank_names(ranks[:1])}"
 

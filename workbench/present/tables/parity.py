@@ -89,14 +89,12 @@ def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 
 
 def allowed(shares: Sequence[float], tolerance: float) -> str:
-    """Return `no` if a relative difference is above `tolerance`, else unknown if one is NaN, else `yes`."""
     if any(share > tolerance for share in shares):
         return "no"
     return UNKNOWN if any(map(math.isnan, shares)) else "yes"
 
 
 def steps_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
-    """Return a table of a curve (loss or gradient norm) of all runs by step."""
     texts = curve_table(data, curve).map(lambda value: "" if math.isnan(value) else f"{value:.7g}")
     return by_step(f"{CURVES[curve].capitalize()} by step", texts, limit)
 

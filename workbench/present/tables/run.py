@@ -91,7 +91,6 @@ def file_list(runs: Sequence[Run]) -> Table:
 
 
 def _path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
-    """Return the path of a file relative to its run; if there are several runs, relative to their common folder."""
     roots = [run.root for run in runs]
     folder = roots[0] if len(roots) == 1 else shared_folder([root.parent for root in roots])
     return str(file.path.relative_to(folder)) if file.path.is_relative_to(folder) else str(file.path)
@@ -194,5 +193,4 @@ def files(data: LogsData) -> Table:
 
 
 def below(path: str, folder: Path) -> str:
-    """Return a path relative to `folder`; a path outside of this folder is returned unchanged."""
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path

@@ -40,7 +40,6 @@ def medians(ranks: Sequence[RankSteps]) -> Table:
 
 
 def _phase_time(rank: RankSteps, name: str) -> str:
-    """Return a phase's median time on a rank as text; empty if the rank never entered the phase."""
     return duration(rank.phases[name]) if name in rank.phases else ""
 
 

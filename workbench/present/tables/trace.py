@@ -123,7 +123,6 @@ def opportunities(rows: Iterable[Advice]) -> Table:
 
 
 def identity(account: RankTrace) -> tuple[object, object, str]:
-    """Return the first three cells in the table row of a rank: its number, its device, and the recorded steps."""
     return account.rank, "host" if account.device is None else account.device, step_numbers(account)
 
 

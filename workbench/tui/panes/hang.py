@@ -139,7 +139,6 @@ class HangPane(Vertical):
 
 
 def _group_text(group: Group) -> str:
-    """Return the name, description and ranks of a process group; of many ranks only the first and the last."""
     ranks = without_middle(rank_ranges(group.ranks), _WIDEST_RANKS)
     of = f" ({clean(group.description)})" if group.description else ""
     return f"{clean(group.name)}{of}, ranks {ranks}"

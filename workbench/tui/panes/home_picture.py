@@ -143,7 +143,6 @@ class HomePicture(Vertical):
         return not self._picture.chart.display or not self._picture.chart.size.height
 
     def _show_caption(self) -> None:
-        """Show the caption of the chart; if the chart is hidden, show its line of text instead."""
         self._is_hidden = self._chart_is_hidden
         for caption in self.query(".caption").results(Static):
             caption.update(Text(self._line) if self._is_hidden else Text.assemble(self._picture.caption, self._legend))

@@ -77,7 +77,6 @@ class Instant:
     entry: int
 
     def side(self) -> diff.Instant:
-        """Return this instant as a `diff.Instant`, which `diff.between` takes to compare two instants."""
         return diff.Instant(artefact=self.artefact, device=self.device, entry=self.entry)
 
 
@@ -502,7 +501,6 @@ class MemoryPane(Vertical):
         await self.query_one(MemoryViews).turn_to("changes")
 
     async def before_search(self) -> None:
-        """Switch to the tree view if the current view cannot be searched."""
         memory_views = self.query_one(MemoryViews)
         if not isinstance(memory_views.shown, Searchable):
             await memory_views.turn_to("tree")

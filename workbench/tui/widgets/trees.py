@@ -225,7 +225,6 @@ class StackTree(LazyTree):
         self._draw()
 
     def action_library_frames(self) -> None:
-        """Show or hide library frames: the frames of PyTorch and Python."""
         self._own_only = not self._own_only
         self._draw()
 

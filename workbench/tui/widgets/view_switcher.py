@@ -157,7 +157,6 @@ class ViewSwitcher(Vertical):
         raise NotImplementedError
 
     def widget(self, view: str, kind: type[AnyWidget]) -> AnyWidget:
-        """Return the widget of a view, which must be an instance of `kind`."""
         widget = self._widgets[view]
         assert isinstance(widget, kind), f"{view} is a {type(widget).__name__}"
         return widget

@@ -297,12 +297,10 @@ def workspace(
 
 
 def _show_button() -> html.Button:
-    """Return the button that shows a hidden inspector; it is visible only while the inspector is hidden."""
     return html.Button("Show details", id="show-inspector", title="Show the details beside the chart (Q)")
 
 
 def _hide_button() -> html.Button:
-    """Return the button, in the corner of the inspector, that hides it so that the chart gets the full width."""
     spoken: dict[str, Any] = {"aria-label": "Hide details"}
     return html.Button("✕", id="hide-inspector", title="Hide the details, for a wider chart (Q)", **spoken)
 

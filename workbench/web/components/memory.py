@@ -291,7 +291,6 @@ def memory_tree(frame: pd.DataFrame, up: int = NO_NODE, find: str = "", levels: 
 
 
 def category_bars(frame: pd.DataFrame) -> list[html.Ul]:
-    """Return live memory by category as an HTML list, largest first: name, bar, bytes and share."""
     some = frame.sort_values("bytes", ascending=False)
     parts = dict(zip(some["category"], some["bytes"].astype(float), strict=True))
     return part_list(parts, theme().categories, lambda count: size(int(count)))

@@ -57,7 +57,6 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
 
 
 def _summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
-    """Return a table with a row per step: durations of the ranks in `named`, and median and maximum of all ranks."""
     apart = [f"rank {rank}" for rank in named][:MOST_RANKS]
     return wide[apart].assign(**{"median rank": wide.median(axis=1), "slowest rank": wide.max(axis=1)})
 

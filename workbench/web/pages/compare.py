@@ -195,7 +195,6 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def _run_link(run: Run, side: str) -> html.A:
-    """Return the folder of a run as a link to its own dashboard; `side` is "a" or "b"."""
     return html.A(clean(run.root), href=f"open/{side}/")
 
 

@@ -155,7 +155,6 @@ def _instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: 
 
 
 def _remark(device: Device, entry: int) -> str:
-    """Return a remark in parentheses if the instant is the peak or a failed allocation; otherwise an empty text."""
     failed = device.oom if device.oom and device.oom.index == entry else None
     peak = " (the peak)" if entry == device.peak_index else ""
     return peak + (f" (a request of {size(failed.requested_bytes)} failed)" if failed else "")

@@ -250,7 +250,6 @@ def _chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[s
 
 
 def place_of(found: Event | LaunchEnd, shift: int) -> dict[str, object]:
-    """Return where the browser draws an event: its track (`lane`), depth and start, in ns with `shift` added."""
     return {"start": found.start_ns + shift, "lane": clean(found.lane), "depth": found.depth}
 
 
