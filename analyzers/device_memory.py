@@ -463,10 +463,6 @@ def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
 
-def _largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
-    return max((part for part in account if part.holder in _UNTRACKED), key=lambda part: part.bytes)
-
-
 def untracked_title(account: Sequence[MemoryPart]) -> str:
     outside, total = untracked(account), sum(part.bytes for part in account)
     return f"{size(outside)} of GPU memory ({share(outside, total)}) is in use, but not by PyTorch's allocator"
@@ -507,7 +503,7 @@ def untracked_advice(account: Sequence[MemoryPart], process: NcclProcess | None 
 
     `account` has all parts of the device's memory; `process` has the facts from NCCL's log, if they are known.
     """
-    holder = _largest_untracked(account).holder
+    holder = max((part for part in account if part.holder in _UNTRACKED), key=lambda part: part.bytes).holder
     levers = _nccl_levers(process) if process else []
     buffers = ". Or ".join([levers[0], *map(uncapitalised, levers[1:])]) if levers else _FEWER_LIBRARY_BUFFERS
     advice = {

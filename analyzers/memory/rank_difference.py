@@ -220,7 +220,7 @@ def _is_equal(c: Comparison, site: CallSite, use: SiteUse) -> bool:
 def _own_lines(c: Comparison) -> RankDifference:
     worst = max(c.own, key=lambda site: c.own[site].bytes)
     below = _frames_below_split(worst, c.usual_largest)
-    purpose, line = purpose_of(below, _library_names(c.failed, c.own[worst].stack))
+    purpose, line = purpose_of(below, c.failed.replay.trace.snapshot.frames.native_names(c.own[worst].stack))
     return RankDifference(
         kind=DifferenceKind.OWN,
         ranks=[],
@@ -247,10 +247,6 @@ def _telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
     named = [frame for frame in reversed(below) if not frame.endswith(">")]
     known = {frame for other in others for frame in other}
     return next((frame for frame in named if frame not in known), named[0] if named else "")
-
-
-def _library_names(memory: RankMemory, stack: int) -> list[str]:
-    return memory.replay.trace.snapshot.frames.native_names(stack)
 
 
 def _more_tensors(c: Comparison, excess: int) -> RankDifference:

@@ -1,7 +1,7 @@
 """Compare two recorded runs: `bisect` returns a report on the first operation with equal input and another result."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -607,7 +607,12 @@ def recording(source: Run, options: store.Options) -> Recording:
         last_step=max(steps),
         tensors=len(table),
     )
-    return Recording(facts, table, _types_in(columns.meta), [file.as_input() for file in files])
+    return Recording(
+        facts,
+        table,
+        {str(name): str(kind) for name, kind in columns.meta["types"].items()},
+        [file.as_input() for file in files],
+    )
 
 
 def _computed_steps(table: pd.DataFrame) -> list[int]:
@@ -618,11 +623,6 @@ def _computed_steps(table: pd.DataFrame) -> list[int]:
     """
     computed = table.loc[~table["kind"].isin((PARAMETER, BUFFER)), "step"]
     return sorted(map(int, (computed if len(computed) else table["step"]).unique()))
-
-
-def _types_in(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Return {name of a module's input or output: class of the module}."""
-    return {str(name): str(kind) for name, kind in meta["types"].items()}
 
 
 def _data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | None) -> BisectData:

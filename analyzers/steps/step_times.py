@@ -137,13 +137,9 @@ def step_time_changes(steps: Steps) -> list[Change]:
     levels = segments(values)
     # Segments approximate a drift by stairs, each of which would be reported as a change.
     ends = _drift_ends(values, levels)
-    levels = _merge_small(values, ends or levels, _smallest_share(steps))
+    levels = _merge_small(values, ends or levels, _SHARE_ON_CPU if steps.device_type == "cpu" else SHARE_AT_LEAST)
     kind = ChangeKind.DRIFT if ends else ChangeKind.STEP
     return [_change_between(steps, plain, a, b, kind) for a, b in pairwise(levels)]
-
-
-def _smallest_share(steps: Steps) -> float:
-    return _SHARE_ON_CPU if steps.device_type == "cpu" else SHARE_AT_LEAST
 
 
 def _drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:

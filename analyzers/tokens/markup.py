@@ -330,7 +330,9 @@ def find_roles(sample: Sample, padding: Mask, vocabulary: Vocabulary | None, mar
         roles, turns = _roles_by_region(pieces, regions)
     else:
         roles, turns = np.full(len(sample.ids), int(Role.TEXT)), nothing
-    special = _special_tokens(sample.ids, vocabulary)
+    special = np.isin(
+        sample.ids, [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.pad) if token is not None]
+    )
     # A begin or end token inside of a user's turn is no text of the user: to train it is no mistake.
     roles[special & np.isin(roles, (Role.TEXT, Role.USER, Role.SYSTEM))] = Role.EITHER
     # A chat format already says which end token ends an answer, and which ends a user's turn.
@@ -350,10 +352,6 @@ def _mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
     roles[is_end] = Role.END
     without = is_end & (turns < 0)
     turns[without] = np.arange(np.count_nonzero(without)) if not (turns >= 0).any() else turns.max()
-
-
-def _special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
-    return np.isin(ids, [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.pad) if token is not None])
 
 
 def _prompt_regions(text: str, sample: Sample) -> list[Region]:

@@ -119,11 +119,6 @@ def _host_work_advice(account: RankTrace, one: Opportunity) -> str:
     return _PHASE_ADVICE.get(PHASE_NAMES[phase_of(mostly.name)], "")
 
 
-def _is_first_batch(one: Opportunity) -> bool:
-    """Return whether the device waits for the data loader only in few steps, as at the start of an epoch."""
-    return "in_steps" in one.measures and one.kind is OpportunityKind.DATA_LOADER
-
-
 def _facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
     if "in_steps" in one.measures:
         few, worst = int(one.measures["in_steps"]), int(one.measures["longest_step"])
@@ -363,14 +358,14 @@ def _check_of(account: RankTrace, one: Opportunity) -> str:
 def _next_text(account: RankTrace, one: Opportunity) -> str:
     if whole := _special_advice(account, one):
         return whole
-    compiled = one.kind is OpportunityKind.LAUNCH and _is_compiled(account)
+    compiled = one.kind is OpportunityKind.LAUNCH and bool(account.compiled and account.compiled.calls)
     words = COMPILED_ALREADY if compiled else _words_on(account, one).next
     return f"{_ahead_advice(one)}{_few_steps_advice(one)}{words}{_device_advice(account, one.kind)}"
 
 
 def _special_advice(account: RankTrace, one: Opportunity) -> str:
     """Return what to change if the trace shows why the host is late; '' if the usual advice on the kind holds."""
-    if _is_first_batch(one):
+    if "in_steps" in one.measures and one.kind is OpportunityKind.DATA_LOADER:
         return _FIRST_BATCH
     if one.kind is OpportunityKind.LAUNCH and _launches_block(account):
         return BLOCKING_LAUNCHES
@@ -381,10 +376,6 @@ def _launches_block(account: RankTrace) -> bool:
     """Return whether nearly all launching calls return only when their kernel has ended, as for debugging."""
     calls = account.launches
     return calls is not None and calls.long >= _BLOCKING_AT_LEAST and calls.outlasting >= _BLOCKING_SHARE * calls.long
-
-
-def _is_compiled(account: RankTrace) -> bool:
-    return bool(account.compiled and account.compiled.calls)
 
 
 def _device_advice(account: RankTrace, kind: OpportunityKind) -> str:

@@ -235,7 +235,7 @@ class Attribution:
         selected = np.zeros(len(self.trace.columns["start"]), bool)
         selected[rows] = True
         parent = self.trace.columns["parent"]
-        return _strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
+        return np.where(parent >= 0, innermost_selected(selected, parent)[parent], NONE)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
         """Return the names of all modules around the event in trace row `row`, including a module in this row itself.
@@ -249,11 +249,6 @@ class Attribution:
             above = int(parent[at])
             at = int(module[above]) if above >= 0 else NONE
         return names
-
-
-def _strictly_around(around: Column, parent: Column) -> Column:
-    """Return, for each event of a trace, the row of the innermost selected event that strictly encloses it, or NONE."""
-    return np.where(parent >= 0, around[parent], NONE)
 
 
 _SHAPES_AT_MOST = 50

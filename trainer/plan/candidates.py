@@ -86,7 +86,7 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
     sequences; in a pipeline, they are at most `_ROUNDS_AT_MOST` sequences for each stage.
     """
     fixed = {key: current(config, key) for key in kept}
-    batches = _powers_of_two(largest_batch)
+    batches = [1 << power for power in range(largest_batch.bit_length()) if 1 << power <= largest_batch]
     own = fixed.get("training.local_batch_size")
     batches = batches if own is None else [own]
     for mesh in meshes(config, world_size):
@@ -162,10 +162,6 @@ def current(config: JobConfig, key: str) -> Any:
 
 def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-
-
-def _powers_of_two(largest: int) -> list[int]:
-    return [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
 
 
 @dataclass(frozen=True)

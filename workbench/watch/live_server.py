@@ -263,12 +263,8 @@ def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> 
     app.layout = layout(job)
     install(app, job)
     finish(app)
-    recorded = Recorded(lambda: _recorded_dashboard(folder, f"{door.prefix}open/{RECORDED}/"), job.version)
+    recorded = Recorded(lambda: dashboard(discover(folder), f"{door.prefix}open/{RECORDED}/", Options()), job.version)
     return AccessControl(Uploads(app.server, sets, Options(), {RECORDED: recorded}, door.prefix), door, private)
-
-
-def _recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
-    return dashboard(discover(folder), prefix, Options())
 
 
 class Recorded:

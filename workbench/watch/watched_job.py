@@ -138,7 +138,7 @@ def rank_row(rank: RankState) -> RankRow:
         state=str(rank.state),
         step=str(rank.step),
         phase=rank.phase,
-        seconds=_time_in_phase(rank),
+        seconds=duration(rank.quiet_s) if rank.state in ("running", "stalled") else "",
         memory=size(rank.memory_bytes),
         room="no limit" if rank.headroom_bytes is None else size(rank.headroom_bytes),
         full_at=f"step {rank.oom_step}" if rank.oom_step else "",
@@ -225,7 +225,3 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
             rank.rank,
         ),
     )
-
-
-def _time_in_phase(rank: RankState) -> str:
-    return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -230,7 +230,7 @@ class Follower:
         # Logs of other trainers say less than ours.
         others = Logged() if logs else self._others.look()
         recent = _recent_steps(logs) or others.recent
-        step_s = _typical_step_s(recent)
+        step_s = median([step.dur_s for step in recent[-SPEED_STEPS:]] or [0.0])
         ranks = [rank_state(self._folders[log.rank], log, self._judgement.growth.get(log.rank), step_s) for log in logs]
         ranks = ranks or others.ranks
         ranks = ended_ranks(ranks) if manifest.get("status") in ENDED else ranks
@@ -358,10 +358,6 @@ def _training_ns(line: Line) -> int:
 
 def _recording_ns(phases: Mapping[str, int]) -> int:
     return sum(phases.get(name, 0) for name in RECORDER_PHASES)
-
-
-def _typical_step_s(recent: Sequence[FinishedStep]) -> float:
-    return median([step.dur_s for step in recent[-SPEED_STEPS:]] or [0.0])
 
 
 def tokens_per_s(line: Line) -> float | None:

@@ -298,7 +298,7 @@ class ConsoleRows:
 
     def _add(self, printed: Printed) -> None:
         row = dict(counters(printed)) | printed.values
-        if printed.step is not None and not _names_step(printed.values):
+        if printed.step is not None and not any(_is_a(name, Quantity.STEP) for name in printed.values):
             row[_STEP_NAME] = printed.step
         if printed.total is not None:
             row[_TOTAL_NAME] = printed.total
@@ -325,10 +325,6 @@ class ConsoleRows:
         _count_over_epochs(table)
         table.columns.pop(_TOTAL_NAME, None)
         return table
-
-
-def _names_step(values: dict[str, float]) -> bool:
-    return any(_is_a(name, Quantity.STEP) for name in values)
 
 
 def _is_a(name: str, quantity: Quantity) -> bool:

@@ -333,10 +333,6 @@ def read(path: Path) -> Log:
     return read_structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else read_own(texts)
 
 
-def _header_fields(row: Row) -> Header:
-    return {k: v for k in _HEADER if isinstance(v := row.get(k), (int, str))}
-
-
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
     """Return the JSON object in a line; empty if the line holds anything else.
 
@@ -363,7 +359,7 @@ def read_own(texts: list[bytes]) -> Log:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             row = decoded(text, log, last=position == len(texts))
             if "schema" in row and len(log.headers) < STARTS_AT_MOST:
-                log.headers.append(_header_fields(row))
+                log.headers.append({k: v for k in _HEADER if isinstance(v := row.get(k), (int, str))})
             line = line_of(row)
         if line:
             # A log must not set what the reader adds.

@@ -192,11 +192,6 @@ def _note_parameters(counters: Counters) -> None:
                 counters.add(tensor, PARAMETERS)
 
 
-def _has_parameters(module: nn.Module) -> bool:
-    """Return whether a module has parameters; for example, a loss function has none."""
-    return next(module.parameters(), None) is not None
-
-
 COMPILED = "no compilation; compiled code keeps fewer activations"
 _NOT_SAVED = "torch.save writes nothing"
 _RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for them differs, by up to tens of per cent"
@@ -385,7 +380,7 @@ class ScriptSteps:
         return timed
 
     def _before_forward(self, module: nn.Module, _args: object) -> None:
-        if not self._running and _has_parameters(module):
+        if not self._running and next(module.parameters(), None) is not None:
             if not self._hooks:
                 self._begin()
             if module not in self._known:

@@ -297,7 +297,7 @@ def changes(run: RecordedRun) -> Iterator[Settings]:
     groups = [list(_against_activations(config, run)), list(_against_state(config, run))]
     # What fills most of the memory is reduced first.
     yield from (change for group in (reversed(groups) if of_state else groups) for change in group)
-    smallest = _smallest_batch(config, run) | checkpointing(config)
+    smallest = [{}, *_smaller_batches(config, run)][-1] | checkpointing(config)
     for change in _against_state(config, run):
         yield smallest | change
     for length in halved(config["training"]["seq_len"]):
@@ -340,11 +340,6 @@ def _smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Se
     batch = config["training"]["local_batch_size"]
     for smaller in halved(batch):
         yield {BATCH: smaller, "training.global_batch_size": _sequences_a_step(config, run)}
-
-
-def _smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
-    """Return the change to the smallest local batch (sequences per forward pass); empty if it cannot be halved."""
-    return ([{}, *_smaller_batches(config, run)])[-1]
 
 
 def _sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:

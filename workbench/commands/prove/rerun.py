@@ -103,7 +103,7 @@ def rerun(words: Sequence[str], folder: Path, limits: Mapping[str, int], *, is_c
         command=["workbench", *words[words.index("launch") :]],
         passed=status == 0 and not _failed_allocation(run),
         steps=_steps_done(folder),
-        peak_bytes=_measured_peak(run),
+        peak_bytes=max((device.peak_allocated_bytes for device in _devices(run)), default=None),
     )
 
 
@@ -164,10 +164,6 @@ def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
 
 def _failed_allocation(run: Run) -> bool:
     return any(device.oom for device in _devices(run))
-
-
-def _measured_peak(run: Run) -> int | None:
-    return max((device.peak_allocated_bytes for device in _devices(run)), default=None)
 
 
 def _devices(run: Run) -> list[memory.Device]:

@@ -36,7 +36,7 @@ def culprits(found: Sequence[Culprit]) -> Table:
     rows = (
         (
             rank_ranges(c.ranks),
-            _class_name(c),
+            str(c.kind).replace("_", " "),
             c.group_desc or c.group or "",
             "" if c.seq is None else c.seq,
             c.operation or "",
@@ -124,10 +124,6 @@ def _shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], l
             frames.append(row)
     shared = sorted(ranks & set(rows[end].ranks))
     return (frames, shared) if shared else ([], [])
-
-
-def _class_name(culprit: Culprit) -> str:
-    return str(culprit.kind).replace("_", " ")
 
 
 def _user_line(frames: Sequence[Frame]) -> str:
