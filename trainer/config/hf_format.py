@@ -1,12 +1,12 @@
 """Map the settings and weights of each model to their names in Hugging Face's transformers package.
 
 This module also reads a model's shape from the package's config.json. It does not import torch, so that a launcher can
-compare a folder of weights with the configuration before it starts a process. The mapping of each model is in the
-module `hf_format` of the model's package.
+compare a folder of weights with the configuration before it starts a process. The mapping of each model is `FORMAT` in
+the module `config_registry` of the model's package.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from pathlib import Path
@@ -102,6 +102,14 @@ ATTENTION = {
     "attention_norm.weight": Place("input_layernorm.weight"),
     "ffn_norm.weight": Place("post_attention_layernorm.weight"),
 }
+_FEED_FORWARD = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+LISTED_EXPERTS = {
+    "moe.router.gate.weight": Place("mlp.gate.weight"),
+    **{
+        f"moe.experts.{ours}": Place(f"mlp.experts.{EACH}.{theirs}.weight", Layout.LISTED)
+        for ours, theirs in _FEED_FORWARD.items()
+    },
+}
 
 
 def feed_forward(here: str, there: str) -> dict[str, Place]:
@@ -109,8 +117,14 @@ def feed_forward(here: str, there: str) -> dict[str, Place]:
 
     The name of the layer is `here` in this trainer, and `there` in the transformers package.
     """
-    names = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
-    return {f"{here}.{ours}.weight": Place(f"{there}.{theirs}.weight") for ours, theirs in names.items()}
+    return {f"{here}.{ours}.weight": Place(f"{there}.{theirs}.weight") for ours, theirs in _FEED_FORWARD.items()}
+
+
+def exceeding(described: Mapping[str, object], few: str, many: str) -> Iterator[str]:
+    """Yield the key `few` if its number in a config.json is larger than that of `many`, of which it is a part."""
+    chosen, count = described.get(few), described.get(many)
+    if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
+        yield few
 
 
 def format_of(model: str) -> Format:

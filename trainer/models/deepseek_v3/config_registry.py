@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainer.config.hf_format import ATTENTION, EACH, Format, Layout, Place, feed_forward
+from trainer.config.hf_format import ATTENTION, LISTED_EXPERTS, Format, Place, exceeding, feed_forward
 from trainer.config.sections import ActivationCheckpoint, JobConfig, LRScheduler, Model, Training
 from trainer.config.shape import YarnScaling
 from trainer.models.llama3.config_registry import llama3_debugmodel
@@ -85,21 +85,12 @@ _PROJECTIONS = {
     "wq": "q_proj", "wq_a": "q_a_proj", "q_norm": "q_a_layernorm", "wq_b": "q_b_proj",
     "wkv_a": "kv_a_proj_with_mqa", "kv_norm": "kv_a_layernorm", "wkv_b": "kv_b_proj",
 }  # fmt: skip
-_EXPERTS = {
-    "moe.router.gate.weight": Place("mlp.gate.weight"),
-    "moe.expert_bias": Place("mlp.gate.e_score_correction_bias"),
-    "moe.experts.w1": Place(f"mlp.experts.{EACH}.gate_proj.weight", Layout.LISTED),
-    "moe.experts.w2": Place(f"mlp.experts.{EACH}.down_proj.weight", Layout.LISTED),
-    "moe.experts.w3": Place(f"mlp.experts.{EACH}.up_proj.weight", Layout.LISTED),
-}
 
 
 def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys of a config.json with impossible values, such as more experts per token than experts in total."""
-    for few, many in (("num_experts_per_tok", "n_routed_experts"), ("topk_group", "n_group")):
-        chosen, count = described.get(few), described.get(many)
-        if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
-            yield few
+    yield from exceeding(described, "num_experts_per_tok", "n_routed_experts")
+    yield from exceeding(described, "topk_group", "n_group")
     experts, groups = described.get("n_routed_experts"), described.get("n_group")
     if isinstance(experts, int) and isinstance(groups, int) and groups > 0 and experts % groups:
         yield "n_group"
@@ -110,7 +101,8 @@ FORMAT = Format(
     "DeepseekV3ForCausalLM",
     ModelArgs,
     {
-        **ATTENTION, **_EXPERTS, **feed_forward("feed_forward", "mlp"),
+        **ATTENTION, **LISTED_EXPERTS, **feed_forward("feed_forward", "mlp"),
+        "moe.expert_bias": Place("mlp.gate.e_score_correction_bias"),
         **feed_forward("moe.shared_experts", "mlp.shared_experts"),
         **{f"attention.{ours}.weight": Place(f"self_attn.{theirs}.weight") for ours, theirs in _PROJECTIONS.items()},
     },

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainer.config.hf_format import ATTENTION, Format, Layout, Place, feed_forward
+from trainer.config.hf_format import ATTENTION, Format, Layout, Place, exceeding, feed_forward
 from trainer.config.sections import ActivationCheckpoint, JobConfig, LRScheduler, Metrics, Model, Training
 from trainer.config.shape import ModelArgs as DenseArgs
 from trainer.models.llama3.config_registry import llama3_debugmodel
@@ -90,9 +90,7 @@ def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
     rotary, experts = described.get("no_rope_layers"), described.get("moe_layers")
     if not isinstance(rotary, list) or not rotary or not all(rotary):
         yield "no_rope_layers"
-    chosen, count = described.get("num_experts_per_tok"), described.get("num_local_experts")
-    if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
-        yield "num_experts_per_tok"
+    yield from exceeding(described, "num_experts_per_tok", "num_local_experts")
     layers, step = described.get("num_hidden_layers"), described.get("interleave_moe_layer_step")
     if isinstance(layers, int) and isinstance(step, int) and experts not in (None, [*range(step - 1, layers, step)]):
         yield "moe_layers"

@@ -1,9 +1,8 @@
 """Configurations of Qwen3 with experts that are ready to use: `--module qwen3_moe --config NAME`."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainer.config.hf_format import ATTENTION, EACH, Format, Layout, Place, feed_forward
+from trainer.config.hf_format import ATTENTION, LISTED_EXPERTS, Format, exceeding, feed_forward
 from trainer.config.sections import ActivationCheckpoint, JobConfig, LRScheduler, Model, Training
 from trainer.models.llama3.config_registry import llama3_debugmodel
 from trainer.models.llama4.config_registry import ModelArgs as MixtureArgs
@@ -54,25 +53,11 @@ FLAVORS = {
 }  # fmt: skip
 
 
-_EXPERTS = {
-    "moe.router.gate.weight": Place("mlp.gate.weight"),
-    "moe.experts.w1": Place(f"mlp.experts.{EACH}.gate_proj.weight", Layout.LISTED),
-    "moe.experts.w2": Place(f"mlp.experts.{EACH}.down_proj.weight", Layout.LISTED),
-    "moe.experts.w3": Place(f"mlp.experts.{EACH}.up_proj.weight", Layout.LISTED),
-}
-
-
-def _unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    chosen, count = described.get("num_experts_per_tok"), described.get("num_experts")
-    if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
-        yield "num_experts_per_tok"
-
-
 FORMAT = Format(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
     ModelArgs,
-    {**ATTENTION, **NORMS, **_EXPERTS, **feed_forward("feed_forward", "mlp")},
+    {**ATTENTION, **NORMS, **LISTED_EXPERTS, **feed_forward("feed_forward", "mlp")},
     settings={
         "expert_dim": "moe_intermediate_size", "n_experts": "num_experts", "top_k": "num_experts_per_tok",
         "moe_every": "decoder_sparse_step", "norm_weights": "norm_topk_prob",
@@ -81,5 +66,5 @@ FORMAT = Format(
     # Version 5 of the transformers package writes this name, published models have the other.
     aliases={"num_local_experts": "num_experts"},
     fixed={"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False, "mlp_only_layers": []},
-    unsupported=_unsupported,
+    unsupported=lambda described: exceeding(described, "num_experts_per_tok", "num_experts"),
 )  # fmt: skip
