@@ -28,6 +28,7 @@ from analyzers.run import Kind, Run, discover
 from analyzers.words import rank_names
 
 _SCHEMA = "workbench.hang/1"
+_COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[HangData]:
@@ -56,7 +57,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     beside = (side.exits, side.exit_codes, side.collection, side.stack_files, side.last_words.beats)
     if not job.ranks and not any(beside):
         why = "; ".join(unreadable(job)[:3])
-        raise InputError(f"{run.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COLLECT_AGAIN)
+        raise InputError(f"{run.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), _COLLECT_AGAIN)
     context = HangContext.of(job, side)
     causes = _drop_stale(_check_progress(find_causes(context), job, dumps, side, options), side)
     if not causes and not job.ranks and (cause := cause_from_stacks(find_places(side), job.world_size)):
@@ -114,12 +115,12 @@ def _report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Rep
         schema=_SCHEMA,
         inputs=[artefact.as_input() for artefacts in dumps.rounds for artefact in artefacts],
         verdict=verdict(context, causes),
-        findings=ranked(make_finding(context, cause) for cause in causes) + report_unreadable(job),
+        findings=ranked(_make_finding(context, cause) for cause in causes) + _report_unreadable(job),
         data=HangData(
             world_size=job.world_size,
             ranks_with_dump=sorted(job.ranks),
             groups=job.groups,
-            culprits=[make_culprit(cause) for cause in causes],
+            culprits=[_make_culprit(cause) for cause in causes],
             waits=waits(context),
             ended_cleanly=context.side.all_ended_cleanly(job.world_size),
         ),
@@ -244,14 +245,11 @@ def _newest_ns(job: Job, rank: int) -> int:
     return max((op.created_ns for op in job.ranks[rank].ops), default=0)
 
 
-COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
-
-
-def make_culprit(cause: Cause) -> Culprit:
+def _make_culprit(cause: Cause) -> Culprit:
     return msgspec.structs.replace(cause.culprit, detail=detail(cause), title=title(cause))
 
 
-def make_finding(context: HangContext, cause: Cause) -> Finding:
+def _make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding on a cause; its id is `hang.` followed by the cause's class."""
     process, parting = process_of(context.side, cause.ranks[0]), find_parting(context.side, cause)
     cause = replace(cause, process=process, parting=parting, is_gloo=context.is_gloo)
@@ -281,7 +279,7 @@ def _severity_of(context: HangContext, cause: Cause) -> Severity:
     return entry_of(cause).severity
 
 
-def report_unreadable(job: Job) -> list[Finding]:
+def _report_unreadable(job: Job) -> list[Finding]:
     """Return, in a list, the finding that some dumps could not be read; the list is empty if all could be read."""
     damaged = sorted(job.unreadable)
     if not damaged:
@@ -292,7 +290,7 @@ def report_unreadable(job: Job) -> list[Finding]:
             severity=Severity.WARNING,
             title=f"the {'dump' if len(damaged) == 1 else 'dumps'} of {rank_names(damaged)} could not be read",
             why="an unreadable dump may hold the cause, or show what the other ranks wait for",
-            next=COLLECT_AGAIN,
+            next=_COLLECT_AGAIN,
             ranks=damaged,
             evidence=[Evidence(text=f"rank {r}: {job.unreadable[r]}") for r in damaged[:EVIDENCE_AT_MOST]],
             confidence=1.0,

@@ -306,7 +306,7 @@ def expandable_segments(replay: Replay) -> Saving | None:
     were recorded. It does not if memory was released in between, or if the trace begins late; then the result is only
     an upper bound.
     """
-    split, bound = remappable_bytes(replay.trace)
+    split, bound = _remappable_bytes(replay.trace)
     if replay.trace.snapshot.made_up_segments or not bound:
         return None
     frees = bound
@@ -321,7 +321,7 @@ def expandable_segments(replay: Replay) -> Saving | None:
     return Saving(remedy=Remedy.EXPANDABLE_SEGMENTS, frees_bytes=max(frees, 0), of_bytes=split, model=model)
 
 
-def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
+def _remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
     """Return the free bytes in segments that also hold live blocks, and how many expandable segments could move.
 
     Only whole units of mapping (2 or 20 MiB) can be moved to other addresses.

@@ -76,7 +76,7 @@ def tolerance_of(dtype: str, length: int) -> float:
     return _DEVIATIONS * (unit + math.sqrt(length) * min(unit, _ROUNDOFF["float32"]))
 
 
-def compare_values(
+def _compare_values(
     a: pd.DataFrame, b: pd.DataFrame, types: dict[str, str], *, is_same_layout: bool, tolerance: float | None
 ) -> Compared:
     """Return the tensors that two runs have in common, with their differences and tolerances.
@@ -145,13 +145,13 @@ def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
     return np.where(is_setting, min(_SETTING, tolerance or _SETTING), np.where(own == 0, 0.0, result))
 
 
-def first_value(compared: Compared) -> Divergence | None:
+def _first_value(compared: Compared) -> Divergence | None:
     both = compared.both
     beyond = np.flatnonzero(both["difference"] > both["tolerance"])
     return _divergence(compared, int(beyond[0])) if len(beyond) else None
 
 
-def first_inexact(compared: Compared) -> Divergence | None:
+def _first_inexact(compared: Compared) -> Divergence | None:
     """Return the first tensor whose recorded norm, sums or projection differ at all, as a `Divergence`; else None.
 
     The result is also None if the runs have different meshes.
@@ -160,7 +160,7 @@ def first_inexact(compared: Compared) -> Divergence | None:
     return _divergence(compared, int(different[0])) if compared.is_same_layout and len(different) else None
 
 
-def first_precision(compared: Compared) -> Divergence | None:
+def _first_precision(compared: Compared) -> Divergence | None:
     """Return the first parameter, input or output whose dtypes differ, as a `Divergence`; None if there is none."""
     both = compared.both
     is_wanted = (both["phase"] <= Phase.FORWARD) & (both["dtype_a"] != "") & (both["dtype_b"] != "")
@@ -580,7 +580,7 @@ def _compared_runs(
     """
     first, second = recording(a, options), recording(b, options)
     is_same = first.run.ranks == second.run.ranks and first.run.mesh == second.run.mesh
-    compared = compare_values(
+    compared = _compare_values(
         first.table, second.table, first.types | second.types, is_same_layout=is_same, tolerance=tolerance
     )
     return first, second, compared
@@ -632,7 +632,7 @@ def _data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | 
     cause.
     """
     both = compared.both
-    value, precision = first_value(compared), first_precision(compared)
+    value, precision = _first_value(compared), _first_precision(compared)
     different = sorted((one for one in (precision, value) if one), key=lambda one: one.agreed)
     is_finite = np.isfinite(both["square_a"]) | np.isfinite(both["square_b"])
     allowed = {str(dtype): float(rows["tolerance"].max()) for dtype, rows in both.groupby("dtype_b") if dtype}
@@ -650,7 +650,7 @@ def _data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | 
         not_finite=int((~is_finite).sum()),
         first=different[0] if different else None,
         value=value,
-        inexact=first_inexact(compared),
+        inexact=_first_inexact(compared),
         only_a=only(a.table, b.table, steps),
         only_b=only(b.table, a.table, steps),
     )
@@ -689,7 +689,7 @@ def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = 
     """
     _, _, compared = _compared_runs(a, b, options, tolerance)
     both = compared.both
-    value = first_value(compared)
+    value = _first_value(compared)
     # The weights after the last update are no step of their own, unless they are all that differs.
     both = both[both["step"].isin([*_computed_steps(both), *([value.step] if value else [])])]
     kinds = [KINDS[kind] for kind in both["kind"]]

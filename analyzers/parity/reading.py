@@ -112,7 +112,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
                     merged.add(number, row, line)
                 else:
                     merged.damaged += 1
-    meta = {"names": names_of(merged), "dtypes": _dtypes_of(merged), "types": merged.types, "damaged": merged.damaged}
+    meta = {"names": _names_of(merged), "dtypes": _dtypes_of(merged), "types": merged.types, "damaged": merged.damaged}
     return columns_of(merged), meta
 
 
@@ -120,7 +120,7 @@ def _dtypes_of(merged: Merged) -> list[str]:
     return list(dict.fromkeys(dtype for _, _, dtype in merged.facts))
 
 
-def names_of(merged: Merged) -> list[str]:
+def _names_of(merged: Merged) -> list[str]:
     """Return the names of all recorded tensors, each once, in the order of the files."""
     return list(dict.fromkeys(name for _, _, name in merged.sums))
 
@@ -128,10 +128,10 @@ def names_of(merged: Merged) -> list[str]:
 def columns_of(merged: Merged) -> dict[str, Column]:
     """Return {name of a column: values} with a row for each tensor and step; sums are over all ranks.
 
-    `name`, `dtype` and `kind` are indexes in `names_of`, `_dtypes_of` and `KINDS`. `file` and `row` are the position at
-    which the tensor first occurs.
+    `name`, `dtype` and `kind` are indexes in `_names_of`, `_dtypes_of` and `KINDS`. `file` and `row` are the position
+    at which the tensor first occurs.
     """
-    numbers = {name: number for number, name in enumerate(names_of(merged))}
+    numbers = {name: number for number, name in enumerate(_names_of(merged))}
     sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(_SUMS))
     dtypes = {dtype: number for number, dtype in enumerate(_dtypes_of(merged))}
     places = np.array(merged.places, dtype=np.int64).reshape(-1, 2)

@@ -112,7 +112,7 @@ def _growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
     return Growth(rank, int(memory.index[0]), gained / (len(memory) - 1))
 
 
-NUMBERS_AT_MOST = 8
+_NUMBERS_AT_MOST = 8
 """The most different sequence numbers that the evidence lists."""
 _SNAPSHOTS_ON_CUDA = (
     "on this rank call torch.cuda.memory._record_memory_history() once, and _dump_snapshot() twice, at the ends of two"
@@ -152,7 +152,7 @@ def others(mismatch: CountMismatch) -> str:
 def _count_evidence(mismatch: CountMismatch) -> list[Evidence]:
     """Return the sequence number of each rank's last collective; the ranks that differ from most ranks come first.
 
-    Ranks with the same number share a line. At most `NUMBERS_AT_MOST` numbers are listed.
+    Ranks with the same number share a line. At most `_NUMBERS_AT_MOST` numbers are listed.
     """
     ranks_of: dict[int, list[int]] = {}
     for rank in sorted(mismatch.numbers, key=lambda rank: (rank not in mismatch.ranks, rank)):
@@ -160,7 +160,7 @@ def _count_evidence(mismatch: CountMismatch) -> list[Evidence]:
     where = f"last collective in {process_group(mismatch.group)}"
     return [
         Evidence(text=f"{rank_names(ranks)}: {where} is number {number(last)}")
-        for last, ranks in list(ranks_of.items())[:NUMBERS_AT_MOST]
+        for last, ranks in list(ranks_of.items())[:_NUMBERS_AT_MOST]
     ]
 
 

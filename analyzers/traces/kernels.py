@@ -240,7 +240,7 @@ def _is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> boo
 # the second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
 
 _REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")
-GRAPH = re.compile(r"^CompiledFunction$|^## Call CompiledFxGraph|^Pregraph bytecode$")
+_GRAPH = re.compile(r"^CompiledFunction$|^## Call CompiledFxGraph|^Pregraph bytecode$")
 _LOOKUP = re.compile(r"^TorchDynamo Cache Lookup$")
 # The outermost events of compiling a forward, or a backward when it first runs; a hundred others are inside.
 COMPILATION = re.compile(r"^dynamo$|compile_inner\b|^entire_(frame|backward)_compile|\bbw_compiler\b")
@@ -298,7 +298,7 @@ class Regions:
         Compilations in this time do not count. The value is 0 for regions that do not continue after a break.
         """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
-        ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
+        ended = np.concatenate([annotated(self.trace, _GRAPH), self.rows])
         before = _nearest_moment((c["lane"][ended], c["end"][ended]), (self.lane, self.start), after=False)
         since = np.where(before != NONE, c["end"][ended[before]], self.start)
         # What ended before the outer region began has nothing to do with this break.

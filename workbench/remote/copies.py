@@ -251,7 +251,7 @@ class Mirror:
 
 
 @contextmanager
-def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
+def _opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
     """Yield the mirror of a URL, locked against other processes.
 
     Without `keep`, the mirror is in a temporary folder, which is deleted when this process ends.
@@ -406,7 +406,7 @@ def copied(url: str, *, keep: bool) -> Path:
     _report_refused(url, listing)
     if not listing.files:
         raise InputError(f"{without_credentials(url)}: no files there", "give the folder of a run, or a file of it")
-    with opened_mirror(url, keep=keep) as mirror:
+    with _opened_mirror(url, keep=keep) as mirror:
         limit = cache.limit_bytes(mirror.folder.parents[1])
         if (wanted := sum(file.size or 0 for file in listing.files)) > limit:
             raise too_large(url, wanted, limit)

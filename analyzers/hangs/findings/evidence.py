@@ -22,7 +22,7 @@ _TAIL_BYTES = 1 << 16
 """The number of bytes that are read at the end of a step log: about a hundred lines."""
 
 
-def measure_phase(side: SideFiles, rank: int) -> float | None:
+def _measure_phase(side: SideFiles, rank: int) -> float | None:
     """Return for how many seconds a rank had been in its phase when it last answered a request; None if unknown.
 
     A phase is a part of a step, such as backward; a request is one for a dump.
@@ -34,7 +34,7 @@ def measure_phase(side: SideFiles, rank: int) -> float | None:
     return max(0.0, (answer.asked_ns - answer.heartbeat.time_ns) / 1e9)
 
 
-def read_step_times(log: Path | None) -> list[float]:
+def _read_step_times(log: Path | None) -> list[float]:
     """Return the durations, in seconds, of the last steps in a rank's step log; empty if there is no log.
 
     The first step that is read is left out: it may be the first step of the process, which includes the warm-up.
@@ -226,7 +226,7 @@ def timing(side: SideFiles, cause: Cause) -> list[Evidence]:
     """
     rank = cause.ranks[0]
     log = side.step_logs.get(rank)
-    reported, steps = progress(side, cause), read_step_times(log)
+    reported, steps = progress(side, cause), _read_step_times(log)
     parts = [reported] if reported else []
     parts += [earlier_steps(steps) if reported else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
     return [Evidence(text="; ".join(parts), source=str(log or ""))] if parts else []
@@ -235,7 +235,7 @@ def timing(side: SideFiles, cause: Cause) -> list[Evidence]:
 def progress(side: SideFiles, cause: Cause) -> str:
     """Return a clause on when the first culprit reported progress before its dump, or after it; empty if unknown."""
     rank = cause.ranks[0]
-    stay, beat, asked_ns = measure_phase(side, rank), side.last_beat(rank), side.asked_ns(rank)
+    stay, beat, asked_ns = _measure_phase(side, rank), side.last_beat(rank), side.asked_ns(rank)
     where = part_of_step(beat.phase, beat.step) if beat else ""
     if cause.reason is Reason.MOVED_ON and beat and asked_ns and beat.time_ns > asked_ns:
         before = f" had reported no progress for {duration(stay)} when its dump was requested, and" if stay else ""

@@ -85,7 +85,7 @@ def _collective(cause: Cause) -> str:
     return f"{numbered('collective', cause.culprit.seq)} of {process_group(cause.culprit.group_desc)}"
 
 
-def has_other_operation(cause: Cause) -> bool:
+def _has_other_operation(cause: Cause) -> bool:
     """Return whether the culprit's operation has another name, root or process group than that of the other ranks."""
     issued, expected = cause.issued, cause.expected
     if _is_in_other_group(cause):
@@ -98,7 +98,7 @@ def _is_in_other_group(cause: Cause) -> bool:
     return bool(issued and expected and issued.operation == expected.operation and issued.group != expected.group)
 
 
-def called_elsewhere(cause: Cause) -> bool:
+def _called_elsewhere(cause: Cause) -> bool:
     """Return whether gloo aborted a rank, and the lines of ranks show that only the culprits were in another call."""
     in_sides = {rank for side in cause.sides for rank in side.ranks}
     return cause.reason is Reason.ABORTED and cause.issued is None and set(cause.ranks) < in_sides
@@ -130,7 +130,7 @@ def _call(side: RanksInOp, cause: Cause) -> str:
     too, `rank 3 passed a tensor of 8 float32 to all_gather (train.py:12)`.
     """
     ranks = rank_names(side.ranks)
-    if has_other_operation(cause):
+    if _has_other_operation(cause):
         return f"{ranks} called {format_operation(side, with_group=_is_in_other_group(cause))}"
     tensor = _tensor(side.shape) if side.shape else _UNKNOWN_TENSOR
     return f"{ranks} passed {append_line(f'{tensor} to {side.operation}', side.line)}"
@@ -169,7 +169,7 @@ def _aborted(cause: Cause) -> str:
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
         places = ", ".join(f"{rank_names(side.ranks)}{in_line(side.line)}" for side in cause.sides)
-        if called_elsewhere(cause):
+        if _called_elsewhere(cause):
             return f"{ranks} called a different collective than the other ranks{step}: {places}"
         return f"{ranks} passed tensors of different sizes to one collective{step}: {places}"
     name = name_operation(cause.culprit) or "a collective"
@@ -361,7 +361,7 @@ ENTRIES = (
     HangFailure(
         id="hang.aborted_elsewhere",
         kind=HangClass.MISMATCH,
-        when=called_elsewhere,
+        when=_called_elsewhere,
         what="gloo ended a rank that got more bytes than it expected: the ranks were in different collectives.",
         title=_aborted,
         why="gloo ends the rank that receives more bytes than its tensor holds. The ranks are at different lines:"
@@ -375,17 +375,17 @@ ENTRIES = (
         reasons=(Reason.ABORTED,),
         what="gloo ended a rank that got more bytes than it expected: the tensors of the ranks differ in size.",
         title=lambda cause: (
-            _aborted(cause) if cause.issued is None else (_called if has_other_operation(cause) else _passed)(cause)
+            _aborted(cause) if cause.issued is None else (_called if _has_other_operation(cause) else _passed)(cause)
         ),
         why="gloo ends a rank that receives more bytes than its tensor holds; the other errors are consequences",
-        next=lambda cause: (_same_branch if has_other_operation(cause) else _print_shapes)(cause),
+        next=lambda cause: (_same_branch if _has_other_operation(cause) else _print_shapes)(cause),
         shown_by=_received_bytes,
         knowledge="gloo, transport/tcp/pair.cc: `op.preamble.length <= op.nbytes`",
     ),
     HangFailure(
         id="hang.other_operation",
         kind=HangClass.MISMATCH,
-        when=has_other_operation,
+        when=_has_other_operation,
         what="Ranks called different collectives where all must call the same one.",
         title=_called,
         why=f"the ranks called different operations, so none of them can complete. Probably {_ELSEWHERE}",

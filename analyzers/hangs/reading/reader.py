@@ -277,11 +277,11 @@ def operations(dump: dict[str, Any], tail: int, numbers: Numbering) -> Ops:
         if dump.recent is not None:
             return native_ops(entries, dump.left_out, dump.recent, numbers)
         left_out = dump.left_out
-    old, recent = split(with_closed_launches([entry for entry in entries if isinstance(entry, dict)]), tail)
+    old, recent = split(_with_closed_launches([entry for entry in entries if isinstance(entry, dict)]), tail)
     return replace(ops_of(old, recent, numbers), left_out=left_out)
 
 
-def with_closed_launches(entries: list[Entry]) -> list[Entry]:
+def _with_closed_launches(entries: list[Entry]) -> list[Entry]:
     """Return the entries of a dump, with all operations of a completed launch marked as completed.
 
     A launch is a group of operations that NCCL started together (coalesced). NCCL marks only the entry that closes a

@@ -347,7 +347,7 @@ def _add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, afte
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
         return
     steps = np.full(len(table), np.nan)
-    steps[trained] = chosen_counts(before[trained], after[trained], _column_of(table, Quantity.EPOCH)[trained])
+    steps[trained] = _chosen_counts(before[trained], after[trained], _column_of(table, Quantity.EPOCH)[trained])
     last = np.maximum.accumulate(np.where(trained, np.arange(len(table)), -1))
     steps = np.where(last >= 0, steps[last], np.nan)
     existing = table.columns.get(_STEP_NAME, np.full(len(table), np.nan))
@@ -355,7 +355,7 @@ def _add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, afte
 
 
 @np.errstate(over="ignore")  # a damaged log may have an epoch of 1e-310
-def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
+def _chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
     """Return, for each row, the step count of the progress bar before or after it, whichever fits the epoch better.
 
     Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15). The counts after each row
