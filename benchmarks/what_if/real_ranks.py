@@ -1,18 +1,27 @@
-"""Measure the error of what-if estimates on real ranks: python -m benchmarks.what_if.real_ranks [--pipeline] [ROUNDS].
+"""Measure the error of what-if estimates on real ranks: python -m benchmarks.what_if.real_ranks [KIND] [ROUNDS].
 
 Our trainer runs on gloo with a planted fault in every other step; the what-if must predict the mean of the steps
 without it. Both kinds of steps are of one job, because the speed of a machine changes by more between two jobs than
 the errors that are measured. In each round every job runs once; printed are medians over the rounds and their range.
-With `--pipeline` the jobs are those of `gloo_pipeline.py`, of which one has no fault.
+With `--pipeline` the jobs are those of `gloo_pipeline.py`, of which one has no fault. With `--sleeping` the layers of
+other jobs sleep instead of computing, so that their time does not depend on how busy the processors are: the what-if
+must predict the step of the same job without the fault of the rank that is asked about.
 """
 
+import multiprocessing
 import os
+import socket
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from analyzers import run, traces
 from analyzers.columns import Integers, Mask
@@ -23,6 +32,7 @@ from analyzers.traces.loading import load
 from analyzers.traces.model import StepTime
 from analyzers.traces.rank_waits import Change, WhatIf
 from benchmarks.start_job import start_job
+from benchmarks.what_if.gloo_pipeline import Layer
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 5
@@ -32,6 +42,8 @@ EVERY, FIRST = 2, 2
 SMALL_BATCH = 4
 """The local batch size of most jobs; their steps take 50 to 200 ms."""
 JOB = ("--config", str(ROOT / "configs/fsdp.toml"), "--profiling.enable_profiling", *STEPS)
+SLEEPING_LAYERS, LAYER_S, DATA_S, SLEEPING_STEPS, WIDTH = 3, 0.1, 0.05, 4, 8
+TIMEOUT_S = 300.0
 PIPELINE_RANKS = 3
 PIPELINE_JOB = str(Path(__file__).with_name("gloo_pipeline.py"))
 
@@ -65,6 +77,33 @@ FAULTS = [
     Fault(2, "straggler", 1, 0.5, batch=48),
     Fault(2, "straggler_data", 0, 0.3, batch=48),
     Fault(2, "straggler_data", 1, 0.08, batch=24),
+]
+
+
+class Slowness(NamedTuple):
+    """The seconds by which one rank loads data longer in each step, and the factor by which its layers are slower."""
+
+    rank: int
+    data_s: float = 0.0
+    slower: float = 1.0
+
+    def __str__(self) -> str:
+        loads = f"loads data for {self.data_s * 1e3:.0f} ms more" if self.data_s else ""
+        computes = f"computes {self.slower:g} times as long" if self.slower > 1 else ""
+        return f"rank {self.rank} {' and '.join(filter(None, (loads, computes)))}"
+
+
+Job = tuple[int, tuple[Slowness, ...]]
+"""The number of ranks, and their faults; the first fault is that of the rank that is asked about."""
+JOBS: list[Job] = [
+    (2, (Slowness(1, data_s=0.2),)),
+    (2, (Slowness(0, slower=2.0),)),
+    (2, (Slowness(1, data_s=0.5, slower=1.5),)),
+    (3, (Slowness(0, data_s=1.0),)),
+    (3, (Slowness(2, slower=1.2),)),
+    (4, (Slowness(0, data_s=2.0),)),
+    (4, (Slowness(3, slower=1.5),)),
+    (4, (Slowness(1, data_s=0.6), Slowness(2, data_s=0.3))),
 ]
 
 
@@ -178,7 +217,8 @@ def shown(values: Sequence[float]) -> str:
 def main() -> None:
     """Print a row for each case after each round, the last of which counts."""
     rounds = next((int(word) for word in sys.argv[1:] if word.isdecimal()), ROUNDS)
-    measure = measured_stages if "--pipeline" in sys.argv else measured_faults
+    kinds = {"--pipeline": measured_stages, "--sleeping": measured_sleeps}
+    measure = next((kinds[word] for word in sys.argv[1:] if word in kinds), measured_faults)
     answers: dict[str, list[tuple[Answer, Answer]]] = {}
     for number in range(rounds):
         print(f"round {number + 1}, load {os.getloadavg()[0]:.1f}", flush=True)
@@ -199,6 +239,60 @@ def measured_stages() -> Iterator[tuple[str, Answer, Answer]]:
     ideal = piped(-1)
     for slow in range(PIPELINE_RANKS):
         yield f"stage {slow} of {PIPELINE_RANKS} takes twice as long", piped(slow), ideal
+
+
+def measured_sleeps() -> Iterator[tuple[str, Answer, Answer]]:
+    """Run each job once, with and without its first fault; yield its name and both answers."""
+    ideal = {job: (job[0], job[1][1:]) for job in JOBS}
+    answers = {job: slept(*job) for job in dict.fromkeys((*JOBS, *ideal.values()))}
+    for job in JOBS:
+        yield f"{job[0]} ranks: {', '.join(map(str, job[1]))}", answers[job], answers[ideal[job]]
+
+
+def slept(ranks: int, faults: tuple[Slowness, ...]) -> Answer:
+    """Run a job, and return the answer for the rank of its first fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_sleeping(Path(folder), ranks, faults)
+        return answer(Path(folder), lambda one: one.rank == (faults[0].rank if faults else -1))
+
+
+def run_sleeping(folder: Path, ranks: int, faults: tuple[Slowness, ...]) -> None:
+    """Run the job on `ranks` forked ranks.
+
+    Raises:
+        RuntimeError: A rank failed.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = free.getsockname()
+    forked = multiprocessing.get_context("fork")
+    jobs = [forked.Process(target=run_rank, args=(folder, rank, ranks, address[1], faults)) for rank in range(ranks)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(TIMEOUT_S)
+    if any(job.exitcode for job in jobs):
+        raise RuntimeError(f"ranks ended with {[job.exitcode for job in jobs]}")
+
+
+def run_rank(folder: Path, rank: int, ranks: int, port: int, faults: tuple[Slowness, ...]) -> None:
+    """Train as one rank, and write its trace to `folder`."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    own = next((one for one in faults if one.rank == rank), Slowness(rank))
+    model = torch.nn.Sequential(*[Layer(LAYER_S * own.slower) for _ in range(SLEEPING_LAYERS)])
+    steps = schedule(wait=1, warmup=1, active=SLEEPING_STEPS)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=steps) as profiler:
+        for _ in range(2 + SLEEPING_STEPS):
+            with record_function("data_wait"):
+                time.sleep(DATA_S + own.data_s)
+            model(torch.ones(1, WIDTH)).sum().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            profiler.step()
+    profiler.export_chrome_trace(str(folder / f"rank{rank}_trace.json"))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
