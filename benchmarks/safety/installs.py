@@ -193,7 +193,7 @@ What `pip install torch-workbench` brings, without extras, in the versions of `c
 is [sbom.cdx.json](sbom.cdx.json) (CycloneDX). Both are written by `python benchmarks/safety/installs.py --sbom`.
 
 The dashboard's `assets/plotly.js` is made from [plotly.js](https://github.com/plotly/plotly.js) (MIT), which contains
-D3 (BSD-3-Clause, ISC), by `python -m workbench.web.plotly_bundle`.
+D3 (BSD-3-Clause, ISC), by `python docs/plotly_bundle.py`.
 """
 
 

@@ -1,6 +1,7 @@
 """The part of plotly.js that pages load can draw every chart of theirs."""
 
 import re
+import runpy
 from pathlib import Path
 
 from plotly import graph_objects
@@ -8,8 +9,9 @@ from plotly.basedatatypes import BaseTraceType
 from plotly.offline import get_plotlyjs_version
 
 import workbench
-from workbench.web.plotly_bundle import TRACES, bundled
 
+BUNDLE = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "plotly_bundle.py"))
+TRACES = BUNDLE["TRACES"]
 KINDS = {
     name.lower() for name in dir(graph_objects)
     if isinstance(made := getattr(graph_objects, name), type) and issubclass(made, BaseTraceType)
@@ -18,7 +20,7 @@ DRAWN = re.compile(r"\bgo\.([A-Z]\w*)|\"type\": \"(\w+)\"")
 
 
 def test_it_is_of_the_version_of_the_installed_package_and_of_the_listed_traces():
-    assert bundled() == (get_plotlyjs_version(), TRACES)
+    assert BUNDLE["bundled"]() == (get_plotlyjs_version(), TRACES)
 
 
 def test_all_kinds_of_traces_that_the_code_draws_are_in_it():

@@ -1,6 +1,6 @@
-"""Make `assets/plotly.js`, a bundle of plotly.js with only the trace types that the dashboard draws.
+"""Make `workbench/web/assets/plotly.js`, a bundle of plotly.js with only the trace types that the dashboard draws.
 
-    python -m workbench.web.plotly_bundle     # needs npm and the registry
+    python docs/plotly_bundle.py     # needs npm and the registry
 
 The whole of plotly.js has 4.8 MB, and compiling it took more than half of the CPU time that a page needs in the
 browser. The bundle is kept in the repository, because users may have no npm. Dash loads its own plotly.js only if the
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs_version
 
-_BUNDLE = Path(__file__).parent / "assets" / "plotly.js"
+_BUNDLE = Path(__file__).parents[1] / "workbench" / "web" / "assets" / "plotly.js"
 TRACES = ("bar", "heatmap", "icicle", "scatter", "waterfall")
 """The kinds of traces in the bundle. plotly.js draws any other as a scatter chart, without an error."""
 _ESBUILD = "0.28.2"
