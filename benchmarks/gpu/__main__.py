@@ -13,11 +13,13 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -25,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from benchmarks.gpu import collectives, machine, memory, out_of_memory, profiles, training
-from benchmarks.gpu.case import ROOT, Case, Place, Row, State, environment_of
+from benchmarks.gpu.case import ROOT, Case, CheckFailedError, Measured, Place, Row, State, environment_of
 
 SECTIONS = (machine, out_of_memory, memory, collectives, profiles, training)
 """The sections of cases, the most important first, because the time may not be enough for all."""
@@ -46,8 +48,9 @@ def run_case(case: Case, device: str, out: Path, seconds: float) -> Row:
     place = Place(device, out / "work" / case.key, out / "fixtures" / case.key)
     started = time.monotonic()
     with TemporaryFile("w+", errors="replace") as output:
+        words = ("--here", "--only", case.key, "--device", device, "--out", str(out))
         child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.run_case", case.key, device, str(out)],
+            [sys.executable, "-m", "benchmarks.gpu", *words],
             stdout=output, stderr=output, cwd=ROOT, env=environment_of(place) | dict(case.environment),
             start_new_session=True,
         )  # fmt: skip
@@ -67,6 +70,37 @@ def run_case(case: Case, device: str, out: Path, seconds: float) -> Row:
     state = State.TIMEOUT if timed_out else State.FAILED
     problem = f"not done after {seconds:.0f} s" if timed_out else f"exit code {child.returncode}"
     return Row(case.section, case.name, state, took, {"output": tail}, problem)
+
+
+def run_here(key: str, device: str, out: Path) -> None:
+    """Run a case in this process, write its row to OUT/rows, and end the process."""
+    [case] = [case for case in all_cases() if case.key == key]
+    place = Place(device, out / "work" / key, out / "fixtures" / key)
+    shutil.rmtree(place.folder, ignore_errors=True)
+    place.folder.mkdir(parents=True)
+    started = time.monotonic()
+    state, measured, problem = outcome(case, place)
+    row = Row(case.section, case.name, state, round(time.monotonic() - started, 1), measured, problem)
+    target = out / "rows" / f"{key}.json"
+    draft = target.with_suffix(".draft")
+    draft.write_text(row.as_json(), encoding="utf-8")
+    draft.replace(target)
+    if state is State.PASSED:
+        shutil.rmtree(place.folder, ignore_errors=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a device that ran out of memory, or a process group, may not end in order
+
+
+def outcome(case: Case, place: Place) -> tuple[State, Measured, str]:
+    """Run a case; return its state, the measured values, and the error if it failed."""
+    try:
+        return State.PASSED, case.run(place), ""
+    except CheckFailedError as failure:
+        return State.FAILED, failure.measured, str(failure)
+    except Exception as error:  # noqa: BLE001 - whatever happens is a row of the table
+        problem = f"{type(error).__name__}: {error}"[:500]
+        return State.FAILED, {"traceback": traceback.format_exc()[-1500:]}, problem
 
 
 def run_all(cases: Sequence[Case], device: str, out: Path, minutes: float, *, resume: bool) -> list[Row]:
@@ -159,7 +193,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--here", action="store_true", help="run the only case in this process, and write its row")
     asked = parser.parse_args()
+    if asked.here:
+        run_here(asked.only[0], asked.device, asked.out)
     cases = [case for case in all_cases() if not asked.only or any(part in case.key for part in asked.only)]
     if asked.list:
         print("\n".join(f"{case.key}{'  (CUDA)' if case.needs_cuda else ''}" for case in cases))
