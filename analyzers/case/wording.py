@@ -10,7 +10,7 @@ MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 """The functions of torch.distributed that send to or receive from one rank."""
 NEW_GROUP = "new_group"
 _MESSAGE_LENGTH = 240
-_BAR = re.compile(r"^.{0,60}?\d{1,3}%\|[^|]{0,200}\|[^\[\n]{0,40}\[[^\]\n]{0,120}\]\s*(?=\S)")
+BAR = re.compile(r"^.{0,60}?\d{1,3}%\|[^|]{0,200}\|[^\[\n]{0,40}\[[^\]\n]{0,120}\]\s*(?=\S)")
 """Matches a progress bar before a message in one line."""
 _TIME_PREFIX_LENGTH = 120
 
@@ -52,7 +52,7 @@ def quoted(event: LogEvent) -> str:
     """Return the first line of an event's message, shortened to fit into a sentence."""
     # What underlines a line of a traceback may stand before the message of another rank in the same line.
     line = event.headline.lstrip("^~ ") or event.headline
-    return shortened(" ".join(_BAR.sub("", line).split()) or line)
+    return shortened(" ".join(BAR.sub("", line).split()) or line)
 
 
 def shortened(text: str) -> str:

@@ -137,15 +137,28 @@ def _size_next(case: Case) -> str:
     return "build the model with the configuration of the checkpoint (its config.json, hparams or command line), and compare both"
 
 
+def _is_flat(case: Case) -> bool:
+    """Return whether the model has a tensor as a flat vector that the checkpoint has in several dimensions."""
+    return "," in case.given["saved"] and "," not in case.given["current"]
+
+
+def _is_of_own_run(case: Case) -> bool:
+    """Return whether the file that is loaded is one that the run had saved itself."""
+    return case.called(r":_load_best_model$|:_?load_from_checkpoint$|:_load_rng_state$|:_load_optimizer_and_scheduler$")
+
+
 def _path(case: Case) -> str:
     """Return the file in the message of an error of the file system, with a blank before it; empty if there is none."""
-    found = re.search(r"(?:device|exceeded|system|handle|error|denied): '([^'\n]{1,300})'", text_of(case.lead))
+    # Of a copy, `'one' -> 'other'`, it is the other one that could not be written.
+    found = re.search(
+        r"(?:device|exceeded|system|handle|error|denied): (?:'[^'\n]{1,300}' -> )?'([^'\n]{1,300})'", text_of(case.lead)
+    )
     if not found:
         return ""
     return f" ({found[1] if len(found[1]) <= 32 else '…' + found[1][-31:]})"
 
 
-_AFTER_WRITE = "then delete the file that was being written, which is cut off, and resume from the checkpoint before it"
+_AFTER_WRITE = "then delete the file that was being written, which is cut off; if it was a checkpoint, resume from the one before it"
 
 _LOADS = re.compile(r":(?:load_state_dict|_?load_checkpoint|_?load_optimizer\w*|resume\w*)$")
 """Matches a frame, as `file:line:function`, that loads a state."""
@@ -179,6 +192,56 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="errno(3): EDQUOT",
+    ),
+    Failure(
+        id="checkpoints.dcp_sizes",
+        kind=LogClass.CRASHED,
+        what="A sharded checkpoint holds a tensor in another shape than the model that loads it.",
+        signs=(
+            sign(
+                "Size mismatch between saved",
+                r"Size mismatch between saved torch\.Size\(\[(?P<saved>[\d, ]*)\]\) and current: torch\.Size\(\[(?P<current>[\d, ]*)\]\)"
+                r" for (?P<name>\S+)",
+            ),
+        ),
+        headline=lambda case: (
+            f"The checkpoint has a tensor as [{case.given['saved']}], the model as [{case.given['current']}]"
+        ),
+        why=lambda case: (
+            f"{case.given['name']} is one flat shard in the model, and a tensor of its own shape in the checkpoint: they were made with"
+            " different settings of FSDP"
+            if _is_flat(case)
+            else f"{case.given['name']} has another shape in the model than when it was saved: another configuration, vocabulary or"
+            " degree of parallelism"
+        ),
+        next=(
+            Advice(
+                "load with the settings of FSDP that saved it: use_orig_params, the type of state dict (full or sharded), FSDP1 or FSDP2,"
+                " and the version of the framework; or convert the checkpoint (torch.distributed.checkpoint.format_utils)",
+                when=_is_flat,
+            ),
+            Advice(
+                "build the model with the configuration of the checkpoint (vocabulary, layers, tensor parallel degree), or leave this"
+                " tensor out of what is loaded",
+                when=lambda case: not _is_flat(case),
+            ),
+        ),
+        check="torch.distributed.checkpoint.FileSystemReader(PATH).read_metadata() lists names and sizes",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "ValueError: Size mismatch between saved torch.Size([257152, 2048]) and current: torch.Size([131661824]) for"
+                " fsdp_checkpoint.model.language_model.embed_tokens.weight",
+                source="RLinf/RLinf#655",
+                says=("use_orig_params",),
+            ),
+            Example(
+                "ValueError: Size mismatch between saved torch.Size([32000, 2048]) and current: torch.Size([32064, 2048]) for"
+                " model.embed_tokens.weight",
+                says=("vocabulary",),
+            ),
+        ),
+        knowledge="torch/distributed/checkpoint/default_planner.py",
     ),
     Failure(
         id="checkpoints.no_space",
@@ -648,15 +711,26 @@ ENTRIES: tuple[Failure, ...] = (
             "its first bytes are read as the length of the header, and those of a text make a huge one; a file with very many"
             " tensors can exceed the library's limit, too"
             if "arge" in case.given["what"]
+            else "the run saved this file itself: its save stopped early, or wrote nothing"
+            if _is_of_own_run(case)
             else "a download, copy or save stopped early"
         ),
         next=(
             Advice(
+                "look at its size in the checkpoint's folder (ls -l): an adapter of some hundred bytes is empty. Scripts that replace"
+                " model.state_dict (older versions of alpaca-lora) save it so: remove that line and save by save_pretrained; if only"
+                " the last loading failed, load_best_model_at_end=False leaves it out",
+                when=_is_of_own_run,
+            ),
+            Advice(
                 "look at it (ls -l; head -c 200 FILE): a pointer begins with `version https://git-lfs`. Then git lfs install && git lfs"
                 " pull in the repository, or download it by huggingface-cli download REPO",
-                when=lambda case: "ncomplete" not in case.given["what"],
+                when=lambda case: "ncomplete" not in case.given["what"] and not _is_of_own_run(case),
             ),
-            "delete it, in the cache as well (~/.cache/huggingface/hub/models--...), and download or copy it again",
+            Advice(
+                "delete it, in the cache as well (~/.cache/huggingface/hub/models--...), and download or copy it again",
+                when=lambda case: not _is_of_own_run(case),
+            ),
             Advice(_ANOTHER_CHECKPOINT, when=lambda case: "ncomplete" in case.given["what"]),
         ),
         check="ls -l shows some GB for weights, about 130 bytes for a pointer",

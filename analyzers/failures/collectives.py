@@ -7,6 +7,7 @@ from itertools import takewhile
 from analyzers.case.facts import EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Case, Tier
 from analyzers.case.wording import (
+    BAR,
     MESSAGES,
     NEW_GROUP,
     at_line,
@@ -137,7 +138,7 @@ def said_before(case: Case) -> list[str]:
     # A progress bar has no line end: the report of the error stands behind it.
     glued = _GLUED.search(event.message)
     lines = [*before.splitlines(), event.message[: glued.start()] if glued else ""]
-    said = [line.strip() for line in reversed(lines) if _WORDS.search(line) and not _NOT_SAID.search(line)]
+    said = [BAR.sub("", line.strip()) for line in reversed(lines) if _WORDS.search(line) and not _NOT_SAID.search(line)]
     return said[:1] + list(takewhile(lambda line: not _STEP.search(line), said[1:_SAID_AT_MOST]))
 
 

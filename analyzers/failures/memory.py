@@ -213,7 +213,8 @@ def _has_foreign_memory(case: Case) -> bool:
 def _foreign_next(case: Case) -> str:
     """Return what to do about memory that other processes hold."""
     asked, names = request_of(case), case.lead.message
-    pids = re.findall(r"Process (\d+) has", names)
+    listed = re.findall(r"Process (\d+) has (\d[\d.]*) ([KMGT]iB|bytes)", names)
+    pids = [pid for pid, amount, unit in listed if size_in_bytes(amount, unit) != asked.process]
     which = f"process {', '.join(pids[:3])}; " if pids else ""
     if asked.listed:
         return f"end the other processes on the device, which have {size(asked.foreign)} ({which}`nvidia-smi`), or take another GPU"
@@ -300,13 +301,13 @@ def _gathers_state(case: Case) -> bool:
 
 
 def _evaluates(case: Case) -> bool:
-    return _is_of_tensors(case) and _is_in(case, _EVALUATION)
+    return _is_of_tensors(case) and (_is_in(case, _EVALUATION) or _keeps_predictions(case))
 
 
 def _keeps_predictions(case: Case) -> bool:
     """Return whether an evaluation failed where it joins the predictions of its batches."""
     return case.called(r"nested_concat|torch_pad_and_concatenate|gather_for_metrics|_pad_across") or case.printed(
-        "preds_host|all_preds"
+        r"preds_host|all_preds|\b(?:torch_pad_and_concatenate|nested_concat)\("
     )
 
 

@@ -411,7 +411,9 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline="NCCL cannot connect to {peer}: {reason}",
         why=lambda case: (
-            "the ranks exchanged this address, which exists only on this machine"
+            "the ranks exchanged this address, which leads to another node only where both interfaces are on one link"
+            if case.given["peer"].lower().startswith("fe80")
+            else "the ranks exchanged this address, which exists only on this machine"
             if _is_local(case.given["peer"])
             else "a firewall, or an interface that the nodes do not share, lies between them"
             if "refused" not in case.given["reason"].lower()

@@ -573,6 +573,32 @@ TEXTS = (
         knowledge="signal(7); NTSTATUS values",
     ),
     Failure(
+        id="processes.ray_actor_import",
+        kind=LogClass.CRASHED,
+        what="Ray could not import the module of an actor on a worker, and reports that in place of the import's own error.",
+        signs=(
+            sign(
+                "failed to import on the worker",
+                r"The actor with name (?P<name>\w{1,60}) failed to import on the worker",
+            ),
+        ),
+        headline="The module of Ray's actor {name} could not be imported on a worker",
+        why="Ray passes the failure on; the exception of the import stands below this message",
+        next=(
+            "read the last exception in the traceback below the message: it is the one of the import",
+            "start in the worker's environment: python -c 'import MODULE'",
+        ),
+        tier=Tier.VAGUE,
+        examples=(
+            Example(
+                "RuntimeError: The actor with name WorkerDict failed to import on the worker. This may be because needed library"
+                " dependencies are not installed in the worker environment:",
+                says=("WorkerDict",),
+            ),
+        ),
+        knowledge="ray/_private/function_manager.py",
+    ),
+    Failure(
         id="processes.ray_task_error",
         kind=LogClass.CRASHED,
         what="Ray passes on an exception that was raised in a task or an actor.",

@@ -368,6 +368,12 @@ ENTRIES: tuple[Failure, ...] = (
         why="the C++ interface of PyTorch changes from version to version, and the missing symbol belongs to it; the"
         " package itself is installed",
         next=(
+            Advice(
+                "this PyTorch is a prerelease (its version has a0, as in NVIDIA's containers), and wheels for the release do not fit to it:"
+                " build the package from source (FLASH_ATTENTION_FORCE_BUILD=TRUE for flash-attn, --no-binary PACKAGE for others), or"
+                " take an older version of it that the container names",
+                when=lambda case: case.context.says(r"\b\d+\.\d+\.\d+a0\b"),
+            ),
             "install the build of the package that names your versions of PyTorch, CUDA and Python, and the C++ ABI (its"
             " wheel's name does), or build it against the installed PyTorch: pip install --no-build-isolation"
             " --no-cache-dir --force-reinstall PACKAGE",
@@ -1827,6 +1833,48 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="Triton's runtime/build.py",
+    ),
+    Failure(
+        id="software.torchcodec",
+        kind=LogClass.CRASHED,
+        what="torchcodec can load none of its libraries: it has one for each version of FFmpeg, and each needs the right PyTorch.",
+        signs=(sign("Could not load libtorchcodec"),),
+        headline=lambda case: (
+            "torchcodec was built for another version of PyTorch than the one that is installed"
+            if case.context.says(r"undefined symbol: \S*(?:torch|c10|at\d)")
+            else "torchcodec finds no FFmpeg that it can load"
+        ),
+        why=lambda case: (
+            "it tries one library after the other, for FFmpeg 8 to 4; those whose FFmpeg is not there fail as they should, and the one"
+            " whose FFmpeg is there lacks a symbol of PyTorch"
+            if case.context.says(r"undefined symbol: \S*(?:torch|c10|at\d)")
+            else "it tries one library after the other, for FFmpeg 8 to 4, and each reports the part of FFmpeg that it misses"
+        ),
+        next=(
+            Advice(
+                "install the torchcodec that its README names for the installed PyTorch (`pip show torch torchcodec`), or a newer PyTorch",
+                when=lambda case: case.context.says(r"undefined symbol: \S*(?:torch|c10|at\d)"),
+            ),
+            Advice(
+                "install FFmpeg 4 to 7 with its shared libraries (conda install -c conda-forge ffmpeg; apt-get install ffmpeg), and see that"
+                " their folder is searched",
+                when=lambda case: not case.context.says(r"undefined symbol: \S*(?:torch|c10|at\d)"),
+            ),
+            "or decode by another backend where the program has one (video_backend=pyav)",
+        ),
+        check="python -c 'import torchcodec'",
+        explains=("exceptions.*", "software.missing_system_library", "software.extension_of_other_torch"),
+        examples=(
+            Example(
+                "RuntimeError: Could not load libtorchcodec. Likely causes:\n"
+                "          1. FFmpeg is not properly installed in your environment. We support\n"
+                "             versions 4, 5, 6 and 7.\n"
+                "OSError: /env/torchcodec/libtorchcodec_core7.so: undefined symbol: aoti_torch_create_device_guard",
+                says=("another version of PyTorch", "README"),
+            ),
+            Example("RuntimeError: Could not load libtorchcodec. Likely causes:", says=("FFmpeg", "conda-forge")),
+        ),
+        knowledge="torchcodec's README: the table of versions",
     ),
     Failure(
         id="software.library_of_other_release",

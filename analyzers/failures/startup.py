@@ -137,6 +137,11 @@ STARTUP = {
 
 def _for_startup(case: Case) -> str:
     """Return what to check for a job that did not start."""
+    if (first_with(case, "peer").facts.peer or "").isdecimal():
+        return (
+            "the name of this machine is a plain number, which is read as an address (0.x.x.x): give the address instead of --standalone,"
+            " torchrun --rdzv-endpoint=localhost:29500 --local-addr=localhost, or MASTER_ADDR=127.0.0.1; or rename the machine"
+        )
     if _is_rendezvous(case):
         return (
             "start torchrun on the node of --rdzv-endpoint first. It must recognise the endpoint as its own, or it opens no store: the"
@@ -956,6 +961,37 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         knowledge="Python's documentation of multiprocessing",
+    ),
+    Failure(
+        id="startup.no_network",
+        kind=LogClass.STARTUP,
+        what="A program wants to download a file, and this machine has no way to the network.",
+        signs=(
+            sign(
+                "urlopen error",
+                r"<urlopen error \[Errno (?:-2|-3|101|110|111|113)\] (?P<reason>[A-Z][\w ]{5,60})>",
+            ),
+        ),
+        headline="A download failed: {reason}",
+        why="compute nodes of clusters often have no way to the internet; the program asks for a file that is not in its cache",
+        next=(
+            "download the file once on a machine with internet (the login node), into the cache that the failing line names, or give its"
+            " path to the program; then start again",
+            "if the node should have a network: a proxy (https_proxy), name resolution, a firewall",
+        ),
+        check="curl -sI https://pypi.org on that node",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "urllib.error.URLError: <urlopen error [Errno 101] Network is unreachable>",
+                says=("login node", "Network is unreachable"),
+            ),
+            Example(
+                "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+                says=("login node",),
+            ),
+        ),
+        knowledge="urllib; the man page of connect(2)",
     ),
     Failure(
         id="startup.hub_unreachable",

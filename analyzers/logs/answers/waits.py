@@ -10,7 +10,7 @@ from analyzers.case.facts import EventKind, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Blame, Hypothesis
 from analyzers.case.wording import MESSAGES, NEW_GROUP
 from analyzers.logs.answers.roles import GAVE_UP, WAITING
-from analyzers.logs.loading import Logs
+from analyzers.logs.loading import Logs, is_of_one_rank
 
 
 def _in_messages(places: Mapping[int, LogEvent]) -> list[int]:
@@ -295,6 +295,9 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
     return [gave_up[rank] for rank in sorted(gave_up)]
 
 
+_TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+
+
 def _silent_ranks(logs: Logs) -> list[int]:
     """Return the ranks of the job that reported neither a timeout nor a lost connection.
 
@@ -302,6 +305,13 @@ def _silent_ranks(logs: Logs) -> list[int]:
     the highest rank, or in a group whose size a collective's message shows.
     """
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
+    # A rank of which a shared log has only lines that look like errors, as a report that is cut off, is not silent.
+    listed = {e.rank for e in logs.events if e.kind in _TABLE}
+    spoke |= {
+        rank
+        for rank, log in logs.ranks.items()
+        if not log.last_line and log.path and rank not in listed and not is_of_one_rank(log.path)
+    }
     shown = {*logs.ranks, *spoke}
     absent = set(_known_ranks(logs)) - shown
     # The log of one of several nodes has a part of the ranks only.

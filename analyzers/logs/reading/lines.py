@@ -136,14 +136,14 @@ _PREFIX = re.compile(
     r"|\((?:[\w=]{1,60} ){0,3}pid=\d+(?:, ip=[\d.]+)?\)\s"
 )
 """Matches the prefix that launchers and PyTorch put before each line of a process, even in a traceback."""
-_OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
+_OWN_WORDS = re.compile(r"(?:^|[\s\[(])(?<!LoRA )(?<!lora )(?<!Lora )[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
 """Matches a rank in a line that the job's own code prints: `[rank 3] step 1`, `rank=3`."""
 SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
 _GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
 _ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
 _ISO_TIME = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 STEP = re.compile(
-    r"(?:^|[\s\[{(|,'\"])(?:global_?|train_?)?(?:[Ss]tep|[Ii]ter(?:ation)?)['\"]?[\s:=#/]{1,12}(\d{1,12})\b(?!\.\d)"
+    r"(?:^|[\s\[{(|,'\"])(?:global_?|train_?)?(?:[Ss]tep|[Ii]ter(?:ation)?)(?:/max_steps)?['\"]?[\s:=#/]{1,12}['\"]?(\d{1,12})\b(?!\.\d)"
 )
 """Matches a step number: `step 12`, `iter 100:`, `iteration 859/ 200000`, `'step': 12`."""
 

@@ -26,7 +26,7 @@ from analyzers.logs.reading.tracebacks import FRAME, Raised
 from analyzers.store import code_version
 
 _MOST_SHOWN_BYTES = 1 << 16
-_HEADS_AT_MOST = 1 << 18
+_HEADS_AT_MOST, _PART_OF_HEAD = 1 << 18, 4000
 
 
 def _read_error_file(path: Path) -> Scanner:
@@ -126,10 +126,14 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
 
 
 def _heads(scanners: list[Scanner]) -> list[str]:
-    """Return the first parts of the logs that are kept as they are, without those that repeat another one."""
+    """Return the first parts of the logs that are kept as they are, without those that repeat another one.
+
+    They are divided, because a text of an artefact is stored up to some length only.
+    """
     heads = list(dict.fromkeys(scanner.head for scanner in scanners if scanner.head))
     ends = itertools.accumulate(map(len, heads))
-    return [head for head, end in zip(heads, ends, strict=True) if end <= _HEADS_AT_MOST]
+    whole = "\n".join(head for head, end in zip(heads, ends, strict=True) if end <= _HEADS_AT_MOST)
+    return [whole[at : at + _PART_OF_HEAD] for at in range(0, len(whole), _PART_OF_HEAD)]
 
 
 def _read_one(path: Path) -> tuple[Scanner, str]:

@@ -409,6 +409,8 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     of_child = not has_rank and bool(raised.frames) and raised.frames[0][::2] == ("<string>", "<module>")
     of_child = of_child and not any(name == "spawn_main" for _, _, name in raised.frames)
     is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(_LOGGED.search(before)))
+    # Python prints and ignores what a destructor raises: the process goes on.
+    facts = msgspec.structs.replace(facts, survived=True) if "Exception ignored in" in before else facts
     return msgspec.structs.replace(
         facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None
     )

@@ -1,7 +1,10 @@
 """Advice fits to what the text of a log says about the job: its settings, its GPUs, its system."""
 
+from pathlib import Path
+
 import pytest
 
+from analyzers import logs
 from analyzers.case.context import Context
 from analyzers.failures.catalogue import known
 from analyzers.failures.entry import next_steps
@@ -68,6 +71,17 @@ def test_what_the_source_shows_to_be_set_is_no_advice() -> None:
     assert "find_unused_parameters=True" in open_
     assert "find_unused_parameters=True" not in done or "set already" in done
     assert done
+
+
+def test_what_stands_far_above_the_failure_counts_too(tmp_path: Path) -> None:
+    noise = "".join(f"INFO line {n} of the start-up of the program, with nothing in it\n" for n in range(300))
+    failure = _UNUSED.format(before="", argument="")
+    log = tmp_path / "job.log"
+    for argument in ("", "--find_unused_parameters true"):
+        log.write_text(f"{noise}torchrun --nproc_per_node 2 train.py {argument}\n{noise}{failure}")
+        said = logs.analyze(log).verdict.next
+        assert ("pass `find_unused_parameters=True`" in said) == (not argument)
+        assert said
 
 
 def test_bf16_is_qualified_for_a_gpu_without_it() -> None:

@@ -48,6 +48,13 @@ _CASES = {
     "t019": ("configuration.unused_arguments", "A file of settings", "misspelt"),
     "t021": ("numerics.nonfinite", "task0.loss_heatmap", "updated weights become NaN"),
     "t022": ("numerics.nonfinite", "loss_disc, loss_gen, loss_fm are NaN", "no rule"),
+    "u019": ("startup.unreachable_master", "plain number", "no rule knows"),
+    "u022": ("software.extension_of_other_torch", "prerelease", "It was raised inside"),
+    "u024": ("collectives.timeout", "Ranks 4-5 timed out", "Rank 7 never joined"),
+    "u025": ("network.nccl_socket", "on one link", "exists only on this machine"),
+    "u026": ("numerics.nonfinite", "at step 8280", "before step 3"),
+    "u028": ("memory.evaluation", "preprocess_logits_for_metrics", "compute the loss in pieces"),
+    "u030": ("checkpoints.dcp_sizes", "use_orig_params", "print the shapes"),
 }
 """{thread: (failure of the verdict, what the answer says, what it must not say)}."""
 

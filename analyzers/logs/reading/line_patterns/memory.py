@@ -35,11 +35,12 @@ def _cuda_out_of_memory(match: "re.Match[str]") -> Found:
         sizes["unallocated_bytes"] = max(0, reserved - allocated)
     others = [size for amount, unit in _OTHERS.findall(text) if (size := size_in_bytes(amount, unit))]
     held = (sizes["allocated_bytes"] or 0) + (sizes["unallocated_bytes"] or 0)
-    if sizes["process_bytes"] is None and sizes["total_bytes"] and held:
-        # In a container a process does not know its own number, and lists itself: both would not fit into the device.
-        own = [size for size in others if size >= held and size + held > sizes["total_bytes"]]
-        others = [size for size in others if size not in own]
-        sizes["process_bytes"] = max(own, default=None)
+    # In a container a process does not know its own number, and lists itself: then all do not fit into the device.
+    is_full = bool(held and sizes["total_bytes"] and sum(others) + held > sizes["total_bytes"])
+    own = min((size for size in others if size >= held), default=None) if is_full else None
+    if sizes["process_bytes"] is None and own is not None:
+        others.remove(own)
+        sizes["process_bytes"] = own
     facts = Facts(
         reason=Reason.ALLOCATOR,
         total_bytes=sizes["total_bytes"],

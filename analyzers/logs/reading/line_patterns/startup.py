@@ -56,6 +56,11 @@ PATTERNS = (
         unreachable,
     ),
     pattern(
+        "failed to connect to any network address of",
+        r"failed to connect to any network address of \(([\w.:%-]{1,200}), (\d{1,5})\)()()",
+        unreachable,
+    ),
+    pattern(
         "failed to connect/validate to host",
         r"failed to connect/validate to host \[?([\w.:%-]{1,200}?)\]?:(\d{1,5})\b()()",
         unreachable,
