@@ -182,6 +182,45 @@ process = context.Process(target=time.sleep, args=[20]); process.start(); proces
         "profiler of the script",
         step="if n == 2:\n    with torch.profiler.profile() as p: model(torch.ones(2, 8)).sum().backward()\n    print(sorted({e.key for e in p.key_averages()}), flush=True)",
     ),
+    Row(
+        "warnings of the backward pass and of a data set, with the lines of callers",
+        before="""
+import warnings
+class Warns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        for level in range(1, 6): warnings.warn(f"backward {level}", stacklevel=level)
+        return g * 2
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 1
+    def __getitem__(self, i):
+        for level in range(1, 6): warnings.warn(f"data {level}", stacklevel=level)
+        return torch.ones(8)
+""",
+        step="for x in torch.utils.data.DataLoader(Data()): Warns.apply(model(x)).sum().backward()",
+    ),
+    Row(
+        "what torch.compile sees of a step",
+        group="",
+        step="""
+from torch._dynamo.utils import counters
+torch._logging.set_logs(all=40)  # its lines have the time
+def train():
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 8)).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+if n == 1: compiled = torch.compile(train, backend="eager")
+if n >= 1: compiled()
+if n == 4:
+    print({key: {**values} for key, values in counters.items() if key not in ("frames", "inductor")}, flush=True)
+    explained = torch._dynamo.explain(train)()
+    print(explained.graph_count, [reason.reason for reason in explained.break_reasons], flush=True)
+""",
+    ),
     Row("an exception in the backward pass", step="if n == 3: next(model.parameters()).register_hook(lambda g: 1 / 0)"),
     Row(
         "an exception in a data set",
@@ -414,6 +453,8 @@ QUICK = {
     "os._exit",
     "KeyboardInterrupt",
     "an exception",
+    "warnings of the backward pass and of a data set, with the lines of callers",
+    "what torch.compile sees of a step",
     "abort",
     "SIGKILL",
     "an exception in a thread",

@@ -8,6 +8,7 @@ Flight Recorder does not record the root of a collective on any backend. So a ra
 would look the same as all others. Therefore the file also has rows for the roots of the last calls.
 """
 
+import functools
 import struct
 import time
 import weakref
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 from torch._C import _distributed_c10d
 
 from workbench.recorders.own_files import Backlog, OwnFile, note_failure
+from workbench.recorders.stand_in_importlib_bootstrap import not_compiled
 
 ROW = struct.Struct("<qq40sq64s")
 """The fields of a row of the file.
@@ -102,6 +104,8 @@ class SendRecvCounts:
 
     def _wrap(self, method: str, record: Record, note: Callable[[object], None] = lambda _work: None) -> None:
         original = self._original(process_group, method)
+        not_compiled(record)
+        not_compiled(note)
 
         def call(group: Group, *arguments: object, **named: object) -> object:
             # Before the call, because a call that waits forever is the one to be seen.
@@ -113,7 +117,7 @@ class SendRecvCounts:
             note(work)
             return work
 
-        setattr(process_group, method, call)
+        setattr(process_group, method, not_compiled(call, with_callees=False))
 
     def _original(self, owner: Any, method: str) -> Callable[..., object]:
         """Return a method of a class, and keep it so that `remove` can put it back."""
@@ -139,7 +143,7 @@ class SendRecvCounts:
                 return _wait_for_message(original, work, *arguments, **named)
             return original(work, *arguments, **named)
 
-        _work.wait = wait
+        _work.wait = not_compiled(wait, with_callees=False)
 
     def _counting(self, verb: str, arrow: str, peer_name: str) -> Record:
         def record(group: Group, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -206,6 +210,7 @@ class SendRecvCounts:
             self._file.put(content, row * ROW.size)
 
 
+@functools.partial(not_compiled, with_callees=False)
 def _wait_for_message(wait: Callable[..., object], *arguments: object, **named: object) -> object:
     """Wait for a send or recv; the name of this function in a rank's stack shows that it does so."""
     return wait(*arguments, **named)

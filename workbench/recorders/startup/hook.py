@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.recorders import signals
 from workbench.recorders.own_files import harmless, note_failure
+from workbench.recorders.stand_in_importlib_bootstrap import not_compiled
 from workbench.recorders.startup.settings import settings
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def patch_torchtitan() -> None:
         prepare()
 
 
+@not_compiled
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step begins (a hook of torch.optim)."""
     if sys.modules["torch"].compiler.is_dynamo_compiling():  # it would trace our code into the script's graph
@@ -139,6 +141,7 @@ def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
         note_failure(error)
 
 
+@not_compiled
 def _after_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step has ended (a hook of torch.optim)."""
     if sys.modules["torch"].compiler.is_dynamo_compiling():  # it would trace our code into the script's graph

@@ -6,12 +6,11 @@ The script does not call the recorders. Instead, hooks in functions of torch cal
 import atexit
 import ctypes
 import fcntl
-import functools
 import multiprocessing
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -38,6 +37,7 @@ from workbench.recorders.memory import cuda_failure
 from workbench.recorders.memory.holders import HolderSearch
 from workbench.recorders.own_files import harmless, note_failure, save_json
 from workbench.recorders.signals import raise_of_script
+from workbench.recorders.stand_in_importlib_bootstrap import not_compiled, stand_in
 from workbench.recorders.startup.settings import Settings
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 from workbench.recorders.timing.step_log import StepRecorder
@@ -104,6 +104,7 @@ class Recording:
         self._attached = attach(given.folder, timeouts, steps, self._save_memory)
         automatic.register(self.leave_steps_to, self.leave_hangs)
 
+    @not_compiled
     def before_step(self, optimizer: object, *_: object) -> None:
         """Begin the phase `optim` of a step, because `optimizer` is about to step (a hook on all optimizers).
 
@@ -129,6 +130,7 @@ class Recording:
         except Exception as error:  # noqa: BLE001  # the job continues
             note_failure(error)
 
+    @not_compiled
     def after_step(self, optimizer: object, *_: object) -> None:
         """End the phase `optim`; if `optimizer` is the one that counts the steps, also end the training step.
 
@@ -266,37 +268,38 @@ class Recording:
         """Wrap the data loader and the backward pass to measure them as phases; most scripts have both."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
-        # Below `torch.autograd.backward`, whose warnings name the line of its caller, which must be the script's.
+        # Below `torch.autograd.backward`, which finds its arguments, and which scripts compare and replace.
         module: Any = torch.autograd
         module._engine_run_backward = self._timed(BACKWARD, module._engine_run_backward)  # noqa: SLF001
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         is_backward = name == BACKWARD
 
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def begin(_args: Sequence[Any], kwargs: dict[str, Any]) -> StepRecorder | None:
             # `torch.autograd.grad` runs the engine, too, and accumulates no gradients.
-            counts = self._in_step and self._is_of_training() and kwargs.get("accumulate_grad", True)
-            steps = self._steps if counts else None
+            steps = self._steps
+            if steps is None or not (self._in_step and self._is_of_training() and kwargs.get("accumulate_grad", True)):
+                return None
             try:
-                if steps is not None:
-                    steps.begin_phase(name)
-                    self._open_phases += 1
+                steps.begin_phase(name)
+                self._open_phases += 1
             except Exception as error:  # noqa: BLE001  # the job continues
                 note_failure(error)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                try:
-                    if steps is not None and steps is self._steps and self._open_phases:
-                        self._open_phases -= 1
-                        steps.end_phase()
-                    if is_backward and counts and len(args[0]) == 1:
-                        self._note_loss(args[0][0])
-                except Exception as error:  # noqa: BLE001
-                    note_failure(error)
+            return steps
 
-        return timed
+        def end(steps: StepRecorder | None, args: Sequence[Any]) -> None:
+            if steps is None:
+                return
+            try:
+                if steps is self._steps and self._open_phases:
+                    self._open_phases -= 1
+                    steps.end_phase()
+                if is_backward and len(args[0]) == 1:
+                    self._note_loss(args[0][0])
+            except Exception as error:  # noqa: BLE001
+                note_failure(error)
+
+        return stand_in(function, not_compiled(begin), not_compiled(end))
 
     def _note_loss(self, root: object) -> None:
         """Store the value of `root`, the tensor whose `backward` is called, as the loss of the step in the step log.
