@@ -168,8 +168,10 @@ def _telling_ranks(run_id: str, on_end: Callable[[], None]) -> Iterator[None]:
     """Return a context in which signals are passed on to the ranks of torchrun's agent in this process.
 
     Each rank leads a session of its own, so the terminal's keys do not reach it. SIGUSR1, SIGUSR2 and SIGQUIT are for
-    the ranks alone, and they stop and continue with this process. By other signals the agent ends the ranks; before,
-    `on_end` is called. `run_id` is the one of the agent's settings.
+    the ranks alone, and they stop and continue with this process. By the first of other signals the agent ends the
+    ranks; before, `on_end` is called. Those that follow are for the ranks alone, too: they would end the agent while
+    it waits for the ranks, which may be saving their state, and leave them running. `run_id` is the one of the agent's
+    settings.
     """
     from torch.distributed.elastic.multiprocessing import api
 
@@ -192,10 +194,13 @@ def _telling_ranks(run_id: str, on_end: Callable[[], None]) -> Iterator[None]:
         send(ranks() - with_handler, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
+    ending: list[int] = []
+
     def quit_or_end(signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGQUIT:
+        if signum == signal.SIGQUIT or ending:
             pass_on(signum, frame)
         else:
+            ending.append(signum)
             on_end()
             end(signum, frame)
 
@@ -203,15 +208,18 @@ def _telling_ranks(run_id: str, on_end: Callable[[], None]) -> Iterator[None]:
     handlers = dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT), pass_on)
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
         handlers[signal.SIGTSTP] = stop
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.getsignal(number) for number in (*handlers, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     # The agent installs its handler when it starts the ranks, of SIGQUIT, too.
     api._terminate_process_handler = quit_or_end  # noqa: SLF001
     try:
         yield
     finally:
         api._terminate_process_handler = end  # noqa: SLF001
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            if earlier is not None:  # else not Python's
+                signal.signal(number, earlier)
 
 
 def _accept_cut_error_files() -> None:

@@ -321,6 +321,35 @@ def test_a_signal_ends_the_launcher_and_all_ranks(home, number, words):
         assert manifest(home)["status"] == "interrupted"
 
 
+SAVES = """
+import signal, time
+def save(number, frame):
+    signals.append(number)
+    if len(signals) == 1:
+        print("saving", flush=True)
+        time.sleep(2)
+        print("saved", flush=True)
+signals = []
+signal.signal(signal.SIGINT, save)
+print("ready", flush=True)
+while len(signals) < 2: time.sleep(0.1)
+"""
+
+
+def test_a_second_ctrl_c_is_for_the_ranks_alone_and_leaves_none_alive(home, request):
+    (home / "saves.py").write_text(SAVES)
+    command = [sys.executable, "-P", "-m", "workbench", "launch", "--nproc", "2", "--no-watch", "--", "saves.py"]
+    with (home / "shown").open("wb") as shown:
+        job = subprocess.Popen(command, cwd=home, env=environment(home), stdout=shown, start_new_session=True)
+    request.addfinalizer(job.kill)
+    for word in (b"ready", b"saving"):
+        assert wait_until(lambda word=word: (home / "shown").read_bytes().count(word) == 2, 120)
+        job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 130
+    assert (home / "shown").read_bytes().count(b"saved") == 2
+    assert not processes_in(home)
+
+
 def processes_in(home: Path) -> list[int]:
     """Return the ids of the processes that run in a folder."""
     found = []
