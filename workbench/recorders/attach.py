@@ -9,7 +9,6 @@ when a step begins, so the heartbeat advances with each collective.
 
 import atexit
 import functools
-import logging
 import multiprocessing
 import os
 import sys
@@ -29,7 +28,7 @@ from workbench.recorders.files import RankInfo, require_descriptors
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, NO_GROUP, Heartbeat
 from workbench.recorders.hang.rank_exit import remember_stack
-from workbench.recorders.own_files import note_failure
+from workbench.recorders.own_files import note, note_failure
 from workbench.recorders.startup.hook import hide_our_frames, note_errors, safely
 from workbench.recorders.startup.settings import is_recorded_by_launcher
 from workbench.recorders.timing.step_log import StepRecorder
@@ -37,7 +36,6 @@ from workbench.recorders.timing.step_log import StepRecorder
 _CHECKS_PER_TIMEOUT = 40
 _LONGEST_CHECK_INTERVAL_S = 1.0
 _RING_ON_BY_DEFAULT_SINCE = (2, 11)
-logger = logging.getLogger(__name__)
 
 
 def start(
@@ -170,7 +168,9 @@ class Attached:
         sys.excepthook = self._uncaught
         self._exit: SystemExit | None = None
         self._previous_exit = sys.exit
-        sys.exit = self._exit_function()
+        sys.exit = self._own_exit = self._exit_function()
+        # Before the functions of `atexit`: what these raise is printed by nobody who could hide our frame.
+        threading._register_atexit(self._restore_exit)  # type: ignore[attr-defined]  # noqa: SLF001
         if multiprocessing.parent_process() is None:
             atexit.register(self.close)
         else:
@@ -187,8 +187,12 @@ class Attached:
             return
         safely(self._close)
 
+    def _restore_exit(self) -> None:
+        if sys.exit is self._own_exit:
+            sys.exit = self._previous_exit
+
     def _close(self) -> None:
-        sys.exit = self._previous_exit
+        self._restore_exit()
         if error := self._exit or self._hidden_error():
             self._record(error)
             return
@@ -335,4 +339,4 @@ def _warn_without_ring() -> None:
     sizes = (os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
     size = next((size for size in sizes if size), "2000" if version >= _RING_ON_BY_DEFAULT_SINCE else "0")
     if size == "0":
-        logger.warning("Flight Recorder is off: set TORCH_FR_BUFFER_SIZE=20000 before init_process_group")
+        note("Flight Recorder is off: set TORCH_FR_BUFFER_SIZE=20000 before init_process_group")

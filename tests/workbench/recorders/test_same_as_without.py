@@ -238,6 +238,16 @@ if n == 4:
         early="import atexit; atexit.register(print, 'first', flush=True)",
         end="atexit.register(print, 'second', flush=True)",
     ),
+    Row(
+        "sys.exit in atexit, and the stack there",
+        end="""
+import atexit, traceback
+class Quit:
+    def __call__(self): sys.exit(3)
+    def __repr__(self): return "quit"
+atexit.register(Quit()); atexit.register(traceback.print_stack)
+""",
+    ),
     Row("an exception in atexit", end="import atexit\natexit.register(divmod, 1, 0)"),
     Row("os._exit in atexit", early="import atexit; atexit.register(lambda: os._exit(9))"),
     Row("finalizers", after="class F:\n    def __del__(self): print('del', flush=True)\nf = F()"),
@@ -456,6 +466,7 @@ QUICK = {
     "warnings of the backward pass and of a data set, with the lines of callers",
     "what torch.compile sees of a step",
     "abort",
+    "sys.exit in atexit, and the stack there",
     "SIGKILL",
     "an exception in a thread",
     "recorders start in a thread",

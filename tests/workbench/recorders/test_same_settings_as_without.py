@@ -22,6 +22,28 @@ ROWS = [
         step="if n == 3: raise ValueError",
     ),
     Row("excepthook that fails", early="sys.excepthook = lambda *a: 1 / 0", step="if n == 3: raise ValueError"),
+    Row(
+        "a console of the script, and errors that it prints",
+        group="",
+        end="""
+import code
+console = code.InteractiveConsole({"__name__": "console"})
+console.push("1 / 0")
+try: divmod(1, 0)
+except ZeroDivisionError: sys.__excepthook__(*sys.exc_info())
+print(sys.excepthook is sys.__excepthook__, flush=True)
+console.push("raise SystemExit(7)")
+""",
+    ),
+    Row(
+        "the class of loggers",
+        before="""
+import logging
+class Loud(logging.Logger):
+    def __init__(self, name): print("logger", name, flush=True); super().__init__(name)
+logging.setLoggerClass(Loud)
+""",
+    ),
     Row("excepthook is deleted", after="del sys.excepthook", step="if n == 3: raise ValueError"),
     Row(
         "threading.excepthook before",
@@ -429,6 +451,8 @@ if seen: print("aten::addmm" in {event.key for event in seen.key_averages()}, fl
 
 
 QUICK = {
+    "a console of the script, and errors that it prints",
+    "the class of loggers",
     "excepthook before",
     "threading.excepthook after",
     "stdout and stderr are None",

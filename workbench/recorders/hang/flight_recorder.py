@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import importlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -42,6 +41,7 @@ from workbench.recorders.own_files import (
     harmless,
     high_descriptor,
     make_folder,
+    note,
     remove_file,
     save_bytes,
     save_json,
@@ -117,7 +117,6 @@ _SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 world: Any = dist.distributed_c10d._world  # noqa: SLF001
 _sequence_number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
-logger = logging.getLogger(__name__)
 _ORPHAN = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
 """A program that starts the command in its arguments as a process whose parent has ended."""
 CHECKPOINT_GROUP = "checkpoint"
@@ -195,9 +194,7 @@ class FlightRecorder:
         if torch.cuda.is_available():
             make_folder(late)  # NCCL's watchdog makes no folder
         if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-            logger.warning(
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless"
-            )
+            note("TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless")
 
     def start(self) -> None:
         """Make dumps of this rank available from now on; on local rank 0, also start the collector of the node."""

@@ -97,14 +97,19 @@ def note_errors(recording: "Callable[[], Recording]") -> None:
     `recording` returns the object that records it.
     """
     previous = sys.excepthook
+    is_default = previous is sys.__excepthook__
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         error.__traceback__ = trace
         hide_our_frames(error)
         previous(kind, error, error.__traceback__)
-        safely(lambda: recording().failed(error))
+        # Otherwise the script only prints an exception that it has caught.
+        if getattr(sys, "last_value", None) is error:
+            safely(lambda: recording().failed(error))
 
     sys.excepthook = note
+    if is_default:  # consoles print errors in another way where the hook is somebody's own
+        sys.__excepthook__ = note
 
 
 def patch_optimizer(module: ModuleType) -> None:
