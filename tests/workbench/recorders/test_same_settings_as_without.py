@@ -433,6 +433,31 @@ memory = None
         end="if memory: memory.close()\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]): model(torch.ones(2, 8))",
     ),
     Row(
+        "memory recorder under modes of the script",
+        after="""
+import collections, contextlib
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+memory, seen = None, collections.Counter()
+class Operations(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        seen[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        # The profiler itself looks at the gradients of parameters.
+        if function.__name__ != "__get__": seen[function.__name__] += 1
+        return function(*args, **(kwargs or {}))
+""",
+        step="""
+if MODE != "without":
+    memory = memory or __import__("workbench.recorders", fromlist=["x"]).MemoryRecorder(FOLDER + "/memory", model, optimizer, freq=1)
+with Operations(), Functions(), memory.step(n + 1) if memory else contextlib.nullcontext():
+    optimizer.zero_grad(); model(torch.ones(2, 8)).tanh().sum().backward(); optimizer.step()
+""",
+        end="if memory: memory.close()\nprint(seen, flush=True)",
+    ),
+    Row(
         "memory recorder beside a profiler of the script and transforms",
         after="import contextlib\nmemory = None",
         step="""
@@ -472,6 +497,7 @@ QUICK = {
     "a collective fails",
     "recorders are started twice",
     "memory recorder",
+    "memory recorder under modes of the script",
 }
 """The names of the rows that run with the quick tests, one or more of each group; each of the others resembles one of them, or takes seconds."""
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from torch import _C
 from torch.profiler import profile, record_function
 
 from workbench.recorders.memory.block_categories import Block, BlockCategories
@@ -348,7 +349,8 @@ class CpuHistory:
             self._session.start()
         # PyTorch 2.13 would stop the session after the end of the interpreter, and crash.
         atexit.register(self.end)
-        self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
+        with _C._DisableTorchDispatch():  # noqa: SLF001  # modes of the script would see it
+            self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
 
     def skip(self) -> None:
         """Discard the recorded history, because the step that begins now is not recorded."""
@@ -365,7 +367,8 @@ class CpuHistory:
         if self._session is None:
             return True
         atexit.unregister(self.end)
-        self._step_span.close()
+        with _C._DisableTorchDispatch():  # noqa: SLF001
+            self._step_span.close()
         with _garbage_collection_paused():
             stopped = self._stop(self._session)
             self._quiet.close()
