@@ -301,4 +301,8 @@ def diagnose(job: Plan, outcome: Outcome | None = None, folder: Path | None = No
     except WorkbenchError as error:
         complain(error.message, error.hint)
         return
+    except OSError as error:  # of this machine: no more processes, descriptors, or no /proc
+        elsewhere = f"try it elsewhere: workbench inspect {folder or job.folder}"
+        complain(f"the files of the job cannot be analysed here: {error}", elsewhere)
+        return
     sys.stdout.write(render(report, Format.TEXT, recorded))

@@ -53,3 +53,21 @@ def test_a_script_runs_in_a_removed_folder(tmp_path: Path) -> None:
     ended = launched(tmp_path, "mkdir gone; cd gone; rmdir ../gone", 0)
 
     assert (ended.returncode, ended.stdout) == (Exit.OK, "ran in here\n")
+
+
+def test_a_failed_job_is_said_to_have_failed_where_its_files_cannot_be_analysed(tmp_path: Path) -> None:
+    without_proc = "mount -t tmpfs none /proc && exec sh -c"
+    if subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{without_proc} true"], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("this user may not mount a file system")
+    launcher = f"{sys.executable} -P -m workbench launch --no-watch -- sh -c 'echo ran; exit 5'"
+
+    ended = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f'{without_proc} "{launcher}"'],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout) == (Exit.FINDINGS, "ran\n")
+    assert "the command with exit status 5" in ended.stderr
+    assert "cannot be analysed here" in ended.stderr
