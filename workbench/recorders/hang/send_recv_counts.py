@@ -31,7 +31,7 @@ fields. The first is then the number of the call, counting the rank's calls with
 operation and root (a rank in the group), such as `gather root 2`.
 """
 _MAX_ROWS = 1024
-_INTERVAL_S = 0.002
+_INTERVAL_S = 0.02
 _BURST = 50
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _ROOTS_KEPT = 64
@@ -65,6 +65,15 @@ class Row:
     calls: int = 0
 
 
+@dataclass
+class Roots:
+    """The rows of a process group for roots: the first of them, and the number of calls so far."""
+
+    first: int
+    group: bytes
+    calls: int = 0
+
+
 class SendRecvCounts:
     """Counts in a file how often this process sends to and receives from each peer after `install`.
 
@@ -75,10 +84,10 @@ class SendRecvCounts:
 
     def __init__(self, path: Path) -> None:
         self._file = OwnFile(path)
-        self._waiting: dict[int, bytes] = {}
+        self._waiting: dict[int, tuple[int, int, bytes, int, bytes]] = {}
         self._backlog = Backlog(self._put_rows, interval_s=_INTERVAL_S, burst=_BURST)
         self._rows: dict[tuple[str, object], Row] = {}
-        self._rooted: dict[str, list[int]] = {}
+        self._rooted: dict[str, Roots] = {}
         self._used = 0
         self._originals: dict[tuple[Any, str], object] = {}
         # No `WeakSet`, whose callbacks are Python code: what a handler of a signal raises there would be lost.
@@ -102,10 +111,11 @@ class SendRecvCounts:
         for (owner, method), original in self._originals.items():
             setattr(owner, method, original)
 
-    def _wrap(self, method: str, record: Record, note: Callable[[object], None] = lambda _work: None) -> None:
+    def _wrap(self, method: str, record: Record, note: Callable[[object], None] | None = None) -> None:
         original = self._original(process_group, method)
         not_compiled(record)
-        not_compiled(note)
+        if note is not None:
+            not_compiled(note)
 
         def call(group: Group, *arguments: object, **named: object) -> object:
             # Before the call, because a call that waits forever is the one to be seen.
@@ -114,7 +124,8 @@ class SendRecvCounts:
             except Exception as error:  # noqa: BLE001  # the job's call counts
                 note_failure(error)
             work = original(group, *arguments, **named)
-            note(work)
+            if note is not None:
+                note(work)
             return work
 
         setattr(process_group, method, not_compiled(call, with_callees=False))
@@ -182,14 +193,15 @@ class SendRecvCounts:
         return record
 
     def _note_root(self, group: str, operation: str, root: int) -> None:
-        if group not in self._rooted:
+        roots = self._rooted.get(group)
+        if roots is None:
             # Half of the rows stay free for sends and receives; a group has all its rows or none.
             has_rows = self._used + _ROOTS_KEPT <= _MAX_ROWS // 2
-            self._rooted[group] = [self._reserve(_ROOTS_KEPT) if has_rows else _MAX_ROWS, 0]
-        block = self._rooted[group]
-        block[1] += 1
-        index = block[0] + block[1] % _ROOTS_KEPT
-        self._write(index, block[1], f"{operation} root {root}".encode()[:40], 0, group.encode()[:64])
+            first = self._reserve(_ROOTS_KEPT) if has_rows else _MAX_ROWS
+            roots = self._rooted[group] = Roots(first, group.encode()[:64])
+        roots.calls += 1
+        index = roots.first + roots.calls % _ROOTS_KEPT
+        self._write(index, roots.calls, _root_name(operation, root), 0, roots.group)
 
     def _reserve(self, rows: int) -> int:
         """Reserve the next `rows` unused rows, and return the index of the first of them."""
@@ -199,15 +211,31 @@ class SendRecvCounts:
     def _write(self, row: int, count: int, name: bytes, tag: int, group: bytes) -> None:
         if row < _MAX_ROWS:
             now_ns = time.time_ns()
-            self._waiting[row] = ROW.pack(count, now_ns, name, tag, group)
+            self._waiting[row] = count, now_ns, name, tag, group
             if now_ns >= self._backlog.earliest_ns:
                 self._backlog.write(now_ns)
 
     def _put_rows(self) -> None:
-        # One by one, because the main thread may add rows meanwhile.
-        while self._waiting:
-            row, content = self._waiting.popitem()
-            self._file.put(content, row * ROW.size)
+        while count := len(self._waiting):
+            # One by one, because the main thread may add rows meanwhile.
+            taken = dict(self._waiting.popitem() for _ in range(count))
+            first, content = -1, b""
+            for row in sorted(taken):
+                # Rows that follow each other, as those of roots do, are written at once.
+                if row * ROW.size != first * ROW.size + len(content):
+                    self._put(first, content)
+                    first, content = row, b""
+                content += ROW.pack(*taken[row])
+            self._put(first, content)
+
+    def _put(self, first: int, content: bytes) -> None:
+        if content:
+            self._file.put(content, first * ROW.size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _root_name(operation: str, root: int) -> bytes:
+    return f"{operation} root {root}".encode()[:40]
 
 
 @functools.partial(not_compiled, with_callees=False)
