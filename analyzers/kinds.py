@@ -114,6 +114,8 @@ _TEXT_SIGNS = re.compile(
     re.MULTILINE,
 )
 """Matches text that only logs of PyTorch or of its launchers have, whatever the name of the file."""
+_ROW_OF_LOSS = re.compile(rb'\{"[^{}\n]{0,300}loss"?[^{}\n]{0,500}\}\s*\n')
+"""Matches a row of numbers that a trainer prints as JSON."""
 _TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
@@ -123,7 +125,8 @@ def _text_kind(path: Path, head: bytes) -> Kind | None:
     if head.startswith((b"\x80", b"PK")) or not head:
         return None
     rest = head.partition(b"\n")[2].lstrip()
-    if head.startswith(b'{"') and (not rest or rest.startswith((b"{", b'"', b"}", b"]"))):
+    is_json = head.startswith(b'{"') and (not rest or rest.startswith((b"{", b'"', b"}", b"]")))
+    if is_json and not _ROW_OF_LOSS.match(head):
         return None
     # Named logs may begin with zero bytes, where they were truncated while a job wrote.
     if _TEXT_NAME.fullmatch(path.name):

@@ -21,6 +21,7 @@ _NAMES = {
     "reward_std": re.compile(r"reward_std", re.IGNORECASE),
     "zero_std": re.compile(r"frac_reward_zero_std", re.IGNORECASE),
     "margins": re.compile(r"rewards/margins", re.IGNORECASE),
+    "mfu": re.compile(r"mfu", re.IGNORECASE),
     "skipped": re.compile(r"skipped iterations", re.IGNORECASE),
     "scale": re.compile(r"(?:fp16 )?(?:grad|loss)[ _]scale", re.IGNORECASE),
 }

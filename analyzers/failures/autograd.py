@@ -131,6 +131,11 @@ _AUTOCAST = (
 )
 
 
+def _is_of_embedding(case: Case) -> bool:
+    """Return whether the failing index looks up rows of an embedding, and is not one of a gather or a scatter."""
+    return _has(case, "srcIndex|out of range in self") or case.called(r"embedding")
+
+
 _NAN = re.compile(r"([A-Za-z][\w./]{0,40})['\"]?\s?[:=]\s?['\"]?(?:tensor\()?nan\b")
 
 
@@ -1454,14 +1459,30 @@ ENTRIES: tuple[Failure, ...] = (
             if _has(case, "srcIndex|out of range in self")
             else "An index is outside of the tensor that it indexes (device-side assertion)"
         ),
-        why="token ids must be below the rows of the embedding; most often special tokens were added without resizing, the tokenizer"
-        " belongs to another model, a sequence is longer than the table of positions, or labels of -100 were embedded;"
-        " CUDA reports it later, at another line",
+        why=lambda case: (
+            "token ids must be below the rows of the embedding; most often special tokens were added without resizing, the tokenizer"
+            " belongs to another model, a sequence is longer than the table of positions, or labels of -100 were embedded;"
+            " CUDA reports it later, at another line"
+            if _is_of_embedding(case)
+            else "a gather, a scatter or an index has a number below 0 or beyond the size of that dimension; CUDA reports it later, at"
+            " another line"
+        ),
         next=(
-            "compare max(input_ids) with model.get_input_embeddings().num_embeddings: after adding tokens call"
-            " model.resize_token_embeddings(len(tokenizer)), and use the model's own tokenizer",
-            "compare the sequence length with config.max_position_embeddings, and check that no -100 or negative id is in"
-            " input_ids",
+            Advice(
+                "compare max(input_ids) with model.get_input_embeddings().num_embeddings: after adding tokens call"
+                " model.resize_token_embeddings(len(tokenizer)), and use the model's own tokenizer",
+                when=_is_of_embedding,
+            ),
+            Advice(
+                "compare the sequence length with config.max_position_embeddings, and check that no -100 or negative id is in"
+                " input_ids",
+                when=_is_of_embedding,
+            ),
+            Advice(
+                "check the indices before the call: their smallest and largest value against the size of the dimension that they index"
+                " (of a graph: edge_index and batch against the number of nodes; of a pooling or a gather of positions: the length)",
+                when=lambda case: not _is_of_embedding(case),
+            ),
             "run one batch on the CPU (or CUDA_LAUNCH_BLOCKING=1): the traceback then shows the true line",
         ),
         check="print(input_ids.min(), input_ids.max(), model.get_input_embeddings().num_embeddings)",

@@ -238,11 +238,14 @@ _BARE = re.compile(
 )
 
 
+_PREFIX = re.compile(r"^\s*(?:\[rank\d+\]:|\([\w.:]{1,80} pid=\d+[^)\n]{0,60}\))")
+
+
 def _code(case: Case) -> str:
     """Return the line of code that raised an exception whose message says little, as the traceback shows it; else empty."""
     if not _BARE.match(case.lead.headline):
         return ""
-    lines = [re.sub(r"^\s*\[rank\d+\]:", "", line).strip() for line in case.lead.excerpt.splitlines()]
+    lines = [_PREFIX.sub("", line).strip() for line in case.lead.excerpt.splitlines()]
     head = case.lead.headline.strip()
     at = next((n for n, line in enumerate(lines) if line.endswith(head)), 0)
     code = [line for line in lines[max(0, at - 2) : at] if line.strip("^~ |")]
@@ -287,7 +290,7 @@ _REMEDY = re.compile(
 )
 """Matches a sentence of a message that says what to do."""
 _NO_REMEDY = re.compile(
-    r"(?i)report (?:a bug|this|an issue)|file an? (?:issue|bug)|refer to|see (?:the )?documentation|pastebin"
+    r"(?i)report (?:a bug|this|an issue)|file an? (?:issue|bug)|refer to|see (?:the )?documentation|pastebin|HYDRA_FULL_ERROR"
 )
 
 

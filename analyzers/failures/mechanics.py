@@ -1189,7 +1189,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "Cuda failure",
-                r"NCCL WARN Cuda failure (?:\d+ )?'(?P<error>(?!out of memory|initialization error)[^'\n]{3,80})'",
+                r"(?:NCCL WARN |^(?:\[\w+\]:\s?)?)Cuda failure (?:\d+ )?'(?P<error>(?!out of memory|initialization error)[^'\n]{3,80})'",
             ),
         ),
         headline="A CUDA call inside NCCL failed: {error}",

@@ -69,7 +69,7 @@ _LOADING = re.compile(
     r"|_load_state_dict|\btorch\.load\("
 )
 _FOREACH = re.compile(r"^_multi_tensor_\w+$|_foreach_")
-_ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
+_ALLOWED = re.compile(r"(?<=[.;] )(\d+\.\d+ [KMGT]iB) allowed;")
 _PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
 _PRIVATE_SHARE = 0.25
 """The share of the allocated memory from which on private pools explain a failure."""
@@ -462,6 +462,41 @@ ENTRIES = (
         lambda case: case.kind is LogClass.OOM and case.reason is Reason.NCCL_BUFFERS,
     ),
     _entry(
+        "fsdp_setup",
+        "FSDP copies the parameters of a module into one flat tensor when it wraps it, and both do not fit.",
+        "FSDP's set-up copies the parameters of a whole module into one flat tensor: both do not fit",
+        _with_numbers(
+            "without a policy the whole model is one unit, whose flat tensor is as large as the model and needs room beside it"
+        ),
+        (
+            "wrap the layers as units of their own: auto_wrap_policy=transformer_auto_wrap_policy with the class of the layer (Lightning:"
+            " FSDPStrategy(auto_wrap_policy=...)), or FSDP2's fully_shard on each layer, then on the model",
+            "build the model on the host or the meta device, and let FSDP move it unit by unit (device_id=, sync_module_states=True,"
+            " param_init_fn)",
+        ),
+        lambda case: (
+            _is_of_tensors(case)
+            and (
+                case.called(r":flatten_tensors|:_init_flat_param|:_init_param_handle")
+                or case.printed(r"in (?:flatten_tensors|_init_flat_param)\b")
+            )
+        ),
+        rules_out="the failure is in a step, not where the model is wrapped",
+    ),
+    _entry(
+        "engine_wakes",
+        "An inference engine that shares the GPU with the training wakes up and finds no memory.",
+        "The inference engine woke up and found no GPU memory beside the training",
+        "the engine gave its memory back while the model was trained, and takes it again for generation; what the training holds by then"
+        " (weights, optimizer, cached blocks) leaves too little",
+        (
+            "let the training give up its memory before: offload model and optimizer for generation (offload_model, offload_optimizer, the"
+            " names differ), and torch.cuda.empty_cache()",
+            "lower the engine's share (vllm_gpu_memory_utilization, for example 0.4) and its longest sequence (max_model_len)",
+        ),
+        lambda case: case.kind is LogClass.OOM and case.printed(r"cumem_allocator|cumem\.py"),
+    ),
+    _entry(
         "driver",
         "A call of CUDA, not PyTorch's allocator, found no device memory.",
         "A call of CUDA found no device memory, often the first one that uses the GPU",
@@ -597,6 +632,7 @@ ENTRIES = (
                 " fraction, as set by `torch.cuda.memory.set_per_process_memory_fraction` or"
                 " per_process_memory_fraction)"
             ),
+            _USE_LESS,
         ),
         _is_limited,
     ),

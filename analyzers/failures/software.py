@@ -1982,7 +1982,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="A C++ or CUDA extension could not be compiled when it was first used.",
         signs=(sign("Error building extension", r"Error building extension '(?P<name>[\w.-]+)'"),),
         headline="The extension {name} could not be compiled",
-        why="extensions such as DeepSpeed's are compiled at their first use; the compiler's own messages stand above,"
+        why="extensions such as DeepSpeed's are compiled at their first use; the compiler's own messages, where the log has them,"
         " and the first line with `error:` is the reason",
         next=(
             lambda case: (

@@ -176,7 +176,7 @@ def _failed_start(name: str, reason: Reason, what: str, mechanism: str = "", rul
 _LISTENER = r"(?:port: |\]:|\d:)(?P<port>{})(?:, useIpv6[^\n]{{0,60}}EADDRINUSE| \(errno: 98)"
 """The port that a rank or launcher could not open, as PyTorch's messages name it."""
 _FREE_PORT = (
-    "give this start a free port: torchrun --standalone or --rdzv-endpoint=localhost:0 (one node), --master-port=29501,"
+    "give this start a free port: torchrun --standalone, or --rdzv-backend=c10d --rdzv-endpoint=localhost:0 (one node), --master-port=29501,"
     " accelerate --main_process_port 29501, deepspeed --master_port 29501"
 )
 
@@ -376,7 +376,7 @@ _TEXTS: tuple[Failure, ...] = (
         why="the agents meet in a store that the host of --rdzv-endpoint serves; two jobs with the same endpoint share one"
         " store, and lose it when the job that opened it ends",
         next=(
-            "give each job its own endpoint: --rdzv-endpoint=localhost:0 or --standalone on one node, another port and"
+            "give each job its own endpoint: --standalone on one node (or --rdzv-backend=c10d --rdzv-endpoint=localhost:0), another port and"
             " --rdzv-id on several",
             "read the log of the node that --rdzv-endpoint names: did its torchrun end, or not start?",
             "at the start: that node must recognise its own name (`getent hosts NAME` must give one of its addresses), else it"
@@ -992,6 +992,36 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         knowledge="urllib; the man page of connect(2)",
+    ),
+    Failure(
+        id="startup.hub_upload",
+        kind=LogClass.STARTUP,
+        what="A trainer wants to create a repository on the model hub or to upload to it, and cannot reach it.",
+        signs=(
+            sign(
+                "Max retries exceeded with url",
+                r"Max retries exceeded with url: /api/(?:repos/create|\w+/[^\s'\"]{1,120}/(?:commit|preupload|branch|tag))\b",
+            ),
+        ),
+        headline="The program wants to upload to the model hub, which cannot be reached from here",
+        why="push_to_hub makes the trainer create the repository at its start and upload at each save; that needs the network, other"
+        " than loading from a cache",
+        next=(
+            "switch it off: push_to_hub=False (hub_strategy='end' uploads once, at the end), and upload from a node with internet later",
+            "or give the node a way to it: https_proxy, or HF_ENDPOINT for a mirror",
+        ),
+        check="curl -sI https://huggingface.co on that node",
+        rules_out="the URL is one of a file that is loaded (/resolve/, /api/models)",
+        explains=("exceptions.*", "startup.hub_unreachable"),
+        examples=(
+            Example(
+                "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with"
+                " url: /api/repos/create (Caused by NewConnectionError('Failed to establish a new connection: [Errno 101] Network is"
+                " unreachable'))",
+                says=("push_to_hub=False",),
+            ),
+        ),
+        knowledge="huggingface_hub: HfApi.create_repo",
     ),
     Failure(
         id="startup.hub_unreachable",

@@ -123,7 +123,10 @@ def _driver_report(case: Case, logs: Logs) -> str:
 
 def _is_everywhere(case: Case, logs: Logs) -> bool:
     """Return whether all ranks that the logs show, and more than one, are to blame for this cause."""
-    return len(case.ranks) > 1 and set(logs.ranks) <= set(case.ranks)
+    ranks = set(case.ranks)
+    # The number of a rank shows that all lower ones exist, too.
+    is_whole = len(ranks) > 1 and ranks == set(range(max(ranks) + 1)) and len(ranks) >= (logs.world_size or 0)
+    return is_whole and set(logs.ranks) <= ranks and len({event.attempt for event in case.failure.events}) == 1
 
 
 def numbers_of(case: Case) -> str:

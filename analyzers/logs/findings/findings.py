@@ -28,7 +28,7 @@ _PATHS_AND_NUMBERS = re.compile(r"(?:[A-Za-z]:)?[\w.~-]*[/\\][^\s'\"]*|0x[0-9a-f
 _CORE = 60
 """The characters of a message that are compared with the text of another one."""
 _END = "the end of the job, which the text does not show"
-_OVERFLOWS, _LOSSES_OF_A_COURSE = 3, 2
+_OVERFLOWS, _LOSSES_OF_A_COURSE, _MFU_AT_MOST = 3, 2, 100.0
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
 _REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 
@@ -289,7 +289,8 @@ def _unread_finding(logs: Logs, case: Case | None) -> list[Finding]:
             f" not understood: {shortened(quotes[0][1].text)}",
             why=f"No rule of this version reads {'this line' if is_one else 'these lines'}, so it is not known what"
             f" {'it means' if is_one else 'they mean'} for the job. Lines that differ only in numbers count once.",
-            next=f"read {'this line' if is_one else 'these lines, the first one first'}: it may be the cause",
+            next=f"read {'this line' if is_one else 'these lines, the first one first'}"
+            + (": the log shows no failure otherwise" if case is None else ": it may be the cause"),
             evidence=[
                 Evidence(text=f"line {line.line}: {line.text}", source=path)
                 for path, line in quotes[:_CONSEQUENCES_AT_MOST]
@@ -358,6 +359,11 @@ def _course(logs: Logs) -> str:
 
     A loss of 0 is usual for a policy gradient: its value is 0 by construction while its gradient is not.
     """
+    if (mfu := max(column(logs.rows, "mfu"), default=0.0)) > _MFU_AT_MOST:
+        return (
+            f": but an MFU of {figures(mfu)} % is impossible: the work of all GPUs is divided by the peak of one, or"
+            " the peak is that of another GPU or precision"
+        )
     losses, norms = column(logs.rows, "loss"), column(logs.rows, "grad_norm")
     if len(losses) < _LOSSES_OF_A_COURSE or losses[0] == losses[-1] == 0:
         is_of_policy = bool(losses) and not any(losses) and any(norms) and column(logs.rows, "reward_std")

@@ -148,6 +148,10 @@ STEP = re.compile(
 """Matches a step number: `step 12`, `iter 100:`, `iteration 859/ 200000`, `'step': 12`."""
 
 
+_NO_STEP = re.compile(r"\b(?:until|every|per|each|max|from|before)\s$")
+"""Matches what stands before a step that a program only speaks of, as in `saves blocked until step 100`."""
+
+
 @dataclass(frozen=True)
 class Prefix:
     """The prefix of a line, and the ranks in it.
@@ -195,7 +199,7 @@ def printed_rank(text: str) -> int | None:
 
 
 def step_in(text: str) -> int | None:
-    match = STEP.search(text)
+    match = next((found for found in STEP.finditer(text) if not _NO_STEP.search(text[: found.start() + 1])), None)
     return int(match[1]) if match else None
 
 

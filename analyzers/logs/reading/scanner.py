@@ -431,7 +431,7 @@ SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExite
 """The exceptions that launchers raise because a rank failed; they are not events of their own."""
 _QUOTED = re.compile(r"[|>] ")
 """Matches a line of another log that a program quotes; tracebacks of exception groups have blanks before the bar."""
-_CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
+_CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in (?:DataLoader worker process|replica \d)")
 
 
 @dataclass

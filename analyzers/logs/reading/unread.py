@@ -30,9 +30,9 @@ _HARMLESS = re.compile(
 _NO_MESSAGE = re.compile(
     r"\s*[$!%#>]?\s*(?:[A-Z_]+=\S* )*(?:sudo )?"
     r"(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|sbatch|mpirun|bash|sh|docker|pip) "
-    r"|\s*(?:\[\w+\]:)?\s*(?:raise|except) [A-Za-z(]"
+    r"|\s*(?:\[\w+\]:)?\s*(?:raise|except) [A-Za-z(]|#{1,6} \S"
 )
-"""Matches a command as somebody typed it, and a line of code in a traceback whose frame is cut off."""
+"""Matches a command as somebody typed it, a line of code in a traceback whose frame is cut off, and a heading."""
 
 
 @dataclass

@@ -70,7 +70,12 @@ def _plausible(size: int | None) -> int | None:
 
 def nccl_buffers(match: "re.Match[str]") -> Found:
     """Return the event which reports that NCCL found no device memory for its buffers."""
-    facts = Facts(reason=Reason.NCCL_BUFFERS, requested_bytes=number(match[2]), device=number(match[1]))
+    asked, device = match[2] or None, match[1] or None
+    facts = Facts(
+        reason=Reason.NCCL_BUFFERS,
+        requested_bytes=number(asked) if asked else None,
+        device=number(device) if device else None,
+    )
     return Found(EventKind.OUT_OF_MEMORY, facts)
 
 
@@ -101,6 +106,8 @@ PATTERNS = (
     pattern("Tried to allocate", rf"[Tt]ried to allocate {SIZE}(?! of dynamic)", _cuda_out_of_memory),
     pattern("Failed to CUDA calloc", r"\[(\d+)\].*Failed to CUDA calloc(?: async)? (\d+) bytes", nccl_buffers),
     pattern("Cuda failure", r"\[(\d+)\].*Cuda failure (?:\d+ )?'out of memory'()", nccl_buffers),
+    pattern("Cuda failure", r"^(?:\[\w+\]:\s?)?()Cuda failure (?:\d+ )?'out of memory'()", nccl_buffers),
+    plain("CUDA Error: out of memory", EventKind.OUT_OF_MEMORY, Reason.DRIVER_MEMORY, r"out of memory at \S*cumem"),
     pattern("you tried to allocate", r"you tried to allocate (\d+) bytes", host_allocator),
     pattern("Killed process", r"Killed process (\d+)", _killed_by_kernel),
     pattern("task=", r"oom-kill:.*\bpid=(\d+)", _killed_by_kernel),
