@@ -74,6 +74,17 @@ def _for_generations(case: Case) -> str:
     )
 
 
+_PLACEHOLDER = re.compile(r"(?i)\b(?:your|my|path_to|path/to|example)_?|<\w+>|/path/to/")
+
+
+def _end_of(path: str) -> str:
+    """Return a path, or its end where it is long."""
+    return path if len(path) <= _LONGEST_PATH else "…" + path[1 - _LONGEST_PATH :]
+
+
+_LONGEST_PATH = 50
+
+
 def _is_a_file(case: Case) -> bool:
     """Return whether the argument that a script does not know is a file of settings."""
     return re.search(r"\.(?:ya?ml|json|toml)['\"]", case.given["names"]) is not None
@@ -737,6 +748,80 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="PyYAML's documentation",
+    ),
+    Failure(
+        id="configuration.missing_file",
+        kind=LogClass.CRASHED,
+        what="A file of settings that the program was given does not exist.",
+        signs=(
+            sign(
+                "No such file or directory",
+                r"\[Errno 2\] No such file or directory: '(?P<path>[^'\n]{1,300}\.(?:ya?ml|toml|cfg|ini|conf))'",
+            ),
+        ),
+        headline=lambda case: f"A file of settings is not there: {_end_of(case.given['path'])}",
+        why=lambda case: (
+            "its name is a placeholder of an example, to be replaced by one's own"
+            if _PLACEHOLDER.search(case.given["path"])
+            else "a path that does not begin with / is taken from the folder in which the job was started, on its own node"
+        ),
+        next=(
+            "give the path of your own file in the command or its default; from the job's folder `ls` must show it (pwd; absolute paths"
+            " are safest)",
+        ),
+        check="ls -l PATH on the node of the rank, in the folder where the job starts",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                "FileNotFoundError: [Errno 2] No such file or directory: '/work/PanguWeather/config/your_config.yaml'",
+                says=("placeholder", "your_config.yaml"),
+            ),
+            Example("FileNotFoundError: [Errno 2] No such file or directory: 'configs/base.yml'", says=("pwd",)),
+        ),
+        near_misses=("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'",),
+        knowledge="Python: FileNotFoundError",
+    ),
+    Failure(
+        id="configuration.json_syntax",
+        kind=LogClass.CRASHED,
+        what="A file of settings in JSON is not valid.",
+        signs=(
+            sign(
+                "JSONDecodeError",
+                r"JSONDecodeError: (?P<what>[A-Z][^:\n]{3,80}): line (?P<line>\d+) column (?P<column>\d+)",
+            ),
+        ),
+        when=lambda case: case.called(
+            r"json/__init__\.py:\d+:load$|hf_ds_config|deepspeed[^:]*\.py:\d+:|[Cc]onfig\w*$"
+        ),
+        headline=lambda case: (
+            f"A file of settings in JSON is not valid at line {case.given['line']}, column {case.given['column']}"
+        ),
+        why=lambda case: (
+            f"Python's reader says: {case.given['what'].lower()}"
+            + (
+                "; the frames show that it is the configuration of DeepSpeed"
+                if case.called("hf_ds_config|deepspeed")
+                else ""
+            )
+        ),
+        next=(
+            "open that file at this line: JSON has no comments and no comma after the last entry, writes true, false and null small, and"
+            " puts names and texts into double quotes",
+        ),
+        check="python -m json.tool FILE names the place, too",
+        explains=("exceptions.*",),
+        examples=(
+            Example(
+                '  File "/env/transformers/integrations/deepspeed.py", line 66, in __init__\n'
+                "    config = json.load(f)\n"
+                '  File "/usr/lib/python3.10/json/__init__.py", line 293, in load\n'
+                "    return loads(fp.read(),\n"
+                "json.decoder.JSONDecodeError: Expecting value: line 18 column 21 (char 359)",
+                says=("line 18", "DeepSpeed"),
+            ),
+        ),
+        knowledge="Python: json; RFC 8259",
     ),
     Failure(
         id="configuration.unused_arguments",

@@ -4,7 +4,7 @@ import re
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case
-from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.failures.versions import caller
 
 _OF_CUDA = re.compile(
@@ -291,6 +291,12 @@ _WITHOUT_WINDOWS = {
     "deepspeed": "build it, or use another strategy",
 }
 """{package: what to do where it is missing under Windows}."""
+
+
+def _is_checked_out(case: Case) -> bool:
+    """Return whether the module that lacks a name lies in a folder of sources, by the path in the message."""
+    path = re.search(r"cannot import name [^\n]{0,200}\((/[^)\n]{1,300})\)", text_of(case.lead))
+    return path is not None and not re.search(r"site-packages|dist-packages|/lib/python3", path[1])
 
 
 def _imports_torch(case: Case) -> bool:
@@ -1041,12 +1047,29 @@ ENTRIES: tuple[Failure, ...] = (
                 r"cannot import name [`'](?P<name>\w+)' from '(?P<module>[\w.]+)'",
             ),
         ),
-        headline=lambda case: f"The installed {_top(case)} has no {case.given['name']}: another version is needed",
+        headline=lambda case: (
+            f"{case.given['module']} has no {case.given['name']}: a part that is not built, or another version"
+            if _is_checked_out(case)
+            else f"The installed {_top(case)} has no {case.given['name']}: another version is needed"
+        ),
         why=lambda case: (
-            f"the module {case.given['module']} is installed and was found; this name was removed, moved or is not there yet in"
+            f"the module {case.given['module']} was found in a folder of sources; the name may be a part that has to be compiled or"
+            " generated there first, or the sources are of another version than the code that imports it"
+            if _is_checked_out(case)
+            else f"the module {case.given['module']} is installed and was found; this name was removed, moved or is not there yet in"
             " this version"
         ),
-        next=(_for_name, _pinned),
+        next=(
+            Advice(
+                lambda case: (
+                    f"build what these sources need, as their README says (make in the folder of {case.given['module']}, pip install -e .,"
+                    " python setup.py build_ext --inplace)"
+                ),
+                when=_is_checked_out,
+            ),
+            _for_name,
+            _pinned,
+        ),
         check="`pip show` of both packages; the last frame of the traceback shows which one imports the name",
         rules_out="the module is a file of your project: then the name is missing in that file",
         examples=(

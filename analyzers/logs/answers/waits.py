@@ -115,7 +115,7 @@ def _blame_by_silence(failure: Hypothesis, logs: Logs, waiting: list[int], silen
     if len(waiting) == 1 and len(logs.ranks) > 1:
         return Blame([], Basis.LATE, waiting)
     # The number of a rank shows that all lower ones exist, too.
-    is_complete = set(range(max(waiting, default=0) + 1)) <= set(logs.ranks)
+    is_complete = {*range(max(waiting, default=0) + 1), *_known_ranks(logs)} <= set(logs.ranks)
     return Blame([], Basis.ALL_WAIT if len(waiting) > 1 and is_complete else Basis.ONE_SIDE, waiting)
 
 
@@ -307,13 +307,15 @@ def _silent_ranks(logs: Logs) -> list[int]:
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
     # A rank of which a shared log has only lines that look like errors, as a report that is cut off, is not silent.
     listed = {e.rank for e in logs.events if e.kind in _TABLE}
-    spoke |= {
+    cut = {
         rank
         for rank, log in logs.ranks.items()
-        if not log.last_line and log.path and rank not in listed and not is_of_one_rank(log.path)
+        if not log.last_line and log.path and rank not in listed | spoke and not is_of_one_rank(log.path)
     }
+    spoke |= cut
     shown = {*logs.ranks, *spoke}
-    absent = set(_known_ranks(logs)) - shown
+    # A text that ends within a report does not show who is missing.
+    absent = set(_known_ranks(logs)) - shown if not cut else set[int]()
     # The log of one of several nodes has a part of the ranks only.
     are_few = len(absent) < len(shown) or (len(absent) <= len(shown) and _size_of_group(logs) is not None)
     return sorted((shown | (absent if are_few else set())) - spoke)
