@@ -14,7 +14,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
@@ -345,7 +345,9 @@ class Server:
             listener.task_dispatcher.shutdown()
         # Closed from here, a connection that the other thread is accepting would be left, and keep it running.
         trigger: Any = self.listeners[0].trigger  # an int, according to its stubs
-        trigger.pull_trigger(self.close)
+        # Where another pull comes in between, that thread has closed everything by the time this one would wake it.
+        with suppress(OSError):
+            trigger.pull_trigger(self.close)
 
     def close(self) -> None:
         """Close the listeners and all connections; while `run` is running, only its own thread may call this."""

@@ -219,7 +219,8 @@ def test_a_killed_download_is_continued(serve, cache, tmp_path):
     site.requests.clear()
     assert sorted(path.name for path in fetched(site.url).iterdir()) == [f"rank_{rank:02}.log" for rank in range(12)]
     assert "/rank_05.log" in site.downloads()
-    assert len(site.downloads()) < 4
+    # Of those that were not quite written when the process was killed, there may be one for each thread.
+    assert len(site.downloads()) < 6
     site.requests.clear()
     fetched(site.url)
     assert not site.downloads()
