@@ -11,7 +11,7 @@ def signal(case: Case) -> str:
     """Return the title for a rank that a signal ended."""
     lead = case.lead
     name = lead.facts.signal or "a signal"
-    verb = "was killed by" if name == "SIGKILL" else "crashed with"
+    verb = f"{'were' if len(case.ranks) > 1 else 'was'} killed by" if name == "SIGKILL" else "crashed with"
     return f"{who(case.ranks)} {verb} {name}{place(lead)}{at_step(lead)}"
 
 
@@ -270,7 +270,7 @@ TEXTS = (
             sign("Caught signal", r"Caught signal 7 \("),
             sign("SIGBUS", r"\*\*\* SIGBUS|Signals\.SIGBUS|Signal 7 \(SIGBUS\)|signal SIGBUS"),
         ),
-        headline="{who} was ended by a bus error (SIGBUS), most often for a full /dev/shm",
+        headline="A bus error (SIGBUS) ended {who}, most often for a full /dev/shm",
         why=_BUS,
         next=(
             "give it more shared memory: docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir of medium Memory at /dev/shm"
