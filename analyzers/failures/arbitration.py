@@ -6,9 +6,11 @@ Among the roots the one wins that leaves the fewest others unexplained, then the
 then the earliest.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analyzers.case.facts import CUT_OFF
 from analyzers.case.hypothesis import Hypothesis, Tier
 from analyzers.failures.catalogue import shown_by
 from analyzers.failures.entry import Failure, text_of
@@ -21,6 +23,7 @@ _CONSEQUENCES = {
 """What ranks report when another one has failed, or when a launcher ends them."""
 
 
+_COLLECTIVES = re.compile(r"distributed_c10d\.py|c10d_logger\.py|ProcessGroup")
 _WEIGHED_AT_MOST = 100
 """The number of hypotheses, the nearest to a rank's own failure first, that are weighed against each other."""
 
@@ -65,6 +68,10 @@ def _explains(a: Hypothesis, b: Hypothesis, entries: Sequence[Failure], others: 
     """Return whether `b` follows from `a`, by their entries in the catalogue or else by their tiers."""
     if a.order[0] != b.order[0]:
         return False
+    if _was_cut_short_by(a, b):
+        return True
+    if _was_cut_short_by(b, a):
+        return False
     if any(mine.does_explain(theirs, b) for mine in entries for theirs in others or (None,)):
         return True
     if any(theirs.does_explain(mine, a) for theirs in others for mine in entries or (None,)):
@@ -75,6 +82,24 @@ def _explains(a: Hypothesis, b: Hypothesis, entries: Sequence[Failure], others: 
         # Lines of one and the same shutdown: who reports it first also reports it last.
         return a.order < b.order
     return a.role.tier is Tier.HARDWARE and b.role.tier in _FAILURES
+
+
+def _was_cut_short_by(failure: Hypothesis, wait: Hypothesis) -> bool:
+    """Return whether a traceback without its last line stands above the first report of ranks that waited in vain.
+
+    It is of another rank, whose failure let them wait. The traceback of a wait itself ends in the code of collectives.
+    """
+    lead, first = failure.lead, min(wait.events, key=lambda event: event.line)
+    is_wait = any(_COLLECTIVES.search(call) for call in lead.calls)
+    return (
+        lead.message == CUT_OFF
+        and bool(lead.source)
+        and not is_wait
+        and wait.role.tier in (Tier.TIMEOUT, Tier.STUCK_WATCHDOG)
+        and lead.path == first.path
+        and lead.line <= first.line
+        and not set(failure.ranks) & set(wait.ranks)
+    )
 
 
 def _reached(start: int, edges: set[tuple[int, int]]) -> set[int]:

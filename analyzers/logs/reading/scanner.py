@@ -480,6 +480,8 @@ class Scanner:
     """{prefix of the lines of a process: the line below its exception that is the message of that}."""
     logged_last: tuple[int, int] = (-1, 0)
     """The index of the last exception that a logger printed as an error, and the number of the last line of it."""
+    last_frames: dict[str, Position] = field(default_factory=dict)
+    """{prefix of the lines of a process: where its last frame stands}."""
     before: dict[str, str] = field(default_factory=dict)
     """{prefix of the lines of a process with an open traceback: the line before this traceback}."""
 
@@ -525,7 +527,8 @@ class Scanner:
             if not trace.frames or key in self.borrowed or key in self.latest:
                 continue
             raised = Raised(CUT_OFF, "", trace.frames, [], trace.code)
-            at = Position(chunk, chunk.rstrip(b"\n").rfind(b"\n") + 1, self.lines)
+            end = Position(chunk, chunk.rstrip(b"\n").rfind(b"\n") + 1, self.lines)
+            at = self.last_frames.get(key, end)
             prefix, _ = split_prefix(key, self.labelled)
             self.add(Found(EventKind.EXCEPTION), CUT_OFF, at, replace(prefix, key=key), raised)
 
@@ -593,6 +596,8 @@ class Scanner:
             return
         body = self.tracebacks.bare(prefix.key, body)
         raised = self.tracebacks.feed(prefix.key, body)
+        if FRAME.search(body):
+            self.last_frames[prefix.key] = at
         if raised:
             self.filter.read_on()
             self.add_exception(raised, at, prefix)

@@ -231,3 +231,22 @@ def test_an_error_relayed_to_all_ranks_is_that_of_the_ranks_on_which_it_happened
     verdict = logs.analyze(discover(log)).verdict
     assert (verdict.kind, verdict.ranks) == ("crashed", [1, 2])
     assert "_thread.lock (me/train.py:29, in main): TypeError: cannot pickle '_thread.lock' object" in verdict.sentence
+
+
+def test_a_traceback_that_another_rank_cut_off_explains_its_wait(tmp_path):
+    wait = (
+        "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL("
+        "SeqNum=6463, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800017 milliseconds before"
+        " timing out.\n"
+    )
+    frames = (
+        '  File "/work/train.py", line 101, in <module>\n    main()\n'
+        '  File "/work/model.py", line 167, in on_train_epoch_end\n    scores = self.metric.compute()\n'
+    )
+    log = tmp_path / "job.log"
+    log.write_text(frames + wait)
+    verdict = logs.analyze(log).verdict
+    assert verdict.kind == "crashed"
+    assert "model.py:167" in verdict.sentence
+    log.write_text(wait + frames)
+    assert logs.analyze(log).verdict.kind == "collective_timeout"
