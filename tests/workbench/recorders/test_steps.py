@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.recorders import RecorderOptions, Recorders
-from workbench.recorders.hang.heartbeat import read_beat
+from workbench.recorders.hang.heartbeat import Heartbeat, read_beat
 from workbench.recorders.timing.step_log import StepRecorder
 from workbench.recorders.timing.step_table import MemoryUse, StepRecord
 from workbench.recorders.timing.structured_log import export
@@ -203,3 +203,16 @@ def test_a_phase_that_an_exception_ends_stays_the_current_one(tmp_path: Path) ->
     beat = read_beat(tmp_path / "steps/heartbeat_0.bin")
     assert beat
     assert (beat.step, beat.phase) == (1, "bwd")
+
+
+def test_the_first_heartbeat_of_a_step_is_there_at_once(tmp_path: Path) -> None:
+    """A process that is killed as soon as its step begins was in this step, whatever the steps before have written."""
+    heart, path = Heartbeat(tmp_path / "heartbeat_0.bin"), tmp_path / "heartbeat_0.bin"
+    for step in range(1, 6):
+        time.sleep(0.025)
+        heart.beat(step, "begins")
+        beat = read_beat(path)
+        assert beat
+        assert beat.step == step
+        for _ in range(100):
+            heart.beat(step, "fwd")

@@ -14,6 +14,7 @@ from workbench.recorders.own_files import Backlog, OwnFile
 
 _INTERVAL_S = 0.02
 _BURST = 20
+_BETWEEN_BEGINS_NS = 20_000_000
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
 NO_GROUP = "process group destroyed"
@@ -34,7 +35,8 @@ class Beat:
 class Heartbeat:
     """The heartbeat of this rank, a file that other processes read.
 
-    `beat` rewrites the file in place; if there are more than 50 heartbeats a second, not for each of them.
+    `beat` rewrites the file in place; if there are more than 50 heartbeats a second, not for each of them, but for the
+    first of each step that takes 20 ms or more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,6 +50,7 @@ class Heartbeat:
         self._last: tuple[int, int, int, str] = (0, 0, 0, "")
         self._written = self._last
         self._backlog = Backlog(self._write, interval_s=_INTERVAL_S, burst=_BURST)
+        self._begun_step, self._next_begin_ns = 0, 0
 
     def beat(self, step: int, phase: str) -> None:
         """Write a heartbeat with the current step and phase (at most 32 bytes of UTF-8)."""
@@ -56,6 +59,13 @@ class Heartbeat:
         self._last = (now_ns, step, self._beats, phase)
         if now_ns >= self._backlog.earliest_ns:
             self._backlog.write(now_ns)
+        elif step != self._begun_step and now_ns >= self._next_begin_ns:
+            # A rank that is killed or stuck as soon as its step begins is in this step, and not in the one before.
+            self._backlog.flush()
+        else:
+            return
+        if step != self._begun_step:
+            self._begun_step, self._next_begin_ns = step, now_ns + _BETWEEN_BEGINS_NS
 
     def beat_soon(self, step: int, phase: str) -> None:
         """Write a heartbeat within 0.1 s, or leave it out if another one follows before; it costs little."""
