@@ -14,7 +14,7 @@ from workbench.recorders.own_files import Backlog, OwnFile
 
 _INTERVAL_S = 0.02
 _BURST = 20
-_BETWEEN_BEGINS_NS = 20_000_000
+_LONG_STEP_NS = 20_000_000
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
 NO_GROUP = "process group destroyed"
@@ -36,7 +36,7 @@ class Heartbeat:
     """The heartbeat of this rank, a file that other processes read.
 
     `beat` rewrites the file in place; if there are more than 50 heartbeats a second, not for each of them, but for the
-    first of each step that takes 20 ms or more.
+    first after a step that took 20 ms or more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,10 +62,8 @@ class Heartbeat:
         elif step != self._begun_step and now_ns >= self._next_begin_ns:
             # A rank that is killed or stuck as soon as its step begins is in this step, and not in the one before.
             self._backlog.flush()
-        else:
-            return
         if step != self._begun_step:
-            self._begun_step, self._next_begin_ns = step, now_ns + _BETWEEN_BEGINS_NS
+            self._begun_step, self._next_begin_ns = step, now_ns + _LONG_STEP_NS
 
     def beat_soon(self, step: int, phase: str) -> None:
         """Write a heartbeat within 0.1 s, or leave it out if another one follows before; it costs little."""
