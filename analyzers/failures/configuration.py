@@ -773,7 +773,7 @@ ENTRIES: tuple[Failure, ...] = (
         explains=("exceptions.*",),
         examples=(
             Example(
-                "FileNotFoundError: [Errno 2] No such file or directory: '/work/PanguWeather/config/your_config.yaml'",
+                "FileNotFoundError: [Errno 2] No such file or directory: '/home/user/PanguWeather/config/your_config.yaml'",
                 says=("placeholder", "your_config.yaml"),
             ),
             Example("FileNotFoundError: [Errno 2] No such file or directory: 'configs/base.yml'", says=("pwd",)),

@@ -211,7 +211,8 @@ def _fitted(step: str, context: Context) -> str:
     if context.is_windows and "Windows" not in step:
         step = _without_unix(step)
     if done:
-        step += f" ({' and '.join(f'`{one}`' for one in dict.fromkeys(done))} {'is' if len(done) == 1 else 'are'} set already)"
+        names = list(dict.fromkeys(done))
+        step += f" ({' and '.join(f'`{one}`' for one in names)} {'is' if len(names) == 1 else 'are'} set already)"
     gpu = context.gpu_without_bf16
     if gpu and _BF16.search(step) and gpu not in step:
         step += f" (the {gpu} in this text has no bf16 of its own)"

@@ -2005,8 +2005,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="A C++ or CUDA extension could not be compiled when it was first used.",
         signs=(sign("Error building extension", r"Error building extension '(?P<name>[\w.-]+)'"),),
         headline="The extension {name} could not be compiled",
-        why="extensions such as DeepSpeed's are compiled at their first use; the compiler's own messages, where the log has them,"
-        " and the first line with `error:` is the reason",
+        why="extensions such as DeepSpeed's are compiled at their first use; the reason is the first line with `error:` among the"
+        " compiler's own messages, where the log has them",
         next=(
             lambda case: (
                 "install libcurand for this CUDA (apt-get install libcurand-dev-12-4, or conda install -c nvidia"

@@ -477,10 +477,8 @@ _TEXTS: tuple[Failure, ...] = (
         " used as device, or a scheduler that shows each task only its own GPU",
         next=(
             Advice(
-                "the text binds GPUs to tasks ({bound}), so that each task sees only its own as cuda:0, while the script selects"
-                " its local rank: leave that option out (srun --gpu-bind=none), or use cuda:0 in each task".replace(
-                    "{bound}", "--accel-bind, --gpu-bind or --gpus-per-task"
-                ),
+                "the text binds GPUs to tasks (--accel-bind, --gpu-bind or --gpus-per-task), so that each task sees only its own as cuda:0, while the script selects"
+                " its local rank: leave that option out (srun --gpu-bind=none), or use cuda:0 in each task",
                 when=lambda case: case.context.says(r"--(?:accel-bind|gpu-bind|gpus-per-task)\b(?!=none)"),
             ),
             "print torch.cuda.device_count() and CUDA_VISIBLE_DEVICES in each rank, beside the number that it selects; start as"

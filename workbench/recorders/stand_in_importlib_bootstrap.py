@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from torch import _C
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_compiler: Any = _C._dynamo.eval_frame  # noqa: SLF001
+_compiler: Any = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
+
+_NEEDED = ("_FrameAction", "_FrameExecStrategy", "set_code_exec_strategy")
 
 
 def not_compiled(function: Function, *, with_callees: bool = True) -> Function:
@@ -21,6 +23,8 @@ def not_compiled(function: Function, *, with_callees: bool = True) -> Function:
     It would count frames, graphs and breaks of ours, and warn of them on stderr. The functions that this one calls are
     not compiled either, unless `with_callees` is False, as they are the script's.
     """
+    if not all(hasattr(_compiler, name) for name in _NEEDED):  # another version of torch, which then counts our frames
+        return function
     action = _compiler._FrameAction  # noqa: SLF001
     callees = action.SKIP if with_callees else action.DEFAULT
     strategy = _compiler._FrameExecStrategy(action.SKIP, callees)  # noqa: SLF001

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from analyzers.case.facts import EventKind, LogEvent, Reason
 from analyzers.case.hypothesis import Basis, Blame, Hypothesis
 from analyzers.case.wording import MESSAGES, NEW_GROUP
+from analyzers.logs.answers.failures import TABLE
 from analyzers.logs.answers.roles import GAVE_UP, WAITING
 from analyzers.logs.loading import Logs, is_of_one_rank
 
@@ -295,9 +296,6 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
     return [gave_up[rank] for rank in sorted(gave_up)]
 
 
-_TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
-
-
 def _silent_ranks(logs: Logs) -> list[int]:
     """Return the ranks of the job that reported neither a timeout nor a lost connection.
 
@@ -306,7 +304,7 @@ def _silent_ranks(logs: Logs) -> list[int]:
     """
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
     # A rank of which a shared log has only lines that look like errors, as a report that is cut off, is not silent.
-    listed = {e.rank for e in logs.events if e.kind in _TABLE}
+    listed = {e.rank for e in logs.events if e.kind in TABLE}
     cut = {
         rank
         for rank, log in logs.ranks.items()

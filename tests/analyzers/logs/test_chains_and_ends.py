@@ -240,8 +240,8 @@ def test_a_traceback_that_another_rank_cut_off_explains_its_wait(tmp_path):
         " timing out.\n"
     )
     frames = (
-        '  File "/work/train.py", line 101, in <module>\n    main()\n'
-        '  File "/work/model.py", line 167, in on_train_epoch_end\n    scores = self.metric.compute()\n'
+        '  File "/home/user/train.py", line 101, in <module>\n    main()\n'
+        '  File "/home/user/model.py", line 167, in on_train_epoch_end\n    scores = self.metric.compute()\n'
     )
     log = tmp_path / "job.log"
     log.write_text(frames + wait)
