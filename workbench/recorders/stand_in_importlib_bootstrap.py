@@ -6,13 +6,11 @@ middle of the backward pass would name a line of torch in place of the script's.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from torch import _C
-
 Function = TypeVar("Function", bound=Callable[..., Any])
-_compiler: Any = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
 
 _NEEDED = ("_FrameAction", "_FrameExecStrategy", "set_code_exec_strategy")
 
@@ -21,14 +19,15 @@ def not_compiled(function: Function, *, with_callees: bool = True) -> Function:
     """Keep torch.compile from compiling a function of ours, which compiled code of the script calls, and return it.
 
     It would count frames, graphs and breaks of ours, and warn of them on stderr. The functions that this one calls are
-    not compiled either, unless `with_callees` is False, as they are the script's.
+    not compiled either, unless `with_callees` is False, as they are the script's. Call it when torch is imported.
     """
-    if not all(hasattr(_compiler, name) for name in _NEEDED):  # another version of torch, which then counts our frames
+    compiler: Any = getattr(getattr(sys.modules.get("torch._C"), "_dynamo", None), "eval_frame", None)
+    if not all(hasattr(compiler, name) for name in _NEEDED):  # another version of torch, which then counts our frames
         return function
-    action = _compiler._FrameAction  # noqa: SLF001
+    action = compiler._FrameAction  # noqa: SLF001
     callees = action.SKIP if with_callees else action.DEFAULT
-    strategy = _compiler._FrameExecStrategy(action.SKIP, callees)  # noqa: SLF001
-    _compiler.set_code_exec_strategy(function.__code__, strategy)
+    strategy = compiler._FrameExecStrategy(action.SKIP, callees)  # noqa: SLF001
+    compiler.set_code_exec_strategy(function.__code__, strategy)
     return function
 
 

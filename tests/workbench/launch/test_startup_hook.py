@@ -80,6 +80,13 @@ raise KeyError("labels")
 """
 
 
+def test_the_hook_imports_no_torch():
+    """It may be imported before torch, and torch's import would ask for the hook before the hook is there."""
+    code = "import sys, workbench.recorders.startup.hook; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
 def launch(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     (home / "lib").mkdir(exist_ok=True)
     (home / "lib/sitecustomize.py").write_text("MINE = 'mine'\n")

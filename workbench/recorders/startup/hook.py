@@ -1,7 +1,7 @@
 """Wrap functions of torch when their module is imported, so that an unchanged training script is recorded.
 
 The recorders start when the script calls `init_process_group`. Without a process group, the first optimizer step starts
-the step recorder.
+the step recorder. This module is imported before torch is, or in the middle of that, so it must not import torch.
 """
 
 import datetime as dt
@@ -120,8 +120,8 @@ def patch_optimizer(module: ModuleType) -> None:
     """
     if not settings().record:
         return
-    module.register_optimizer_step_pre_hook(before_step)
-    module.register_optimizer_step_post_hook(_after_step)
+    module.register_optimizer_step_pre_hook(not_compiled(before_step))
+    module.register_optimizer_step_post_hook(not_compiled(_after_step))
 
 
 def patch_torchtitan() -> None:
@@ -135,7 +135,6 @@ def patch_torchtitan() -> None:
         prepare()
 
 
-@not_compiled
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step begins (a hook of torch.optim)."""
     if sys.modules["torch"].compiler.is_dynamo_compiling():  # it would trace our code into the script's graph
@@ -146,7 +145,6 @@ def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
         note_failure(error)
 
 
-@not_compiled
 def _after_step(optimizer: object, _args: object, _kwargs: object) -> None:
     """Report to the `Recording` of this process that an optimizer step has ended (a hook of torch.optim)."""
     if sys.modules["torch"].compiler.is_dynamo_compiling():  # it would trace our code into the script's graph
