@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from torch import nn
 
 from analyzers import memory, run
 from analyzers.memory.report import compare
+from workbench.recorders.memory.cpu_history import LiveBlocks
+from workbench.recorders.memory.live_tensors import LiveStorage
+from workbench.recorders.memory.profiler_events import Allocation
 from workbench.recorders.memory.recorder import MemoryRecorder
 
 STEPS, MIB = 30, 1 << 20
@@ -126,3 +130,14 @@ def test_the_recorder_keeps_nothing_alive(tmp_path):
         assert not Watched.alive
 
     record(tmp_path, keep, [25])
+
+
+@pytest.mark.parametrize("later", [100, 164, 200])
+def test_of_two_blocks_that_overlap_the_later_one_lives(later):
+    """The earlier one was freed unseen, be it at the lower address or not; a third block beside them stays."""
+    blocks = LiveBlocks(2)
+    blocks.add_found([LiveStorage(164, 100, "old"), LiveStorage(400, 100, "beside")])
+    session = SimpleNamespace(allocations=[Allocation(1000, later, 100, [])])
+    blocks.add_session(session, [])
+    assert sorted(blocks.live) == [later, 400]
+    assert [(event.action, event.block.address) for event in blocks.events()].count(("free_completed", 164)) == 1

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from heapq import merge
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -151,16 +150,21 @@ class LiveBlocks(BlockCategories):
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Remove each block that overlaps the block at the next higher address, and record a free for it.
+        """Remove each block that a block allocated later overlaps, and record a free for it.
 
-        Such a block was freed between two profiler sessions, so that no session saw the free.
+        Such a block was freed while no session was running, or in a way that the profiler does not report.
         """
-        order = sorted(self.live.values(), key=lambda block: block.address)
+        # `live` is in the order of allocation.
+        age = {address: number for number, address in enumerate(self.live)}
+        kept: list[Block] = []
         last_us = self._last_event_us()
-        for block, following in pairwise(order):
-            if block.address + block.size > following.address:
-                del self.live[block.address]
-                self._log("free_completed", last_us * 1000, block, [])
+        for block in sorted(self.live.values(), key=lambda block: block.address):
+            newest = block
+            while kept and kept[-1].address + kept[-1].size > newest.address:
+                newest, older = sorted((kept.pop(), newest), key=lambda each: age[each.address], reverse=True)
+                del self.live[older.address]
+                self._log("free_completed", last_us * 1000, older, [])
+            kept.append(newest)
 
 
 def _is_collective_copy(frame: Frame) -> bool:
