@@ -281,10 +281,9 @@ def collective_timeout(case: Case) -> str:
         Basis.FIRST_OPERATION: f"the first collective, {name}, did not finish{after.replace(' after ', ' within ')}:"
         f" {waiting} may be unable to communicate",
         Basis.ALL_WAIT: f"{waiting} all timed out in {name}{where}{after}: the operation does not complete",
-        Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
+        Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; what the other ranks did is not shown",
         Basis.LATE: f"{waiting} timed out in {name}{where}{after}; then all other ranks lost the connection",
-        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; the logs of the other ranks, which would"
-        " show the rank that did not join, are missing",
+        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; which rank did not join is not shown",
     }
     alone = {
         Basis.ALONE: f"{ranks} alone issued {name}{where}, after the end of the training; it timed out{after}",
@@ -294,7 +293,25 @@ def collective_timeout(case: Case) -> str:
     if basis is Basis.STACKS:
         return stuck(case)
     usual = f"{ranks} never joined {name}{where}{at_step(case.lead)}; {waiting} timed out{after}"
+    if case.ranks and basis is Basis.SILENT and not _is_heard(case):
+        # A text that several ranks share may be cut, or lack the lines of some of them.
+        verb = agree(case.ranks, "reports", "report")
+        usual = (
+            f"{waiting} timed out in {name}{where}{at_step(case.lead)}{after}; {ranks} {verb} no timeout in this text"
+        )
     return (alone if case.ranks else without_culprit).get(basis, usual)
+
+
+def _is_heard(case: Case) -> bool:
+    """Return whether the logs would show a timeout of each rank to blame, had it one.
+
+    It has a log that no other rank writes to, or lines in a console that goes on to torchrun's table.
+    """
+    is_whole = any(event.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE) for event in case.events)
+    others = {log.path for rank, log in case.logs.items() if rank not in case.ranks}
+    others |= {event.path for event in case.failure.events}
+    theirs = [case.logs.get(rank) for rank in case.ranks]
+    return all(log and log.last_line and (is_whole or log.path not in others) for log in theirs)
 
 
 def stuck(case: Case) -> str:
@@ -429,6 +446,7 @@ ENTRIES = (
         when=lambda case: (
             case.kind in (LogClass.COLLECTIVE_TIMEOUT, LogClass.STARTUP)
             and case.lead.step is None
+            and not any(log.last_step for log in case.logs.values())
             and (case.lead.seq or 0) <= _FIRST_OPERATIONS
             and _is_wait(case)
             and (

@@ -21,14 +21,14 @@ _BASES = {
     Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
     Basis.STACKS: "the stacks of {waiting} are in a collective, and that of {ranks} is not",
     Basis.CAUGHT: "only {ranks} reported an error before, went on, and ended while the other ranks waited",
-    Basis.SILENT: "{waiting} reported a timeout or a lost connection, and {ranks} printed no error",
+    Basis.SILENT: "{waiting} reported a timeout or a lost connection, and no such line of {ranks} is in these logs",
     Basis.NOT_LISTED: "torchrun's table of failures lists all ranks but {ranks}, whose exit code was therefore 0",
     Basis.LEFT_ALONE: "torchrun's table of failures lists no other rank, so the exit code of the others was 0",
     Basis.THREADS: "threads of one process run in any order, and logs do not show on which rank it differs",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the process group had completed before, so no single rank is to blame",
-    Basis.ALL_WAIT: "all ranks that the logs show wait in this operation",
+    Basis.ALL_WAIT: "each rank that the logs show reports this operation",
     Basis.MOST_SILENT: "logs cannot tell whether the other ranks did not join the collective, or were ended while they"
     " waited elsewhere",
     Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
@@ -198,7 +198,7 @@ def _consequences_of(answer: Answer) -> str:
     # A process that ended before breaks its connections, too, so that this failure may itself be a consequence.
     if answer.case.kind is LogClass.NETWORK:
         return f"the errors of {rank_names(others)} follow from this failed connection, or from the cause of both"
-    return f"the errors of {rank_names(others)} follow from this failure"
+    return f"the errors of {rank_names(others)} are usual consequences of it"
 
 
 def _root_cause_of(case: Case, logs: Logs) -> str:

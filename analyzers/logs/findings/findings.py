@@ -87,12 +87,12 @@ def _others(failures: Sequence[Hypothesis], case: Case | None, *, follow: bool) 
         for one in shown
     ]
     if follow:
-        count = f"{quantity(len(failures), 'other error')} follow from it"
-        why = "the first failure of the job explains this"
-        step = f"nothing to do here: fix the first failure{_first_failure(case)}"
+        count = f"{quantity(len(failures), 'other error')}, usual consequences of it"
+        why = "a failure like the one above usually leads to this"
+        step = f"fix the failure above first{_first_failure(case)}"
     else:
         count = f"{quantity(len(failures), 'other error')} were reported, too"
-        why = "whether this follows from the first failure is not known"
+        why = ""
         step = "look at this, too, if it comes back when the first failure is mended"
     return [
         Finding(
@@ -285,12 +285,12 @@ def _unread_finding(logs: Logs, case: Case | None) -> list[Finding]:
         Finding(
             id="logs.unread",
             severity=Severity.INFO,
-            title=f"{quantity(count, 'line')} {'looks like an error and is' if is_one else 'look like errors and are'}"
-            f" not understood: {shortened(quotes[0][1].text)}",
+            title=f"{quantity(count, 'line')} with the words of an error {'is' if is_one else 'are'} not understood:"
+            f" {shortened(quotes[0][1].text)}",
             why=f"No rule of this version reads {'this line' if is_one else 'these lines'}, so it is not known what"
             f" {'it means' if is_one else 'they mean'} for the job. Lines that differ only in numbers count once.",
             next=f"read {'this line' if is_one else 'these lines, the first one first'}"
-            + (": the log shows no failure otherwise" if case is None else ": it may be the cause"),
+            + (": the log shows no failure otherwise" if case is None else ""),
             evidence=[
                 Evidence(text=f"line {line.line}: {line.text}", source=path)
                 for path, line in quotes[:_CONSEQUENCES_AT_MOST]

@@ -87,7 +87,7 @@ def test_of_two_ranks_that_disagree_both_are_named(said):
 def test_most_ranks_that_printed_nothing_are_not_blamed(said):
     verdict = said(STEP, None, None)
     assert (verdict.kind, verdict.ranks) == ("collective_timeout", [])
-    assert "the other ranks printed no error" in verdict.sentence
+    assert "what the other ranks did is not shown" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -132,3 +132,23 @@ def test_a_rank_that_the_launcher_never_started_is_a_failed_start(tmp_path):
     assert (verdict.kind, verdict.ranks) == ("startup", [])
     assert "Rank 2 never joined init_process_group (me/train.py:26)" in verdict.sentence
     assert report.findings[0].why.startswith("All ranks that the logs show wait for the missing ones")
+
+
+def test_a_rank_that_trained_is_not_still_preparing_its_data(tmp_path):
+    """Its steps may stand in another file than the error, as those of torchtitan do."""
+    for rank in (0, 1):
+        folder = tmp_path / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        steps = [
+            f"[titan] 2026-11-29 12:39:0{step} - root - INFO - step: {step} loss: 7.9 grad_norm: 3.2" for step in (1, 2)
+        ]
+        (folder / "stdout.log").write_text("\n".join(["Preparing c4_test dataset from corpus", *steps]) + "\n")
+    (tmp_path / "attempt_0" / "0" / "stderr.log").write_text(
+        "Generating train split: 300 examples [00:00, 9000.0 examples/s]\n"
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 45, in step\n'
+        '  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce\n'
+        "RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 40000ms for recv operation to complete\n"
+    )
+    verdict = logs.analyze(tmp_path).verdict
+    assert verdict.kind == "collective_timeout"
+    assert verdict.failure != "collectives.preparation"

@@ -104,5 +104,5 @@ def test_a_line_that_the_answer_quotes_is_not_listed_again(tmp_path):
     report = logs.analyze(log)
     assert "sm_120" in report.verdict.sentence
     [unread] = [found for found in report.findings if found.id == "logs.unread"]
-    assert unread.title.startswith("1 line looks like an error")
+    assert unread.title.startswith("1 line with the words of an error")
     assert "sgemm" in unread.title

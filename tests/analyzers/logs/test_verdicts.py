@@ -284,7 +284,7 @@ def test_a_consequence_names_its_reporter_and_the_finding_to_fix(log_of):
     assert all(title.startswith("The launcher reported: ") for title in titles if "SignalException" in title)
     case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
     steps = {f.next for f in logs.analyze(log_of(case)).findings if f.id == "logs.consequence"}
-    assert steps <= {"Nothing to do here: fix the first failure (logs.oom, llm/model.py:88)."}
+    assert steps <= {"Fix the failure above first (logs.oom, llm/model.py:88)."}
 
 
 def test_a_local_rank_is_a_rank_only_on_one_node(log_of):
