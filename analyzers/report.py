@@ -119,13 +119,22 @@ def shortened_headline(text: str) -> str:
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """One fact behind a finding.
 
-    `text` states the fact. `source` is the file from which it was read, and `line` is the line of the user's code that
-    it is about. Each of the two is empty if there is none.
+    `text` states the fact. `rank` is the rank that it is about, unless the text or the finding says so, and `where`
+    what it is about besides, such as `device 0, steps 2-4`. `source` is the file from which it was read, and `line` is
+    the line of the user's code that it is about. Each of these is empty if there is none.
     """
 
     text: str
+    rank: int | None = None
+    where: str = ""
     source: str = ""
     line: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The fact with what it is about: `rank 1, device 0: 12 ms idle`."""
+        about = ["" if self.rank is None else f"rank {self.rank}", self.where]
+        return ": ".join(filter(None, [", ".join(filter(None, about)), self.text]))
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,10 +250,12 @@ def merge(same: Sequence[Finding]) -> Finding:
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
-    is_equal = all(numbers_in(one) == numbers_in(first) for one in others)
+    is_equal = all(_texts(one) == _texts(first) for one in others)
     with_evidence = [first] if is_equal else [first, *others]
     several = len(with_evidence) > 1
-    evidence = [fact for finding in with_evidence for fact in _evidence_with_rank(finding, several)]
+    evidence = [
+        fact for finding in with_evidence for fact in (_facts_of_rank(finding) if several else finding.evidence)
+    ]
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
     numbers = "" if is_equal else " (numbers in the evidence)"
@@ -254,20 +265,16 @@ def merge(same: Sequence[Finding]) -> Finding:
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)
 
 
-def numbers_in(finding: Finding) -> list[str]:
-    rank = f"rank {finding.ranks[0]}, " if len(finding.ranks) == 1 else ""
-    return [fact.text.removeprefix(rank) for fact in finding.evidence]
+def _texts(finding: Finding) -> list[tuple[str, str]]:
+    return [(fact.where, fact.text) for fact in finding.evidence]
 
 
-def _evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
-    """Return the evidence of a finding; if several findings are combined (`several`), each text has its rank."""
-    rank = f"rank {finding.ranks[0]}" if len(finding.ranks) == 1 and several else ""
-    # The fact of rank 1 about rank 12 begins with "rank 1", too.
-    is_named = re.compile(rf"{rank}\b" if rank else "")
-    return [
-        fact if is_named.match(fact.text) else msgspec.structs.replace(fact, text=f"{rank}: {fact.text}")
-        for fact in finding.evidence
-    ]
+def _facts_of_rank(finding: Finding) -> list[Evidence]:
+    """Return the evidence of a finding, each fact with its rank if the finding has one."""
+    if len(finding.ranks) != 1:
+        return finding.evidence
+    rank = finding.ranks[0]
+    return [fact if fact.rank is not None else msgspec.structs.replace(fact, rank=rank) for fact in finding.evidence]
 
 
 def status_of(findings: Sequence[Finding]) -> Status:

@@ -292,7 +292,7 @@ def _report_unreadable(job: Job) -> list[Finding]:
             why="an unreadable dump may hold the cause, or show what the other ranks wait for",
             next=_COLLECT_AGAIN,
             ranks=damaged,
-            evidence=[Evidence(text=f"rank {r}: {job.unreadable[r]}") for r in damaged[:EVIDENCE_AT_MOST]],
+            evidence=[Evidence(text=job.unreadable[r], rank=r) for r in damaged[:EVIDENCE_AT_MOST]],
             confidence=1.0,
         )
     ]

@@ -344,7 +344,7 @@ def _in_log(steps: Steps, broken: NonFinite) -> str:
 def _nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
     fact = f"{broken.quantity} not finite at step {broken.step}"
     return [
-        Evidence(text=f"rank {rank}: {fact}{_last_finite(steps, broken, rank)}", source=log_of_rank(steps, rank))
+        Evidence(text=f"{fact}{_last_finite(steps, broken, rank)}", rank=rank, source=log_of_rank(steps, rank))
         for rank in broken.ranks[:EVIDENCE_AT_MOST]
     ]
 

@@ -8,8 +8,8 @@ from pathlib import PurePath
 
 import msgspec
 
-from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.evidence import account_finding, lacks_kernels, less_fragmentation, times_text
+from analyzers.report import Finding, Severity
+from analyzers.traces.evidence import account_finding, lacks_kernels, less_fragmentation, times_fact
 from analyzers.traces.model import DeviceMemory, MemoryMoment, RankTrace, UnfreedMemory
 from analyzers.words import duration_ns, quantity, rank_ranges, share, size, size_change
 
@@ -56,10 +56,7 @@ def _turns_finding(devices: Sequence[RankTrace], span: int) -> Finding:
         " DDP, or only that device.",
         ranks=[] if rank is None else [rank],
         evidence=[
-            Evidence(
-                text=f"{times_text(account)}; {duration_ns(account.idle_dependency_ns)} of it with kernels launched",
-                source=account.path,
-            )
+            times_fact(account, f"; {duration_ns(account.idle_dependency_ns)} of it with kernels launched")
             for account in devices
         ],
         confidence=0.8,
@@ -213,35 +210,28 @@ def _code_names(*names: str) -> str:
 
 
 def with_folders(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; where several files have one label, the folder of the file is added to the first fact.
+    """Return the findings; where the first facts of several files are about the same, the file's folder is added.
 
-    The label is the text of the fact up to the first colon. Example: `rank 0, CPU, step 10: 1.62 s recorded` becomes
-    `rank 0, CPU, step 10, in job_a: 1.62 s recorded`.
+    Example: `rank 0, CPU, step 10: 1.62 s recorded` becomes `rank 0, CPU, step 10, in job_a: 1.62 s recorded`.
     """
-    files: dict[tuple[str, str], set[str]] = {}
+    files: dict[tuple[str, int | None, str], set[str]] = {}
     for finding in findings:
         for fact in finding.evidence[:1]:
-            files.setdefault((finding.id, label_of(fact)), set()).add(fact.source)
+            files.setdefault((finding.id, fact.rank, fact.where or fact.text), set()).add(fact.source)
     return [_with_folder(finding, files) for finding in findings]
 
 
-def _with_folder(finding: Finding, files: dict[tuple[str, str], set[str]]) -> Finding:
-    """Return a finding; if several files have the label of its first fact, the file's folder is added to the label.
+def _with_folder(finding: Finding, files: dict[tuple[str, int | None, str], set[str]]) -> Finding:
+    """Return a finding; if the first facts of several files are about the same, its own names the file's folder.
 
-    `files` is {(id of a finding, label): paths of the files}.
+    `files` is {(id of a finding, rank, and what a first fact is about or says): paths of the files}.
     """
     if not finding.evidence:
         return finding
     first, *others = finding.evidence
-    label = label_of(first)
-    same = files[finding.id, label]
+    same = files[finding.id, first.rank, first.where or first.text]
     if len(same) < 2 or "" in same:
         return finding
     folder = PurePath(first.source).relative_to(commonpath(sorted(same))).parts[0]
-    text = f"{label}, in {folder}{first.text.removeprefix(label)}"
-    return msgspec.structs.replace(finding, evidence=[msgspec.structs.replace(first, text=text), *others])
-
-
-def label_of(fact: Evidence) -> str:
-    """Return the label of a fact: its text up to the first colon, such as `rank 0, CPU, step 10`."""
-    return fact.text.partition(":")[0]
+    where = ", ".join(filter(None, [first.where, f"in {folder}"]))
+    return msgspec.structs.replace(finding, evidence=[msgspec.structs.replace(first, where=where), *others])

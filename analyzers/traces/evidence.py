@@ -30,7 +30,7 @@ def account_finding(
     The first evidence is the rank, device, steps and times. It is left out with `with_times=False`, for findings that
     are not about time.
     """
-    about_time = [times_text(account)] if with_times else []
+    about_time = [times_fact(account)] if with_times else []
     return Finding(
         id=finding_id,
         severity=severity,
@@ -38,22 +38,24 @@ def account_finding(
         why=why,
         next=next_step,
         ranks=[] if account.rank is None else [account.rank],
-        evidence=[Evidence(text=text, source=account.path) for text in (*about_time, *facts)],
+        evidence=[*about_time, *(Evidence(text=text, source=account.path) for text in facts)],
         confidence=confidence,
     )
 
 
-def times_text(account: RankTrace) -> str:
-    where = "" if account.rank is None else f"rank {account.rank}, "
-    where += "CPU" if account.device is None else f"device {account.device}"
+def times_fact(account: RankTrace, more: str = "") -> Evidence:
+    """Return the fact on how long a device or host was recorded, at work and idle, with `more` after it."""
+    where = "CPU" if account.device is None else f"device {account.device}"
     steps = rank_ranges(step.step for step in account.step_times)
     where += f", {'step' if len(account.step_times) == 1 else 'steps'} {steps}" if steps else ""
     idle = duration_ns(account.idle_ns)
     if account.source == "cpu":
         kinds = f"{duration_ns(account.busy_ns)} in operators or collectives, {idle} in neither"
-        return f"{where}: {duration_ns(account.span_ns)} recorded; {kinds}"
-    recorded = f"{duration_ns(account.span_ns)} from the first to the last kernel"
-    return f"{where}: {recorded}; {duration_ns(account.busy_ns)} at work, {idle} idle"
+        text = f"{duration_ns(account.span_ns)} recorded; {kinds}"
+    else:
+        recorded = f"{duration_ns(account.span_ns)} from the first to the last kernel"
+        text = f"{recorded}; {duration_ns(account.busy_ns)} at work, {idle} idle"
+    return Evidence(text=text + more, rank=account.rank, where=where, source=account.path)
 
 
 def lacks_kernels(account: RankTrace) -> bool:

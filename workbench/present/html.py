@@ -98,7 +98,7 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 def card(finding: Finding) -> str:
     title = f"{SEVERITY_SIGNS[finding.severity]} {prose(finding.title)}"
     about = ranks_beside(finding.title, finding.ranks)
-    facts = "".join(f"<li>{prose(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
+    facts = "".join(f"<li>{prose(fact.sentence)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
         f'<div class="finding" id="{text(finding.id)}" style="--status:{css_severity(finding.severity)}">'
         f"<strong>{title}</strong>{about} <code>{text(finding.id)}</code>"
@@ -146,7 +146,7 @@ def findings(report: Report[object]) -> list[str]:
         ranks = ranks_beside(finding.title, finding.ranks)
         lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} {code(finding.id)}")
         lines += [f"  {escape(finding.why)}", f"  Next: {escape(finding.next)}"]
-        lines += [f"  - {escape(fact.text)} {escape(fact.line)}".rstrip() for fact in finding.evidence]
+        lines += [f"  - {escape(fact.sentence)} {escape(fact.line)}".rstrip() for fact in finding.evidence]
     return lines
 
 

@@ -130,8 +130,8 @@ def head(report: Report[object], facts: int = 5) -> Group:
 
 
 def evidence(finding: Finding, facts: int = 5) -> Text:
-    lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:facts]]
-    return Text("\n".join(f"- {line}" for line in lines), style="dim")
+    shown = [(clean(fact.sentence), clean(fact.line)) for fact in finding.evidence[:facts]]
+    return Text("\n".join(f"- {fact}" + (f"  ({line})" if line else "") for fact, line in shown), style="dim")
 
 
 def grid(section: Table) -> Group:

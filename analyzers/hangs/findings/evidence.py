@@ -228,8 +228,9 @@ def timing(side: SideFiles, cause: Cause) -> list[Evidence]:
     log = side.step_logs.get(rank)
     reported, steps = progress(side, cause), _read_step_times(log)
     parts = [reported] if reported else []
-    parts += [earlier_steps(steps) if reported else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
-    return [Evidence(text="; ".join(parts), source=str(log or ""))] if parts else []
+    parts += [earlier_steps(steps)] if steps else []
+    about = None if reported else rank
+    return [Evidence(text="; ".join(parts), rank=about, source=str(log or ""))] if parts else []
 
 
 def progress(side: SideFiles, cause: Cause) -> str:

@@ -244,7 +244,7 @@ def evidence(case: Case, logs: Logs) -> list[Evidence]:
 
 def _with_rank(fact: Evidence, event: LogEvent) -> Evidence:
     """Return `fact` with its rank before the text, because several ranks may have printed the same message."""
-    return fact if event.rank is None else msgspec.structs.replace(fact, text=f"rank {event.rank}: {fact.text}")
+    return fact if event.rank is None else msgspec.structs.replace(fact, rank=event.rank)
 
 
 def last_lines(case: Case, logs: Logs) -> list[Evidence]:

@@ -140,7 +140,7 @@ def _without_paths(text: str) -> str:
 
 def _of_its_ranks(failure: Hypothesis) -> Evidence:
     fact = evidence_of(failure.lead)
-    return msgspec.structs.replace(fact, text=f"{rank_names(failure.ranks)}: {fact.text}") if failure.ranks else fact
+    return msgspec.structs.replace(fact, where=rank_names(failure.ranks)) if failure.ranks else fact
 
 
 def _first_failure(case: Case | None) -> str:

@@ -192,5 +192,5 @@ def whole_finding(finding: Finding) -> Text:
 
 
 def evidence(finding: Finding) -> Text:
-    facts = [Text(f"- {clean(fact.text)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
+    facts = [Text(f"- {clean(fact.sentence)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
     return Text("\n").join([*facts, Text(f"confidence {percent(finding.confidence)}", style="dim")])

@@ -219,7 +219,7 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
     `evidence` is the address of the page that shows the evidence, if there is one.
     """
     about = ranks_beside(found.title, found.ranks)
-    facts = [html.Li([*prose(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
+    facts = [html.Li([*prose(fact.sentence), " ", source_code(fact.line)]) for fact in found.evidence]
     sign = html.Span(SEVERITY_SIGNS[found.severity], className=f"sign {found.severity}")
     summary = html.Summary([sign, html.Span([*prose(found.title), about]), html.Code(clean(found.id))])
     body = [html.P(prose(found.why)), labelled("Next", prose(found.next)), html.Ul(facts), *evidence_link(evidence)]

@@ -152,7 +152,7 @@ def test_recordings_of_two_moments_are_told_apart(maker):
     [finding] = [one for one in report.findings if one.id == "trace.exposed_communication"]
     assert "Collectives ran for 30.0 ms, and nothing was computed meanwhile" in finding.why
     assert finding.title.endswith("of the recorded time of rank 0")
-    assert [fact.text for fact in finding.evidence[:2]] == [
+    assert [fact.sentence for fact in finding.evidence[:2]] == [
         "rank 0, device 0, step 10: 40.0 ms from the first to the last kernel; 40.0 ms at work, 0 s idle",
         "rank 0: collectives ran for 30.0 ms: 30.0 ms without compute, 0 s during compute",
     ]
