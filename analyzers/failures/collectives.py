@@ -256,12 +256,17 @@ def unmatched_p2p(case: Case) -> str:
     return f"{rank_names(case.ranks)} never issued the matching send or recv: {sides}"
 
 
+_NUMBERS_AT_MOST = 8
+
+
 def unused_parameters(case: Case) -> str:
     """Return the title for parameters that got no gradient."""
     lead = first_with(case, "name")
     name = lead.facts.name or ""
     place_of = next((place(e) for e in case.failure.events if e.source), "")
-    numbers = ", ".join(name.split()) if name[:1].isdigit() else ""
+    listed = name.split() if name[:1].isdigit() else []
+    is_long = len(listed) > _NUMBERS_AT_MOST
+    numbers = ", ".join(listed[:_NUMBERS_AT_MOST] if is_long else listed) + (" and more" if is_long else "")
     which = f" {numbers} (counted from 0 among those that require a gradient)" if numbers else ""
     named = f": {name}" if name and not numbers else ""
     return f"parameters{which} got no gradient on {who(case.ranks)}{place_of}{at_step(lead)}{named}"

@@ -206,6 +206,10 @@ _LOOKS = (
         re.compile(r"^(?:\w+\.)*IndexError\b|out of (?:range|bounds)"),
         ", and print the index and the length just before it",
     ),
+    (
+        re.compile(r"^(?:\w+\.)*NotImplementedError:?\s*$"),
+        ", and see which cases that function handles: what it was given (a name, a type, a class) is none of them",
+    ),
     (re.compile(r"^(?:\w+\.)*AssertionError\b"), ", and print what its condition compares"),
     (re.compile(r"'?NoneType'?"), ", and find out why the value is None: what returned it, or did not set it"),
     (re.compile(r"(?i)\b(?:dtype|scalar type|Float|Half|BFloat16|Long)\b"), ", and print the dtypes just before it"),
@@ -285,7 +289,8 @@ def _why_other(case: Case) -> str:
 _REMEDY = re.compile(
     r"(?:^|(?<=[.!?;:\n])\s*)((?:(?:\S[^.\n]{0,80}\s)?(?:[Pp]lease|[Yy]ou (?:can|should|may want to|need to|must)"
     r"|[Mm]ake sure|[Cc]onsider|[Tt]o (?:fix|avoid|resolve|enable|disable|prevent|silence|allow)|[Ii]nstead,? use)"
-    r"|[Tt]ry|[Uu]se|[Ss]et|[Cc]all|[Pp]ass|[Ii]nstall|[Ii]ncrease|[Dd]ecrease|[Rr]aise)\s[^\n]{10,300}?)"
+    r"|[Tt]ry|[Uu]se|[Ss]et|[Cc]all|[Pp]ass|[Ii]nstall|[Ii]ncrease|[Dd]ecrease|[Rr]aise|Check|Ensure|Verify|Upgrade|Reinstall"
+    r"|Specify|Provide)\s[^\n]{10,300}?)"
     r"(?=[.!](?:\s|$)|\n|$)"
 )
 """Matches a sentence of a message that says what to do."""

@@ -42,9 +42,7 @@ def _starts_process(case: Case) -> bool:
 
 def _caught_by_spawn(case: Case) -> bool:
     """Return whether a process that spawn started could not read what its parent sent."""
-    return case.called(_SPAWNED.pattern) and bool(
-        re.search(r"Ran out of input|pickle data was truncated", case.lead.message)
-    )
+    return case.called(_SPAWNED.pattern)
 
 
 ENTRIES: tuple[Failure, ...] = (
@@ -892,17 +890,18 @@ ENTRIES: tuple[Failure, ...] = (
         id="data.spawned_child",
         kind=LogClass.CRASHED,
         what="A process that spawn started could not read what its parent sends, because the parent had failed.",
+        signs=(sign("Ran out of input"), sign("pickle data was truncated")),
         when=_caught_by_spawn,
-        headline="A spawned process found its parent's data cut off: the parent failed while sending it",
-        why="with spawn (Windows, macOS) the parent pickles the data set and the child reads it; if pickling fails in the parent,"
-        " the child only sees the end: no file is damaged",
+        headline="A spawned process found its parent's data cut off: the parent failed or ended while sending it",
+        why="with spawn (the default of Windows and macOS) the parent pickles what the child gets; if pickling fails or the parent"
+        " ends, the child only sees the end: no file is damaged",
         next=(
             "mend the parent's error, which stands in its own traceback: most often something that cannot be pickled (lambda, open"
             " file, database, local class), or a lack of memory",
             "as a test num_workers=0, which needs no pickle; and put the script's code below if __name__ == '__main__':",
         ),
         check="the traceback of the process whose frames are not in multiprocessing/spawn.py",
-        tier=Tier.VAGUE,
+        tier=Tier.ABORTED,
         examples=(
             Example(
                 "Traceback (most recent call last):\n"

@@ -132,8 +132,15 @@ class Request(NamedTuple):
 
     @property
     def spilled(self) -> int:
-        """What PyTorch holds beyond the size of the device, so that the driver has moved it to the host's memory."""
-        return max(0, (self.reserved or 0) - (self.total or 0)) if self.total else 0
+        """What PyTorch holds beyond the size of the device, so that the driver has moved it to the host's memory.
+
+        Where the message gives less for the whole process, or the device has room, PyTorch counts what an engine or a
+        pool has unmapped.
+        """
+        is_less = self.process is not None and self.process < (self.reserved or 0)
+        if not self.total or is_less or (self.free or 0) > self.total // 50:
+            return 0
+        return max(0, (self.reserved or 0) - self.total)
 
     @property
     def lacking(self) -> int:
@@ -321,6 +328,8 @@ def _numbers(case: Case) -> str:
     """Return the sizes that the message has, as a clause."""
     asked = request_of(case)
     held = asked.reserved is not None and asked.unused is not None
+    # What a pool has unmapped is counted as held, too.
+    held = held and (asked.process is None or asked.process >= (asked.reserved or 0))
     parts = (
         (asked.asked, f"{size(asked.asked)} was asked for"),
         (asked.free, f"{size(asked.free)} was free of {size(asked.total)}"),
@@ -537,16 +546,16 @@ ENTRIES = (
             f"PyTorch holds {size(request_of(case).reserved)} on a GPU of {size(request_of(case).total)}: memory has moved to the host"
         ),
         _with_numbers(
-            "that is more than the GPU has: the driver of Windows (also below WSL) moves what does not fit into the host's"
-            " memory, which is slow, and asks fail once that is full"
+            "that is more than the GPU has: a driver that may move memory to the host (that of Windows, also below WSL) moves what"
+            " does not fit, which is slow, and asks fail once that is full"
         ),
         (
             lambda case: (
                 f"use a smaller batch, shorter samples or activation checkpointing: {size(request_of(case).lacking)} less have to be"
                 " asked for until all of it fits into the GPU"
             ),
-            "switch that off while you look for the right size, so that a run that does not fit fails at once (NVIDIA's control"
-            " panel: CUDA - Sysmem Fallback Policy)",
+            "under Windows switch that off while you look for the right size, so that a run that does not fit fails at once"
+            " (NVIDIA's control panel: CUDA - Sysmem Fallback Policy)",
         ),
         lambda case: _is_of_tensors(case) and request_of(case).spilled > 0,
     ),

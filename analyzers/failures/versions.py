@@ -13,7 +13,7 @@ from analyzers.case.hypothesis import Case
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 
 _FRAME = re.compile(r"(?:site|dist)-packages[/\\]([A-Za-z]\w{1,60})[/\\]")
-_FORWARDING = re.compile(r"torch[/\\](?:nn[/\\]modules[/\\]module|utils[/\\]_contextlib)\.py")
+_FORWARDING = re.compile(r"torch[/\\](?:nn[/\\]modules[/\\]module|utils[/\\]_contextlib)\.py|:__getattr__$")
 _LOOSE_FRAME = re.compile(r"\.py(?:\x22, line |:)\d|\.py in \w|^Cell In\s?\[|<ipython-input-")
 """Matches a frame of a notebook, or one of which the beginning is cut off."""
 _CHECKED_OUT = re.compile(

@@ -305,15 +305,20 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
 
     A log whose first row is so begins in the middle: when that began, and before which step to resume, is not known.
     """
-    if broken.step > _AT_THE_START and broken.step == int(steps.table["step"].min()):
+    if broken.step == int(steps.table["step"].min()):
+        is_start = broken.step <= _AT_THE_START
         return Finding(
             id=Problem.NONFINITE_LOSS.finding_id,
             severity=Severity.ERROR,
             title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite in the first row of the log"
-            f" already, step {broken.step}",
-            why="it became so before this row. If the optimizer used such gradients, the weights are not finite either,"
-            " and the run cannot recover" + _in_log(steps, broken),
-            next="look in an earlier log for the first row that is not finite, and resume from a checkpoint before it",
+            f" already{'' if is_start else f', step {broken.step}'}",
+            why=("no finite row stands before it. " if is_start else "it became so before this row. ")
+            + "If the optimizer used such gradients, the weights are not finite either, and the run cannot recover"
+            + _in_log(steps, broken),
+            next="look at the first step: a kernel, the precision (bf16 or fp32 in place of fp16), a mask, or the first"
+            " batch makes such a number, hardly the learning rate"
+            if is_start
+            else "look in an earlier log for the first row that is not finite, and resume from a checkpoint before it",
             ranks=broken.ranks,
             step=broken.step,
             evidence=_nonfinite_facts(steps, broken),
@@ -328,8 +333,7 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         " used the gradients of that step, the weights are not finite either, and the run cannot recover"
         + _in_log(steps, broken),
         next=f"find the origin: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
-        f" the weight update of the step before"
-        + (f". Then resume from a checkpoint before step {broken.step}" if broken.step > 1 else ""),
+        f" the weight update of the step before" + f". Then resume from a checkpoint before step {broken.step}",
         ranks=broken.ranks,
         step=broken.step,
         evidence=_nonfinite_facts(steps, broken),

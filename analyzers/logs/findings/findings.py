@@ -27,6 +27,7 @@ _CONSEQUENCES_AT_MOST = 8
 _PATHS_AND_NUMBERS = re.compile(r"(?:[A-Za-z]:)?[\w.~-]*[/\\][^\s'\"]*|0x[0-9a-f]+|\d+")
 _CORE = 60
 """The characters of a message that are compared with the text of another one."""
+_RAISED = (EventKind.EXCEPTION, EventKind.OUT_OF_MEMORY, EventKind.CUDA_ERROR)
 _END = "the end of the job, which the text does not show"
 _OVERFLOWS, _LOSSES_OF_A_COURSE, _MFU_AT_MOST = 3, 2, 100.0
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
@@ -421,7 +422,11 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     if has_completed(logs):
         before = len(failed_attempts(logs))
         odd = unread_count(logs)
-        rest = f", at attempt {before + 1}: {before} failed before" if before else "; the logs show no failure"
+        earlier = [event for event in logs.events if event.kind in _RAISED]
+        rest = "; the logs show no failure"
+        if earlier:
+            rest = f"; {quantity(len(earlier), 'error')} printed before did not end it, first: {quoted(earlier[0])}"
+        rest = f", at attempt {before + 1}: {before} failed before" if before else rest
         rest = f"; what {quantity(odd, 'line')} of the log reports is not understood" if odd and not before else rest
         return Verdict(
             status=Status.OK,

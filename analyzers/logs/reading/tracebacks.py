@@ -375,10 +375,12 @@ def _peer_in(code: str) -> str | None:
 
 # Find out from a log whether a program handled an error, and whether it continued its work afterwards.
 
-_LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
-"""Matches the level that a logger prints before a message.
+_LOGGED = re.compile(
+    r"\b(?:ERROR|CRITICAL)\b|\bWARN(?:ING)?\b.*(?i:error|exception|fail|caught|skip|retry|traceback|could not|unable)"
+)
+"""Matches the level that a logger prints before a message on an error.
 
-A logger that prints an exception shows that the program caught it.
+A logger that prints an exception shows that the program caught it; a warning of something else does not.
 """
 _HANDLED = re.compile(
     r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",

@@ -120,7 +120,9 @@ def test_the_first_loss_that_is_not_finite(logs, bad):
     assert (report.verdict.kind, report.verdict.ranks) == ("nonfinite_loss", [1])
     assert report.data.first_nonfinite_step == 11
     assert report.data.ranks[1].last_loss is None
-    assert report.findings[0].evidence[0].sentence == "rank 1: loss not finite at step 11, last finite value 4 at step 10"
+    assert (
+        report.findings[0].evidence[0].sentence == "rank 1: loss not finite at step 11, last finite value 4 at step 10"
+    )
 
 
 def test_spike_drift_growth_and_collective_counts(logs):

@@ -107,9 +107,15 @@ def _missed_barrier(match: "re.Match[str]") -> Found:
     return Found(EventKind.MONITORED_BARRIER, facts)
 
 
+_NAMES_LENGTH = 200
+
+
 def unused(match: "re.Match[str]") -> Found:
     """Return the event which reports that parameters got no gradient on a rank, with their names."""
-    return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
+    names = match[2].strip()
+    if len(names) > _NAMES_LENGTH:  # a part of a name or a number is none
+        names = f"{names[:_NAMES_LENGTH].rpartition(' ')[0]} …"
+    return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=names), int(match[1]))
 
 
 def _gloo_timeout(match: "re.Match[str]") -> Found:

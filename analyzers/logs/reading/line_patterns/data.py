@@ -9,6 +9,10 @@ _TROUBLE = (
     r"\b(?:[Ww]arn\w*|WARN\w*|[Ee]rror|ERROR|[Ee]xception|[Ff]ail\w*|bad|broken|corrupt\w*|invalid|out of memory)\b"
 )
 SKIPPED = r"\b[Ss]kipp(?:ing|ed)\b"
+_IS_DONE = (
+    r"(?:is |has |was )?(?:completed?|finished|done)\b(?!.{0,30}\b(?:[Ee]poch|[Ss]tep|[Ss]tage|[Ff]old|[Rr]ound)\b)"
+)
+_WORDS_OF_AN_END = ("complete", "finished", "done", "is ", "has ", "was ")
 _WORKER, _DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
 LOSS = (
     r"(?:^|[\s|,:{'\"(\[])"
@@ -95,9 +99,9 @@ PATTERNS = (
     pattern("nan", LOSS, _lost_number),
     pattern("NaN", LOSS.replace("nan", "NaN"), _lost_number),
     pattern("inf", LOSS, _lost_number),
-    plain("raining completed", EventKind.COMPLETED, None, r"\b[Tt]raining completed"),
-    plain("raining complete", EventKind.COMPLETED, None, r"\b[Tt]raining complete\b"),
-    plain("raining finished", EventKind.COMPLETED, None, r"\b[Tt]raining finished"),
+    *(plain(f"raining {word}", EventKind.COMPLETED, None, rf"\b[Tt]raining {_IS_DONE}") for word in _WORDS_OF_AN_END),
+    plain("inished training", EventKind.COMPLETED, None, r"\b[Ff]inished training\W*$"),
+    plain("inished Training", EventKind.COMPLETED, None, r"\b[Ff]inished Training\W*$"),
     plain("train_runtime", EventKind.COMPLETED, None, r"'train_runtime': "),
     plain("` stopped: `max_", EventKind.COMPLETED, None, r"`Trainer\.fit` stopped: `max_\w+=\d+` reached"),
 )  # fmt: skip

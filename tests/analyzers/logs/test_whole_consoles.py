@@ -1,0 +1,126 @@
+"""Whole consoles as people show them: what stands beside the failure must not change what is said of it."""
+
+import pytest
+
+from analyzers import logs, steps
+
+WARNING = "[2024-02-15 02:41:52,204] [0/1] torch._inductor.fx_passes.split_cat: [WARNING] example value absent\n"
+OOM = """Traceback (most recent call last):
+  File "/home/me/train.py", line 299, in <module>
+    logits, loss = model(X, Y)
+  File "/home/me/model.py", line 207, in forward
+    x = self.attention(x)
+torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 960.00 MiB. GPU 0 has a total capacity of 10.75 GiB\
+ of which 824.50 MiB is free. Process 592595 has 5.84 GiB memory in use. Process 594201 has 4.10 GiB memory in use. Of\
+ the allocated memory 5.08 GiB is allocated by PyTorch, and 8.42 MiB is reserved by PyTorch but unallocated.
+"""
+INTERRUPTED = """Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in <module>
+    pid, sts = os.waitpid(self.pid, flag)
+KeyboardInterrupt
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "/venv/lib/python3.10/multiprocessing/spawn.py", line 116, in spawn_main
+    exitcode = _main(fd, parent_sentinel)
+  File "/venv/lib/python3.10/multiprocessing/spawn.py", line 126, in _main
+    self = reduction.pickle.load(from_parent)
+_pickle.UnpicklingError: pickle data was truncated
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Fixture: a function from the text of a console to the report on it."""
+
+    def report(text):
+        (tmp_path / "console.log").write_text(text)
+        return logs.analyze(tmp_path / "console.log")
+
+    return report
+
+
+def test_a_warning_of_another_logger_above_a_traceback_did_not_catch_it(read):
+    verdict = read("step 0: train loss 12.5\n" + WARNING + OOM).verdict
+    assert (verdict.kind, verdict.failure) == ("oom", "memory.other_processes")
+    assert "went on" not in verdict.sentence
+
+
+def test_a_warning_about_the_error_itself_caught_it(read):
+    caught = "12:01 WARNING could not train on this batch, skipping it\n" + OOM
+    report = read(f"step: 1 loss: 3.0\n{caught}step: 2 loss: 2.9\nstep: 3 loss: 2.8\n")
+    assert report.verdict.kind != "oom"
+
+
+@pytest.mark.parametrize(
+    "end", ["Training done in 668.06 seconds.", "Training has finished", "Finished Training", "Training is complete!"]
+)
+def test_a_script_says_in_its_own_words_that_it_is_done(read, end):
+    rows = "".join(f"[Step {step}/9] Loss: {5 - step / 10} | Tokens/s: 421\n" for step in range(1, 10))
+    assert read(f"{rows}{end}\nPeak GPU Mem (GB): 15.81\n").verdict.kind == "healthy"
+
+
+@pytest.mark.parametrize(
+    "line", ["Training done for epoch 3", "Training finished at step 7, evaluating", "Finished Training epoch 1"]
+)
+def test_the_end_of_a_part_is_not_that_of_the_training(read, line):
+    assert read(f"step: 1 loss: 3.0\n{line}\nstep: 2 loss: 2.9\n").verdict.kind == "unknown"
+
+
+def test_what_failed_before_a_training_completed_is_not_hidden(read):
+    other = "Traceback (most recent call last):\n  File \"/home/me/a.py\", line 1, in <module>\nKeyError: 'peft'\n"
+    verdict = read(f"{other}{{'loss': 0.5}}\n{{'train_runtime': 21.1, 'train_loss': 0.5}}\n").verdict
+    assert verdict.kind == "healthy"
+    assert "1 error printed before did not end it, first: KeyError: 'peft'" in verdict.sentence
+
+
+def test_an_interruption_explains_what_spawned_children_could_not_read(read):
+    assert read(INTERRUPTED).verdict.failure == "processes.keyboard_interrupt"
+    alone = read(INTERRUPTED.partition("KeyboardInterrupt\n")[2])
+    assert alone.verdict.failure == "data.spawned_child"
+
+
+def test_a_list_that_is_cut_has_no_part_of_a_number(read):
+    numbers = " ".join(map(str, range(100, 400)))
+    text = (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+        f"Parameter indices which did not receive grad for rank 0: {numbers}\n"
+    )
+    report = read(f'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in main\n{text}')
+    names = [event.facts.name for event in report.data.events if event.facts.name]
+    assert set(names[0].removesuffix(" …").split()) <= set(numbers.split())
+    assert "100, 101, 102, 103, 104, 105, 106, 107 and more" in report.verdict.sentence
+
+
+def test_a_pool_that_unmapped_its_memory_is_not_taken_for_windows(read):
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.83 GiB. GPU 0 has a total capacity of 39.56"
+        " GiB of which 4.46 GiB is free. Including non-PyTorch memory, this process has 34.90 GiB memory in use. Of the"
+        " allocated memory 50.34 GiB is allocated by PyTorch, and 169.71 MiB is reserved by PyTorch but unallocated.\n"
+    )
+    report = read(text)
+    assert report.verdict.failure != "memory.spilled"
+    said = f"{report.verdict.sentence} {report.verdict.next} {report.findings[0].why}"
+    assert "Windows" not in said
+    assert "50.3 GiB" not in report.findings[0].why
+
+
+def test_a_first_row_that_is_nan_has_no_step_before(tmp_path):
+    rows = [
+        f"{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': {rate}e-06, 'epoch': 0.0{rate}}}" for rate in range(1, 9)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    [finding] = [one for one in steps.analyze(tmp_path).findings if one.id == "steps.nonfinite_loss"]
+    assert "in the first row of the log already" in finding.title
+    assert "step before" not in finding.next
+    assert "checkpoint" not in finding.next
+
+
+def test_the_module_that_refuses_a_name_is_not_the_one_that_asks(read):
+    site = "/venv/lib/python3.8/site-packages"
+    text = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 58, in __getitem__\n    self.data[0]\n'
+        f'  File "{site}/datasets/features/image.py", line 189, in decode_example\n    PIL.Image.ExifTags\n'
+        f'  File "{site}/PIL/Image.py", line 76, in __getattr__\n    raise AttributeError(name)\n'
+        "AttributeError: module 'PIL.Image' has no attribute 'ExifTags'\n"
+    )
+    assert read(text).verdict.sentence.startswith("Datasets asks PIL.Image for ExifTags")
