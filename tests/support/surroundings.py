@@ -212,7 +212,8 @@ def assert_same(row: Row, surroundings: Surroundings, home: Path) -> None:
     expected = surroundings.run(row, WITHOUT, home / "without")
     for mode in (TWO_LINES, LAUNCHER):
         ended = surroundings.run(row, mode, home / mode)
-        assert (mode, ended.status) == (mode, expected.status), ended.stderr.decode(errors="replace")
+        said = f"{mode}: {ended.status}, not {expected.status}\n{ended.stderr.decode(errors='replace')}"
+        assert ended.status == expected.status, said
         assert (mode, ended.stdout) == (mode, expected.stdout)
         assert (mode, without_our_line(ended.stderr)) == (mode, without_our_line(expected.stderr))
         assert (mode, ended.files) == (mode, expected.files)

@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from workbench.errors import UsageProblem
-from workbench.present.failure_page import CHAPTERS, ENTRIES, Entry, chapter, page
+from workbench.present.failure_page import CHAPTERS, ENTRIES, FINDINGS, Entry, chapter, page
 
 
 def explain(name: str | None, *, listed: bool) -> None:
     """Print the page of the failure `name`, or a line for each failure of this class, of this chapter, or at all."""
     if listed or name is None:
-        _print_lines(ENTRIES if name is None else _found(name))
+        _print_lines((*ENTRIES, *FINDINGS) if name is None else _found(name))
         return
     found = _found(name)
     if len(found) > 1:
@@ -33,17 +33,21 @@ def _found(name: str) -> list[Entry]:
     Raises:
         UsageProblem: There is none.
     """
-    if exact := [entry for entry in ENTRIES if entry.id == name]:
-        return exact
+    if exact := [entry for entry in (*ENTRIES, *FINDINGS) if entry.id == name]:
+        return list(exact)
     last = name.rpartition(".")[2]
     found = [entry for entry in ENTRIES if entry.kind == last] or chapter(name)
     found = found or [entry for entry in ENTRIES if entry.id.partition(".")[2] == last]
     if not found:
-        names = [*(entry.id for entry in ENTRIES), *CHAPTERS, *{str(entry.kind) for entry in ENTRIES if entry.kind}]
+        names = [
+            *(entry.id for entry in (*ENTRIES, *FINDINGS)),
+            *CHAPTERS,
+            *{str(entry.kind) for entry in ENTRIES if entry.kind},
+        ]
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "`workbench explain --list` prints all"
         raise UsageProblem(f"no failure {name}", hint)
-    return found
+    return list(found)
 
 
 def _print_lines(entries: Sequence[Entry]) -> None:

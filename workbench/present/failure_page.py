@@ -4,12 +4,16 @@ import re
 from collections.abc import Iterator
 
 from analyzers.case.hypothesis import Case
+from analyzers.explained import Explained
 from analyzers.failures.catalogue import CATALOGUE, known
 from analyzers.failures.entry import Advice, Failure, Text, write
 from analyzers.hangs.findings import catalogue as hangs
 from analyzers.hangs.findings.entry import HangFailure
 from analyzers.hangs.findings.examples import example
 from analyzers.logs.report import case_of
+from analyzers.memory import explained as of_memory
+from analyzers.steps import explained as of_steps
+from analyzers.traces import explained as of_traces
 from analyzers.words import full_sentence
 
 CHAPTERS = {
@@ -31,8 +35,15 @@ CHAPTERS = {
     "exceptions": "Other exceptions",
 }
 """{domain of an entry: the title of its chapter}, in the order of the documentation."""
-Entry = Failure | HangFailure
-ENTRIES: tuple[Entry, ...] = (*CATALOGUE, *hangs.CATALOGUE)
+MEASURED = {
+    "memory.": "Findings on memory snapshots",
+    "steps.": "Findings on step logs",
+    "trace.": "Findings on traces",
+}
+"""{beginning of the ids of findings on numbers: the title of their chapter}."""
+Entry = Failure | HangFailure | Explained
+ENTRIES: tuple[Failure | HangFailure, ...] = (*CATALOGUE, *hangs.CATALOGUE)
+FINDINGS: tuple[Explained, ...] = (*of_memory.EXPLAINED, *of_steps.EXPLAINED, *of_traces.EXPLAINED)
 _NAME = re.compile(r"\{(\w+)\}")
 _IN_SENTENCES = {"who": "a rank", "place": "", "step": "", "quote": "the message"}
 
@@ -43,7 +54,10 @@ def chapter(domain: str) -> list[Entry]:
 
 def page(entry: Entry, level: int = 1) -> str:
     heading = "#" * level
-    parts = _of_hang(entry, heading) if isinstance(entry, HangFailure) else _of_text(entry, heading)
+    if isinstance(entry, Explained):
+        parts = _of_numbers(entry, heading)
+    else:
+        parts = _of_hang(entry, heading) if isinstance(entry, HangFailure) else _of_text(entry, heading)
     return "\n\n".join(parts) + "\n"
 
 
@@ -59,11 +73,21 @@ def _of_hang(entry: HangFailure, heading: str) -> Iterator[str]:
     yield from _known(entry)
 
 
+def _of_numbers(entry: Explained, heading: str) -> Iterator[str]:
+    """Yield the paragraphs of the page of a finding on numbers."""
+    yield f"{heading} {entry.id}"
+    yield _sentence(entry.what)
+    yield f"**How it is told.** {_sentence(entry.tested)}"
+    yield f"**What to do.** {_sentence(entry.next)}"
+    if entry.rules_out:
+        yield f"**What rules it out.** {_sentence(entry.rules_out)}"
+
+
 def _sentence(text: str) -> str:
     return full_sentence(text.rstrip("."))
 
 
-def _known(entry: Entry) -> Iterator[str]:
+def _known(entry: Failure | HangFailure) -> Iterator[str]:
     """Yield the paragraphs that entries of all kinds may have."""
     if entry.check:
         yield f"**How to be sure.** {_sentence(entry.check)}"

@@ -1,0 +1,17 @@
+"""Say what a finding about numbers means, for `workbench explain`: findings of memory, traces and step logs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What a finding on numbers means: `what` it is, how it is `tested`, what to do `next`, and what `rules_out` it.
+
+    The finding itself has the numbers; each of these is a sentence or two without a full stop at the end.
+    """
+
+    id: str
+    what: str
+    tested: str
+    next: str
+    rules_out: str = ""
