@@ -68,7 +68,7 @@ _LOADING = re.compile(
     r"torch/serialization\.py|(?i:^|[._\s:])load_(?:state_dict|checkpoint|optimizer)"
     r"|_load_state_dict|\btorch\.load\("
 )
-_FOREACH = re.compile(r"^_multi_tensor_\w+$|_foreach_")
+_FOREACH = re.compile(r"^_multi_tensor_\w+$|^_multi_tensor_\w+\(")
 _ALLOWED = re.compile(r"(?<=[.;] )(\d+\.\d+ [KMGT]iB) allowed;")
 _PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
 _PRIVATE_SHARE = 0.25
@@ -224,7 +224,7 @@ def _foreign_next(case: Case) -> str:
     pids = [pid for pid, amount, unit in listed if size_in_bytes(amount, unit) != asked.process]
     which = f"process {', '.join(pids[:3])}; " if pids else ""
     if asked.listed:
-        return f"end the other processes on the device, which have {size(asked.foreign)} ({which}`nvidia-smi`), or take another GPU"
+        return f"see what the other processes on the device are, which have {size(asked.foreign)} ({which}`nvidia-smi`): end them, or take another GPU"
     return (
         f"see by `nvidia-smi` which processes hold the {size(asked.outside)} outside of PyTorch here (some hundred MiB of it are this"
         " process's own CUDA context), and end them, or take another GPU"
@@ -234,6 +234,13 @@ def _foreign_next(case: Case) -> str:
 def _loads_on_its_device(case: Case) -> bool:
     """Return whether the failure came while a checkpoint was loaded."""
     return _is_of_tensors(case) and (case.called(_LOADING.pattern) or bool(_LOADING.search(case.lead.excerpt)))
+
+
+def _loads_pretrained(case: Case) -> bool:
+    """Return whether the model itself was being made from a checkpoint, so that there is no second copy yet."""
+    return case.called(r":from_pretrained$|:_load_pretrained_model$") or case.printed(
+        r"in (?:from_pretrained|_load_pretrained_model)\b"
+    )
 
 
 def _was_refused_in_spite_of_room(case: Case) -> bool:
@@ -290,11 +297,12 @@ def _makes_optimizer_state(case: Case) -> bool:
         return False
     made = case.printed(r"exp_avg|momentum_buffer|state\[['\"]")
     in_step = case.called(r"optim\w*/[^:]*:\d+:step$|low_level_optim\S*:step$|_init_group$|optimizer_step$")
-    return in_step or made or case.printed(r"\b(?:self\.)?optim(?:izer)?\.step\(")
+    in_closure = case.called(r":\w*closure$|:(?:training_step|forward|_call_impl|backward)$")
+    return made or (not in_closure and (in_step or case.printed(r"\b(?:self\.)?optim(?:izer)?\.step\(")))
 
 
 def _copies_parameters(case: Case) -> bool:
-    """Return whether a multi-tensor step of an optimizer failed, which makes copies of all parameters."""
+    """Return whether a multi-tensor step of an optimizer failed, which works on all parameters at once."""
     called = any(_FOREACH.search(function) or _FOREACH.search(source) for function, source in _functions(case))
     return _is_of_tensors(case) and called
 
@@ -368,8 +376,8 @@ def _outside_next(case: Case) -> str:
             f" batch, or with {_LIMIT}"
         )
     return (
-        f"{look} If none does, but memory is in use or the error comes back there, the GPU may be faulty: exclude that"
-        " node"
+        f"{look} If none does: after some steps, PyTorch's own cache fills it, so leave room with {_LIMIT}; at the first"
+        " use of the GPU, if the error comes back there, exclude that node"
     )
 
 
@@ -384,6 +392,7 @@ def _entry(
     sentence: Text | None = oom,
     rules_out: str = "",
     check: str = "",
+    examples: tuple[Example, ...] = (),
 ) -> Failure:
     """Return the entry of a failed request for device memory."""
     return Failure(
@@ -397,6 +406,7 @@ def _entry(
         when=when,
         rules_out=rules_out,
         check=check,
+        examples=examples,
     )
 
 
@@ -420,6 +430,20 @@ def _asked(case: Case) -> str:
     return f": {size(asked.asked)} asked for{free}" if asked.asked else ""
 
 
+def _wakes(case: Case) -> bool:
+    return case.called("wake_up") or case.printed("wake_up|woken up|[Ww]ak(?:e|ing) up")
+
+
+def _is_of_language(case: Case) -> bool:
+    """Return whether the text is about a language model."""
+    names = r"(?i)lm_head|vocab|causal_?lm|language_model|llama|qwen|mistral|gemma|deepseek|\bgpt|transformers/models/|megatron"
+    return case.printed(names) or case.called(names) or case.context.says(names)
+
+
+def _has_expandable_segments(case: Case) -> bool:
+    return case.context.says(r"expandable_segments['\"]?[:=] ?['\"]?True")
+
+
 def _is_absurd(case: Case) -> bool:
     """Return whether no device has as much memory as was asked for: a size that was computed wrongly."""
     asked = request_of(case)
@@ -434,6 +458,7 @@ def _is_in_extension(case: Case) -> bool:
 
 
 _ABSURD_SHARE, _ABSURD_ON_DEVICE = 20, 2 << 40
+_SMALL_ON_HOST = 1 << 30
 _ABSURD_BYTES = 64 << 30
 """A request for this much host memory or more has probably a wrong size; it is hardly the last of many requests."""
 
@@ -445,7 +470,8 @@ def _for_host_memory(case: Case) -> str:
         return "check the size that this line computes; it is allocated on the host, not on a device"
     if case.reason is Reason.HOST_ALLOCATOR:
         return (
-            "the request is small, so the memory was full already: check what limits it (`free -h`, `ulimit -d -v`, the"
+            f"{'the request is small, so' if requested < _SMALL_ON_HOST else 'if the request is as large as expected,'} the memory was full"
+            " already: check what limits it (`free -h`, `ulimit -d -v`, the"
             " limit of the container or of Slurm's `--mem`), and record a memory snapshot to see what fills it"
         )
     return (
@@ -466,8 +492,12 @@ ENTRIES = (
         "nccl_buffers",
         "NCCL found no device memory for its buffers.",
         "No memory of the GPU is left for NCCL's buffers",
-        "NCCL takes its buffers when a process group first communicates, from what PyTorch's allocator has left",
-        (f"leave memory to NCCL: a smaller batch, {_LIMIT}, or smaller buffers (NCCL_BUFFSIZE=1048576)",),
+        "NCCL takes its buffers when a process group first communicates, from what PyTorch's allocator and other processes"
+        " have left",
+        (
+            f"leave memory to NCCL: a smaller batch, {_LIMIT}, or smaller buffers (NCCL_BUFFSIZE=1048576)",
+            "see by `nvidia-smi` whether other processes, also other ranks of this job, hold this GPU",
+        ),
         lambda case: case.kind is LogClass.OOM and case.reason is Reason.NCCL_BUFFERS,
     ),
     _entry(
@@ -478,7 +508,7 @@ ENTRIES = (
             "without a policy the whole model is one unit, whose flat tensor is as large as the model and needs room beside it"
         ),
         (
-            "wrap the layers as units of their own: auto_wrap_policy=transformer_auto_wrap_policy with the class of the layer (Lightning:"
+            "unless it is so already, wrap the layers as units of their own: auto_wrap_policy=transformer_auto_wrap_policy with the class of the layer (Lightning:"
             " FSDPStrategy(auto_wrap_policy=...)), or FSDP2's fully_shard on each layer, then on the model",
             "build the model on the host or the meta device, and let FSDP move it unit by unit (device_id=, sync_module_states=True,"
             " param_init_fn)",
@@ -495,9 +525,17 @@ ENTRIES = (
     _entry(
         "engine_wakes",
         "An inference engine that shares the GPU with the training wakes up and finds no memory.",
-        "The inference engine woke up and found no GPU memory beside the training",
-        "the engine gave its memory back while the model was trained, and takes it again for generation; what the training holds by then"
-        " (weights, optimizer, cached blocks) leaves too little",
+        lambda case: (
+            "The inference engine woke up and found no GPU memory beside the training"
+            if _wakes(case)
+            else "The inference engine's own allocator (cumem) found no GPU memory"
+        ),
+        lambda case: (
+            "the engine gave its memory back while the model was trained, and takes it again for generation; what the GPU holds by then"
+            " (weights, optimizer, cached blocks) leaves too little"
+            if _wakes(case)
+            else "with sleep mode the engine maps its weights and KV cache by calls of its own, at its start and each time it wakes up"
+        ),
         (
             "let the training give up its memory before: offload model and optimizer for generation (offload_model, offload_optimizer, the"
             " names differ), and torch.cuda.empty_cache()",
@@ -509,25 +547,27 @@ ENTRIES = (
         "driver",
         "A call of CUDA, not PyTorch's allocator, found no device memory.",
         "A call of CUDA found no device memory, often the first one that uses the GPU",
-        "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most"
-        " often of the first one that uses the GPU",
+        "PyTorch's own allocator would say how much it tried to allocate; this message is that of another call of CUDA",
         (_outside_next,),
         lambda case: case.kind is LogClass.OOM and case.reason is Reason.DRIVER_MEMORY,
     ),
     _entry(
         "library",
-        "A library of CUDA found no device memory for its workspace.",
-        "A library of CUDA found no device memory for its workspace",
-        "",
-        (_outside_next,),
+        "A library of CUDA found no device memory for its own data.",
+        "A library of CUDA reports that its allocation failed",
+        "such a library allocates its handles and workspaces by itself; if the GPU has room, an error in a kernel before shows so, too",
+        (
+            _outside_next,
+            "if memory is free: run with CUDA_LAUNCH_BLOCKING=1 or on the CPU, which show an earlier fault such as an index out of range",
+        ),
         lambda case: case.kind is LogClass.OOM and case.reason is Reason.LIBRARY_MEMORY,
     ),
     _entry(
         "absurd_request",
         "A size was asked for that no device has, because it was computed wrongly.",
         lambda case: f"{size(request_of(case).asked)} was asked for, more than any GPU has: the size is wrong",
-        "such a number comes from an overflow, an uninitialised value, or compiled code that does not fit; the memory of the"
-        " GPU is not the cause",
+        "such a number comes from a shape that is a product of large ones (all pairs of points, a broadcast), an overflow, an"
+        " uninitialised value, or compiled code that does not fit; no GPU is large enough",
         (
             Advice(
                 "if the failing line calls a compiled extension: build it again for the installed PyTorch and CUDA"
@@ -567,9 +607,15 @@ ENTRIES = (
         ),
         _why_larger,
         (
-            "find the tensor at this line whose shape is wrong or grows with the data: a broadcast, a gather of all"
-            " ranks, logits of all tokens, an evaluation with a batch or a number of samples of its own. Freeing memory"
-            " does not help: print the shapes just before this line",
+            lambda case: (
+                "print the shapes just before this line, and find the tensor whose shape is wrong or grows with the data: a broadcast, a"
+                " gather of all ranks, logits of all tokens, an evaluation with a batch or a number of samples of its own"
+                + (
+                    ". Freeing memory does not help"
+                    if (request_of(case).asked or 0) > (request_of(case).total or 0)
+                    else ""
+                )
+            ),
         ),
         _is_larger_than_the_device,
         sentence=None,
@@ -579,10 +625,13 @@ ENTRIES = (
         "loading_beside_others",
         "Tensors of a checkpoint are loaded onto a GPU that others have filled.",
         lambda case: f"A checkpoint is loaded onto a GPU of which others hold {size(request_of(case).foreign)}",
-        _with_numbers("torch.load puts tensors back on the GPU from which they were saved, for all ranks the same one"),
+        _with_numbers(
+            "without map_location, torch.load puts tensors back on the GPU from which they were saved, for all ranks"
+            " the same one"
+        ),
         (
-            f"if several ranks load: load into host memory with {LOAD_ON_HOST}, or with map_location of the rank's own"
-            " device; otherwise all ranks fill GPU 0",
+            f"if several ranks load: load into host memory with {LOAD_ON_HOST}, or with map_location of the rank's own "
+            "device; else several ranks may fill one GPU",
             _foreign_next,
         ),
         lambda case: _loads_on_its_device(case) and _has_foreign_memory(case),
@@ -601,7 +650,7 @@ ENTRIES = (
         headline=lambda case: (
             f"An inference engine holds up to {size(held)} of this GPU"
             if (held := request_of(case).foreign)
-            else "An inference engine shares this GPU with the training, and both do not fit"
+            else "The GPU is full, and an inference engine takes its share of it"
         ),
         sentence=oom,
         why=_with_numbers(
@@ -623,10 +672,14 @@ ENTRIES = (
             else f"{size(request_of(case).outside)} of the GPU's {size(request_of(case).total)} are held outside of this PyTorch"
         ),
         _with_numbers(
-            "the rest belongs to other processes, which may be of another user or outside of the container, and to this"
-            " process's own CUDA context and libraries"
+            "the rest belongs to other processes, which may be ranks of this job, of another user or outside of the"
+            " container, and to this process's own CUDA context and libraries"
         ),
-        (_foreign_next, "a process of an earlier run may have stayed: nvidia-smi in a container does not show it"),
+        (
+            _foreign_next,
+            "if they are ranks of this job on one GPU, give each its own (torch.cuda.set_device(local_rank)); a"
+            " process of an earlier run may have stayed, which nvidia-smi in a container does not show",
+        ),
         _has_foreign_memory,
         rules_out="this process holds nearly all that is not free",
     ),
@@ -650,16 +703,16 @@ ENTRIES = (
         "The driver refused a request although enough memory was free.",
         lambda case: f"{size(request_of(case).asked)} was refused although {size(request_of(case).free)} was free",
         _with_numbers(
-            "so the GPU is not full: another process took the memory for a moment, the driver or a virtual GPU"
-            " has a limit of its own, or the runtime is at fault"
+            "so another process took the memory for a moment, the driver, the host or a virtual GPU has a limit of its own, or the"
+            " runtime is at fault"
         ),
         (
             lambda case: (
                 f"run it again, and watch `{'rocm-smi' if _HIP in case.lead.message else 'nvidia-smi -l 1'}`: if another"
                 " process comes and goes, it takes the memory"
             ),
-            "otherwise look for a limit (MIG or vGPU profile, `ulimit -v`, WSL) and try another version of the driver"
-            " or of ROCm; using less memory is not the cure",
+            "otherwise look for a limit (MIG or vGPU profile, `ulimit -v`, WSL; under Windows the size of the paging file) and try another"
+            " version of the driver or of ROCm",
         ),
         _was_refused_in_spite_of_room,
         sentence=None,
@@ -671,8 +724,8 @@ ENTRIES = (
         "Private pools of CUDA graphs hold much of the memory",
         _with_numbers("what is in the pool of a graph cannot be used by anything else"),
         (
-            "capture all CUDA graphs into one memory pool (torch.cuda.graph(..., pool=...)), or fewer of them: each has"
-            " a private pool, whose memory no other request can use",
+            "capture fewer CUDA graphs (shapes that differ, mode='reduce-overhead' of torch.compile), or your own ones into one"
+            " memory pool (torch.cuda.graph(..., pool=...))",
         ),
         _is_in_private_pools,
     ),
@@ -682,37 +735,103 @@ ENTRIES = (
         lambda case: (
             f"Memory is fragmented: {size(request_of(case).unused)} reserved and unused, {size(request_of(case).asked)} asked for"
         ),
-        _with_numbers("reserved memory is of use only in pieces that are large enough"),
+        _with_numbers(
+            "unused memory serves a request only as one piece that is large enough, in the pool and stream of the request"
+        ),
         (
-            lambda case: (
-                f"set {EXPANDABLE_SEGMENTS_ON_AMD if _HIP in case.lead.message else EXPANDABLE_SEGMENTS}: the allocator"
-                f" had {size(request_of(case).unused)} reserved and unused, more than the"
-                f" {size(request_of(case).asked)} requested, but in pieces that were too small"
+            Advice(
+                lambda case: (
+                    f"set {EXPANDABLE_SEGMENTS_ON_AMD if _HIP in case.lead.message else EXPANDABLE_SEGMENTS}: the allocator"
+                    f" had {size(request_of(case).unused)} reserved and unused, more than the"
+                    f" {size(request_of(case).asked)} requested, but not in one piece"
+                ),
+                lambda case: not _has_expandable_segments(case),
+            ),
+            Advice(
+                f"expandable_segments is on already: {_SNAPSHOT}, which shows what holds the pieces; batches of equal lengths leave fewer",
+                _has_expandable_segments,
             ),
         ),
         _is_fragmented,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 40, in main\n'
+                "    out = model(x)\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
+                " use. Of the allocated memory 15.00 GiB is allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but"
+                " unallocated.\n",
+                says=("not in one piece",),
+            ),
+            Example(
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 40, in main\n'
+                "    out = model(x)\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
+                " use. Of the allocated memory 15.00 GiB is allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but"
+                " unallocated.\n",
+                says=("is on already",),
+            ),
+        ),
     ),
     _entry(
         "loading",
         "A checkpoint is loaded onto a device that has no room for a second copy.",
-        "The checkpoint is loaded onto the GPU beside the model, and both do not fit",
-        _with_numbers(
-            "torch.load makes all tensors of the file before they are copied into the model and the optimizer"
+        lambda case: (
+            "The weights do not fit onto the GPU: memory ran out while the model was loaded"
+            if _loads_pretrained(case)
+            else "GPU memory ran out while a checkpoint was loaded"
         ),
+        lambda case: _with_numbers(
+            "the weights themselves are put on the GPU here, before any step"
+            if _loads_pretrained(case)
+            else "what a checkpoint is loaded from is a second copy, if it is on the GPU beside the model and the optimizer"
+        )(case),
         (
-            f"load the checkpoint into host memory with {LOAD_ON_HOST}",
-            "delete the loaded dictionary after load_state_dict (`del checkpoint`): it is a second copy of the weights"
-            " and the optimizer's state",
+            Advice(
+                "load the weights in fewer bits (dtype=torch.bfloat16, 4 or 8 bits), shard them over more GPUs, or keep a part on the host"
+                " (device_map='auto'); on several ranks, check that each loads onto its own GPU",
+                _loads_pretrained,
+            ),
+            Advice(
+                f"load the checkpoint into host memory with {LOAD_ON_HOST}", lambda case: not _loads_pretrained(case)
+            ),
+            Advice(
+                "delete the loaded dictionary after load_state_dict (`del checkpoint`): it is a second copy of what it holds",
+                lambda case: not _loads_pretrained(case),
+            ),
         ),
         _loads_on_its_device,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 12, in main\n'
+                '    model = AutoModel.from_pretrained(path, device_map="cuda:0")\n'
+                '  File "/e/lib/python3.11/site-packages/transformers/modeling_utils.py", line 4225, in from_pretrained\n'
+                "    ) = cls._load_pretrained_model(\n"
+                '  File "/e/lib/python3.11/site-packages/transformers/modeling_utils.py", line 4728, in'
+                " _load_pretrained_model\n"
+                "    new_error_msgs = _load_state_dict_into_meta_model(\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 60.00 MiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
+                " use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch"
+                " but unallocated.\n",
+                says=("The weights do not fit onto the GPU", "fewer bits"),
+            ),
+        ),
     ),
     _entry(
         "foreach_copies",
-        "The multi-tensor step of the optimizer makes copies of all parameters.",
-        "The optimizer's multi-tensor step copies all parameters at once",
-        _with_numbers("with foreach=True the step works on lists of all parameters, and on temporary copies of them"),
+        "The multi-tensor step of the optimizer makes temporary tensors for all parameters at once.",
+        "The optimizer's multi-tensor step found no room for its temporary tensors",
+        _with_numbers(
+            "with foreach=True the step works on lists of all parameters, and makes temporary tensors as large as these"
+        ),
         (
-            "construct the optimizer with fused=True, or with foreach=False: its multi-tensor step makes copies of all"
+            "construct the optimizer with fused=True, or with foreach=False: then it makes no temporary tensors of all"
             " parameters at once. If that is not enough, shard the optimizer state over more ranks",
         ),
         _copies_parameters,
@@ -723,12 +842,13 @@ ENTRIES = (
         what="FSDP found no memory on the GPU to copy the full weights for a checkpoint, and only warned of it.",
         signs=(sign("Failed to clone() tensor"), sign("state_dict entry could point to invalid memory")),
         event=EventKind.OUT_OF_MEMORY,
-        headline="FSDP had no GPU memory to copy the full weights for a checkpoint: what it saved is unusable",
-        why="to gather the full state dict on one device takes its whole size beside the sharded weights; FSDP reports this"
-        " as a warning, goes on, and the saved entries point to memory that is gone",
+        headline="FSDP had no GPU memory to copy the full weights for a checkpoint: its entry is unusable",
+        why="to gather the full state dict on one device takes its whole size beside the sharded weights; FSDP reports"
+        " this as a warning, goes on, and this entry may point to memory that is gone",
         next=(
             "gather on the host: StateDictType.FULL_STATE_DICT with FullStateDictConfig(offload_to_cpu=True,"
-            " rank0_only=True), or save shards with torch.distributed.checkpoint; do not use the checkpoint that was saved",
+            " rank0_only=True), or save shards with torch.distributed.checkpoint; do not use a checkpoint that was"
+            " saved from this state",
         ),
         rules_out="the warning does not mention memory",
         when=lambda case: case.printed("out of memory"),
@@ -748,14 +868,13 @@ ENTRIES = (
     _entry(
         "gathered_state",
         "The state is gathered or copied on the device to be saved.",
-        "The full state was gathered on the GPU for a checkpoint, and did not fit",
+        "GPU memory ran out while weights or other state were gathered or copied",
         _with_numbers(
-            "to gather or clone the full weights on one device takes their whole size beside the sharded ones;"
-            " what was saved may be unusable"
+            "to gather or clone the full weights on one device takes their whole size beside what is there already"
         ),
         (
-            "do not gather or copy the state on the device: save shards with torch.distributed.checkpoint, or gather"
-            " with cpu_offload=True",
+            "do not gather or copy the state on the device: for a checkpoint save shards with torch.distributed.checkpoint, or"
+            " gather with cpu_offload=True; a copy for another use (EMA, a merge) can be made on the host, tensor by tensor",
             Advice(
                 "with FSDP: StateDictType.FULL_STATE_DICT and FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
                 lambda case: case.printed(r"(?i)fsdp|fully_?sharded"),
@@ -766,25 +885,44 @@ ENTRIES = (
     _entry(
         "optimizer_state",
         "The first step of the optimizer makes its state, and finds no room for it.",
-        "The optimizer's step found no room for its state",
+        lambda case: (
+            "The optimizer's step found no room for its state"
+            if case.printed(r"exp_avg|momentum_buffer|state\[['\"]|_init_group|_init_state")
+            or case.called("_init_group$")
+            else "GPU memory ran out in the optimizer's step"
+        ),
         _with_numbers(
-            "an optimizer such as Adam makes two values for each parameter in its first step, after forward and"
-            " backward have fitted"
+            "an optimizer such as Adam makes two values for each parameter in its first step, and keeps them; later steps need"
+            " temporary tensors only"
         ),
         (
-            "make room for the optimizer's state, which the first step allocates after its forward and backward pass:"
+            "in the first step: make room for the optimizer's state, which it allocates after its forward and backward pass:"
             " shard it over more ranks (FSDP, ZeRO), use an optimizer with less state (8-bit Adam, Adafactor), offload"
             " it to the host, or take a smaller model",
         ),
         _makes_optimizer_state,
         rules_out="several steps were trained before",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 40, in main\n'
+                "    optimizer.step()\n"
+                '  File "/e/lib/python3.11/site-packages/torch/optim/adamw.py", line 220, in step\n'
+                "    adamw(\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 60.00 MiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
+                " use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch"
+                " but unallocated.\n",
+                says=("in the optimizer's step", "in the first step"),
+            ),
+        ),
     ),
     _entry(
         "evaluation",
         "An evaluation ran out of memory, not a training step.",
         "The evaluation ran out of memory, not a training step",
         lambda case: _with_numbers(
-            "the predictions of all batches are kept on the device until the evaluation ends"
+            "the predictions of all batches are joined on the device, and kept there until the evaluation ends or they accumulate"
             if _keeps_predictions(case)
             else "an evaluation may keep the predictions of all batches, run without no_grad, or have larger batches"
         )(case),
@@ -803,18 +941,43 @@ ENTRIES = (
         "logits",
         "The logits of all tokens, or what a loss makes of them, do not fit.",
         lambda case: (
-            f"The logits or their loss do not fit: {size(request_of(case).asked)} more for tokens x vocabulary"
-            if request_of(case).asked
-            else "The logits or their loss do not fit: tokens x vocabulary"
+            "The logits or their loss do not fit"
+            + (f": {size(request_of(case).asked)} more" if request_of(case).asked else ":")
+            + (" for tokens x vocabulary" if _is_of_language(case) else " for positions x classes")
         ),
-        _with_numbers("logits take tokens x vocabulary x bytes, often several times over in the loss"),
+        lambda case: _with_numbers(
+            "logits take tokens x vocabulary x bytes, often several times over in the loss"
+            if _is_of_language(case)
+            else "logits take a value for each position (pixel, token) and class, and the loss makes further tensors of that size"
+        )(case),
         (
-            lambda case: _LOSS_IN_PIECES.format(
-                setting=_IN_TRANSFORMERS if "/transformers/" in case.lead.excerpt else ""
+            Advice(
+                lambda case: _LOSS_IN_PIECES.format(
+                    setting=_IN_TRANSFORMERS if "/transformers/" in case.lead.excerpt else ""
+                ),
+                _is_of_language,
+            ),
+            Advice(
+                "compute the loss in pieces of the batch or of the positions, or at a smaller resolution",
+                lambda case: not _is_of_language(case),
             ),
             f"otherwise {_USE_LESS}",
         ),
         _is_for_loss,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 40, in main\n'
+                "    loss = criterion(out, mask)\n"
+                '  File "/e/lib/python3.11/site-packages/torch/nn/functional.py", line 3053, in cross_entropy\n'
+                "    return torch._C._nn.cross_entropy_loss(\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 1.10 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
+                " use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch"
+                " but unallocated.\n",
+                says=("positions x classes", "of the batch or of the positions"),
+            ),
+        ),
     ),
     _entry(
         "one_rank",
@@ -837,14 +1000,36 @@ ENTRIES = (
         _numbers,
         (
             Advice(
-                "one tensor of this size is most often that of the logits (tokens x vocabulary x 4 bytes: compute the loss in"
-                " pieces of the sequence) or of attention scores (length squared: use flash or SDPA attention); shorter"
-                " sequences or a smaller micro batch make both smaller",
-                _is_one_large_tensor,
+                "in a training step of a language model, one tensor of this size is most often that of the logits (tokens x vocabulary x 4"
+                " bytes: compute the loss in pieces of the sequence) or of attention scores (length squared: use flash or SDPA attention);"
+                " shorter sequences or a smaller micro batch make both smaller",
+                lambda case: _is_one_large_tensor(case) and _is_of_language(case),
+            ),
+            Advice(
+                "print the shapes at the line that failed: it asked for one tensor of this size",
+                lambda case: _is_one_large_tensor(case) and not _is_of_language(case) and bool(case.lead.calls),
             ),
             lambda case: f"{_USE_LESS}{_lacks(case)}",
         ),
         lambda case: case.kind is LogClass.OOM,
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 40, in main\n'
+                "    trainer.fit(model)\n"
+                '  File "/e/lib/python3.11/site-packages/torch/optim/adamw.py", line 189, in step\n'
+                "    loss = closure()\n"
+                '  File "/e/lib/python3.11/site-packages/lightning/pytorch/plugins/precision/precision.py", line 108, in'
+                " _wrap_closure\n"
+                "    closure_result = closure()\n"
+                '  File "/w/model.py", line 20, in training_step\n'
+                "    out = self.net(batch)\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 60.00 MiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
+                " use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch"
+                " but unallocated.\n"
+            ),
+        ),
     ),
     Failure(
         id="memory.cache_flushes",

@@ -93,7 +93,7 @@ def test_other_processes_are_only_blamed_where_the_request_would_fit_without_the
     case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
     text = case.text.replace("18.50 GiB", requested)
     finding = logs.analyze(log_of(Case("oom", "oom", [2], text=text))).findings[0]
-    assert finding.next.startswith("End the other processes on the device, which have 10.0 GiB") is fits
+    assert finding.next.startswith("See what the other processes on the device are, which have 10.0 GiB") is fits
 
 
 @pytest.mark.parametrize(
