@@ -7,11 +7,11 @@ from analyzers.case.hypothesis import Case, Tier
 from analyzers.failures.entry import Advice, Example, Failure, sign
 
 _DEVICE_COUNT = {
-    "1": "an argument is not valid: the driver and CUDA_VISIBLE_DEVICES do not fit",
+    "1": "an argument is not valid: most often CUDA_VISIBLE_DEVICES, or a driver that does not fit",
     "2": "the GPU, or the memory of the host or of WSL, is full",
     "3": "the driver could not be initialised",
     "36": "the driver does not fit the CUDA libraries",
-    "101": "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
+    "101": "a GPU was asked for that does not exist: most often CUDA_VISIBLE_DEVICES names it",
     "304": "a call of the operating system failed: limits, device files or permissions",
     "999": "unknown error: the kernel module nvidia_uvm is often missing or broken",
 }
@@ -46,17 +46,19 @@ ENTRIES: tuple[Failure, ...] = (
             sign("annot find ptxas", r"[Cc]annot find ptxas"),
         ),
         headline=lambda case: (
-            f"ptxas is too old: Triton writes PTX {case.given['wanted']}, and it knows up to {case.given['has']}"
+            f"ptxas is too old: the code is PTX {case.given['wanted']}, and it knows up to {case.given['has']}"
             if case.given.get("wanted")
-            else f"ptxas is too old for this GPU: it does not know {case.given['gpu']}"
+            else f"ptxas does not know this GPU: {case.given['gpu']}"
             if case.given.get("gpu")
             else "Triton finds no ptxas, the assembler for NVIDIA GPUs"
         ),
         why="Triton brings its own ptxas, and a CUDA toolkit on the PATH, CUDA_HOME, CUDA_PATH or TRITON_PTXAS_PATH may take its"
         " place",
         next=(
-            "let Triton use a newer one: TRITON_PTXAS_PATH=/usr/local/cuda-12.8/bin/ptxas (or unset TRITON_PTXAS_PATH, CUDA_PATH"
-            " and CUDA_HOME, so that the bundled one is used), and update the CUDA toolkit (12.8 or newer for sm_100 and sm_120)",
+            "let Triton use a newer one: TRITON_PTXAS_PATH=/usr/local/cuda-12.8/bin/ptxas (or unset TRITON_PTXAS_PATH,"
+            " CUDA_PATH and CUDA_HOME, so that the bundled one is used), and update the CUDA toolkit (12.8 or newer"
+            " for sm_100 and sm_120, 12.9 for sm_103 and sm_121; for GPUs that newer toolkits have dropped, such as"
+            " sm_70 in 13.0, an older one)",
             "or install the triton that the installed PyTorch asks for (pip show torch), whose PTX fits",
             "without torch.compile and Triton kernels it is not needed (TORCHDYNAMO_DISABLE=1 as a test)",
         ),
@@ -86,15 +88,16 @@ ENTRIES: tuple[Failure, ...] = (
             sign("failed to translate module to LLVM IR"),
             sign("codegen error", r"Internal Triton PTX codegen error|PTXAS error:"),
         ),
-        headline="Triton could not compile a kernel: a limit or a fault of this version of Triton",
-        why="a pass of its compiler failed; versions of Triton that do not fit PyTorch or the GPU, old GPUs (bf16 or fp8 below"
-        " Ampere) and unusual shapes are the usual reasons",
+        headline="Triton could not compile a kernel",
+        why="a pass of its compiler failed; an operation of the kernel that this version cannot translate, versions of"
+        " Triton that do not fit PyTorch or the GPU, old GPUs (bf16 or fp8 below Ampere) and unusual shapes are"
+        " the usual reasons",
         next=(
             "install the triton that the installed PyTorch asks for (pip show torch names it), or a newer PyTorch with its own"
             " triton; delete ~/.triton/cache afterwards",
             "go around the kernel: TORCHDYNAMO_DISABLE=1, or disable=True for that function, if torch.compile made it; another"
             " attention or quantisation backend if a library did",
-            "the lines above may name the kernel and the operation; report them with the versions",
+            "the lines around the message often name the kernel and the operation; report them with the versions",
         ),
         event=EventKind.KNOWN,
         examples=(
@@ -118,12 +121,13 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="The driver cannot load a kernel that Triton has compiled.",
         signs=(sign("device kernel image is invalid"),),
-        headline="The driver cannot load a compiled kernel: its image is invalid for this driver or GPU",
+        headline="The driver cannot load a compiled kernel: its image is invalid",
         why="the kernel was compiled by a newer toolkit than the driver knows, for another GPU, or the cache holds a damaged one",
         next=(
-            "delete the caches and try again: rm -rf ~/.triton/cache /tmp/torchinductor_$USER",
-            "if it stays: update the NVIDIA driver, or let the toolkit fit it (unset TRITON_PTXAS_PATH and CUDA_HOME, so that the"
-            " bundled ptxas is used)",
+            "if Triton or torch.compile made the kernel, delete their caches and try again: rm -rf ~/.triton/cache"
+            " /tmp/torchinductor_$USER",
+            "if it stays: update the NVIDIA driver, or let the toolkit fit it (unset TRITON_PTXAS_PATH and CUDA_HOME,"
+            " so that the bundled ptxas is used); an extension has to be built again for this GPU",
         ),
         check="`nvidia-smi` shows the newest CUDA that the driver supports",
         examples=(
@@ -148,14 +152,15 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="A graph was being captured, and an operation ran that capture does not allow",
-        why="during capture nothing may synchronise, allocate by cudaMalloc, use the default stream, or query an event of the"
-        " capture, in no thread; the first such call breaks the capture, and later errors only say so",
+        why="during capture nothing may synchronise, allocate by cudaMalloc, use the default stream, or query an event"
+        " of the capture, by default in no thread; the first such call, or another error, breaks the capture, and"
+        " later errors only say so",
         next=(
             "run without graphs: torch.compile without mode='reduce-overhead', vLLM enforce_eager=True, SGLang"
             " --disable-cuda-graph; if it then runs, capture is the reason",
             "keep .item(), .cpu(), print of tensors, torch.cuda.synchronize, data loading to the GPU and new communicators out of"
             " the captured part, and warm it up some times on a side stream before",
-            "if only the watchdog thread reports it, on AMD: update ROCm (7.2.2 or newer)",
+            "if only the watchdog thread reports it, on AMD: update ROCm",
         ),
         check="CUDA_LAUNCH_BLOCKING=1 cannot be used here: it is itself not allowed in capture",
         rules_out="broken hardware",
@@ -178,11 +183,12 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="The runtime compiler of PyTorch's CUDA does not know the GPU.",
         signs=(sign("invalid value for --gpu-architecture"),),
-        headline="PyTorch's CUDA is older than this GPU: its runtime compiler does not know it",
-        why="some operations (complex, special functions, fused ones of TorchScript) are compiled at run time by nvrtc",
+        headline="PyTorch's runtime compiler for CUDA (nvrtc) does not know this GPU",
+        why="the build of PyTorch is for a CUDA that is older than the GPU, or has dropped it; some operations"
+        " (complex, special functions, fused ones of TorchScript) are compiled at run time by nvrtc",
         next=(
-            "install a PyTorch that was built for a CUDA with this GPU (Ada and Hopper: cu118 or newer; Blackwell: cu128 or newer,"
-            " PyTorch 2.7)",
+            "install a PyTorch that was built for a CUDA with this GPU (Ada and Hopper: cu118 or newer; Blackwell:"
+            " cu128 or newer, sm_103 and sm_121 cu129 or newer; GPUs before Turing: one before cu130)",
         ),
         check='python -c "import torch; print(torch.version.cuda, torch.cuda.get_device_capability())"',
         examples=(
@@ -197,9 +203,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="cuFFT failed internally.",
         signs=(sign("CUFFT_INTERNAL_ERROR"),),
-        headline="cuFFT failed internally: CUDA 11.7 and older do so on Ada and newer GPUs",
-        why="it is the known fault of the cuFFT of CUDA 11.7 on RTX 40 GPUs; elsewhere the GPU's memory is full, or a size or"
-        " half-precision transform is not supported",
+        headline="cuFFT failed internally (CUFFT_INTERNAL_ERROR)",
+        why="on RTX 40 GPUs with CUDA 11.7 it is a known fault of that cuFFT; elsewhere most often the GPU's memory is"
+        " full, or a size or half-precision transform is not supported",
         next=(
             "print torch.version.cuda: if it is 11.7 or older, install a build of PyTorch for CUDA 11.8 or newer",
             "otherwise look at the GPU's free memory, and at the transform: fp16 needs sizes that are powers of two",
@@ -219,7 +225,7 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "its handle is made at the first factorisation, and needs memory of the GPU that PyTorch may have taken already"
             if "Create" in (case.given.get("call") or "")
-            else "the matrix may hold NaN or be singular, or the GPU's memory is full"
+            else "most often the matrix holds NaN or is singular, or the GPU's memory is full"
         ),
         next=(
             Advice(
@@ -264,11 +270,11 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: case.given["number"] == "2",
             ),
             Advice(
-                "correct CUDA_VISIBLE_DEVICES: `nvidia-smi -L` lists the GPUs",
+                "check CUDA_VISIBLE_DEVICES: `nvidia-smi -L` lists the GPUs",
                 when=lambda case: case.given["number"] in ("1", "101"),
             ),
-            "run `nvidia-smi` in the same shell or container: if it fails, too, the driver has to be mended (reboot after an update;"
-            " modprobe nvidia nvidia_uvm)",
+            "run `nvidia-smi` in the same shell or container: if it fails, too, the driver has to be mended (reboot"
+            " after an update; modprobe nvidia_uvm)",
             "in a container: start it with --gpus all, and see that ls -l /dev/nvidia* shows nvidia-uvm and each GPU",
         ),
         check="`nvidia-smi`, `ls -l /dev/nvidia*`",
@@ -296,9 +302,9 @@ ENTRIES: tuple[Failure, ...] = (
             sign("communicate with the NVIDIA driver", r"NVIDIA-SMI has failed because it couldn't communicate with"),
             sign("you might not have a CUDA gpu", r"CUDA driver initialization failed, you might not have a CUDA gpu"),
         ),
-        headline="The NVIDIA driver is not loaded, or does not answer on this machine",
-        why="its kernel module is missing for the running kernel (an update of the kernel, Secure Boot, a driver that was not"
-        " rebuilt), or the GPU is gone",
+        headline="The NVIDIA driver does not answer on this machine, or could not be started",
+        why="its kernel module is missing for the running kernel (an update of the kernel, Secure Boot, a driver that"
+        " was not rebuilt), the GPU is gone, or the machine has none",
         next=(
             "look: `lsmod | grep nvidia`, `dmesg -T | grep -iE 'nvrm|nvidia'`, `lspci | grep -i nvidia`",
             "rebuild or reinstall the driver for the running kernel (dkms status; apt install --reinstall nvidia-driver-NNN"
@@ -320,11 +326,12 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="A running container lost its access to the GPUs.",
         signs=(sign("Failed to initialize NVML: Unknown Error"),),
-        headline="The container lost its access to the GPUs: NVML unknown error",
-        why="`systemctl daemon-reload` on the host rewrites the rules of the container's cgroup, and the devices that the NVIDIA"
-        " runtime had added are dropped; programs that run keep the GPU, new ones do not get it",
+        headline="NVML cannot be initialised (unknown error): a container without access to the GPUs",
+        why="most often a running container lost it: `systemctl daemon-reload` on the host rewrites the rules of the"
+        " container's cgroup, and the devices that the NVIDIA runtime had added are dropped; programs that run"
+        " keep the GPU, new ones do not get it",
         next=(
-            "restart the container: the GPUs are back",
+            "restart the container: that brings the GPUs back if it had them",
             "to keep it from coming back: pass the devices explicitly (--device /dev/nvidia0 --device /dev/nvidiactl --device"
             " /dev/nvidia-uvm), use CDI, or set the cgroup driver of Docker to cgroupfs",
         ),
@@ -384,7 +391,8 @@ ENTRIES: tuple[Failure, ...] = (
             else f"Slurm may not start {case.given['name'][:40]}: permission denied"
         ),
         why=lambda case: (
-            "the environment of the step has another PATH, or the folder is not mounted on that node"
+            "the environment of the step has another PATH, the folder is not mounted on that node, or the interpreter"
+            " in the first line of a script is missing"
             if case.given["reason"].startswith("No")
             else "the file is not executable, or its file system is mounted without execution"
         ),
@@ -446,8 +454,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="MKL cannot load one of its own libraries.",
         signs=(sign("Intel MKL FATAL ERROR", r"Intel MKL FATAL ERROR: Cannot load (?P<library>\S+?)\.?$"),),
-        headline="MKL cannot load its library {library}: the installation is incomplete or mixed",
-        why="parts of MKL of two versions, or of conda and pip, stand in one environment",
+        headline="MKL cannot load its library {library}",
+        why="most often the installation is incomplete, or parts of MKL of two versions, or of conda and pip, stand in"
+        " one environment",
         next=(
             "reinstall it in a clean environment: conda install -f numpy mkl, or pip install --force-reinstall numpy mkl; do not mix"
             " both",
@@ -566,11 +575,12 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: {
             "killed": "The program was killed (SIGKILL), most often for host memory",
             "segmentation fault": "The program crashed in native code (segmentation fault)",
-        }.get(case.given["how"].lower(), "The program used an instruction that this processor does not have (SIGILL)"),
+        }.get(case.given["how"].lower(), "The program ended at an illegal instruction (SIGILL)"),
         why=lambda case: {
-            "killed": "SIGKILL leaves no exception; without a person who sent it, the kernel's OOM killer did",
-            "segmentation fault": "an extension or a library read or wrote memory that is not its own",
-        }.get(case.given["how"].lower(), "a library was compiled for another processor"),
+            "killed": "SIGKILL leaves no exception; most often the kernel's OOM killer sent it, else a scheduler, a parent"
+            " program or a person",
+            "segmentation fault": "most often an extension or a library read or wrote memory that is not its own",
+        }.get(case.given["how"].lower(), "most often a library was compiled for another processor"),
         next=(
             lambda case: {
                 "killed": "look: `dmesg -T | grep -i 'killed process'`; if it was the OOM killer, load less at once (smaller model or"
@@ -606,12 +616,13 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            f"rocBLAS has no kernels for this AMD GPU{' (' + gpu + ')' if (gpu := case.given.get('gpu')) else ''}"
+            f"rocBLAS finds no kernels for this AMD GPU{' (' + gpu + ')' if (gpu := case.given.get('gpu')) else ''}"
         ),
         why="ROCm is built for some GPUs; others of the same generation often run the kernels of their sibling",
         next=(
-            "let it pass as its supported sibling: HSA_OVERRIDE_GFX_VERSION=10.3.0 for gfx103x, 11.0.0 for gfx110x (9.0.0 for"
-            " gfx90c)",
+            "if the machine has a second GPU that is supported (this may be the one in the processor), choose it:"
+            " HIP_VISIBLE_DEVICES; else let it pass as its supported sibling (not under Windows):"
+            " HSA_OVERRIDE_GFX_VERSION=10.3.0 for gfx103x, 11.0.0 for gfx110x (9.0.0 for gfx90c)",
             "or install a build that has it (newer ROCm, TheRock's nightly builds)",
         ),
         check="`rocminfo | grep gfx`",
@@ -657,8 +668,13 @@ ENTRIES: tuple[Failure, ...] = (
             sign("No XPU devices", r"No XPU devices (?:are available|found)"),
             sign("not compiled with XPU support"),
         ),
-        headline="PyTorch sees no Intel GPU (XPU)",
-        why="the driver (Level Zero, compute runtime) is missing, the user may not open /dev/dri, or PyTorch is not the XPU build",
+        headline=lambda case: (
+            "This PyTorch is not compiled with XPU support, and cannot use an Intel GPU"
+            if "not compiled with XPU" in case.lead.message
+            else "PyTorch sees no Intel GPU (XPU)"
+        ),
+        why="PyTorch is not the XPU build, the driver (Level Zero, compute runtime) is missing, or the user may not"
+        " open /dev/dri",
         next=(
             "install the XPU build: pip install torch --index-url https://download.pytorch.org/whl/xpu, and the driver packages"
             " (intel-opencl-icd, libze1, libze-intel-gpu1)",
@@ -690,8 +706,8 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         next=(
             Advice(
-                "set it before torch_xla is imported: PJRT_DEVICE=TPU (or CUDA, CPU); old code sets XRT_TPU_CONFIG, which no longer"
-                " counts: unset it",
+                "set it before torch_xla is imported: PJRT_DEVICE=TPU (or CUDA, CPU); old code sets XRT_TPU_CONFIG, which"
+                " newer versions do not read",
                 when=lambda case: not case.given.get("reason"),
             ),
             Advice(
@@ -700,8 +716,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: "worker_addresses" in (case.given.get("reason") or ""),
             ),
             Advice(
-                "end what holds it (sudo lsof /dev/accel* /dev/vfio/*; another notebook or a crashed run), restart the TPU VM, and"
-                " see that all hosts of a pod start the program at the same time",
+                "if another process holds it, end that (sudo lsof /dev/accel* /dev/vfio/*; another notebook or a crashed"
+                " run), restart the TPU VM, and see that all hosts of a pod start the program at the same time",
                 when=lambda case: bool(case.given.get("reason")) and "worker_addresses" not in case.given["reason"],
             ),
             "compare the versions of torch, torch_xla and libtpu (pip list | grep -iE 'torch|libtpu'): they must belong together",
@@ -742,9 +758,10 @@ ENTRIES: tuple[Failure, ...] = (
             else "A GPU was asked for, and this process sees none"
         ),
         why=lambda case: (
-            "CUDA_VISIBLE_DEVICES or the job's allocation leaves fewer, and they are counted from 0"
+            "the machine has fewer, or CUDA_VISIBLE_DEVICES or the job's allocation leaves fewer; they are counted from 0"
             if case.given["has"]
-            else "the container was started without the GPUs, the job has none, or PyTorch is a build without CUDA"
+            else "the container was started without the GPUs, the job or the machine has none, the driver does not work, or"
+            " PyTorch is a build without CUDA"
         ),
         next=(
             Advice(
@@ -801,8 +818,8 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "XLA compiles one program for all replicas, so each must be in exactly one group of a collective"
             if case.given["replicas"]
-            else "one dimension differs and is 1 in neither; a cache of keys and values that grows, or a batch of another length, is"
-            " the usual one"
+            else "one dimension differs and is 1 in neither; for example a cache of keys and values that grows, or a batch"
+            " of another length"
         ),
         next=(
             Advice(
@@ -843,13 +860,14 @@ ENTRIES: tuple[Failure, ...] = (
             sign("Failed to infer result type", r"LLVM ERROR: Failed to infer result type"),
         ),
         headline=lambda case: (
-            "A tensor is too large for Apple's GPU library: a buffer of more than 2**31 or 2**32"
-            if re.search(r"product of dimension sizes|larger than|NDArray dimension", _text_around(case))
+            "A tensor is too large for Apple's GPU library"
+            if re.search(r"product of dimension sizes|> ?(?:2\*\*|INT_MAX)", _text_around(case))
             else "Apple's GPU library stopped the process: it cannot handle a shape or operation"
         ),
         why="these checks end the process, without an exception of Python",
         next=(
-            "make the tensor smaller: a smaller batch, a shorter sequence, attention in slices (pipe.enable_attention_slicing())",
+            "if the message is about a size, make the tensor smaller: a smaller batch, a shorter sequence, attention"
+            " in slices (pipe.enable_attention_slicing())",
             "update macOS and PyTorch: many such checks were mended; or run that part on the CPU",
         ),
         tier=Tier.NATIVE_CRASH,
@@ -874,9 +892,9 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             "The Apple GPU ran out of memory"
             if "Insufficient Memory" in _text_around(case)
-            else "The Apple GPU stopped work that took too long (GPU timeout)"
+            else "The Apple GPU stopped work that took too long or hung"
             if re.search(r"GPU (?:Timeout|Hang) Error", _text_around(case))
-            else "The Apple GPU did not finish a command buffer; results of that step are wrong"
+            else "The Apple GPU did not finish a command buffer; results of that step may be wrong"
         ),
         why="Metal reports it beside the program: PyTorch may go on, and the tensors of that step hold anything, often NaN",
         next=(
@@ -885,7 +903,7 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: "Insufficient Memory" in _text_around(case),
             ),
             Advice(
-                "make single operations shorter: a smaller batch, image or sequence",
+                "if it took too long, make single operations shorter: a smaller batch, image or sequence",
                 when=lambda case: "Insufficient Memory" not in _text_around(case),
             ),
             "update macOS and PyTorch; if it comes again, find the operation by running with device='cpu', part by part",
@@ -917,9 +935,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="vLLM measured the GPU's memory while another process freed some.",
         signs=(sign("Error in memory profiling", r"Error in memory profiling[\s\S]{0,300}?nitial free memory"),),
-        headline="vLLM measured the GPU's memory while another process on it freed some",
-        why="it compares the free memory before and after a test run; a second engine that starts, or a training that gives memory"
-        " back in the meantime, makes the result absurd",
+        headline="vLLM's memory profiling ended with more free GPU memory than it began with",
+        why="it compares the free memory before and after a test run; an earlier process that ends, a second engine,"
+        " or a training that gives memory back in the meantime, makes the result absurd",
         next=(
             "start one engine after the other on a GPU, and wait until an earlier process has ended (`nvidia-smi` shows none)",
             "in RL training: free the training's memory (torch.cuda.empty_cache(), sleep mode) before the engine is built",
