@@ -26,7 +26,7 @@ def hardware(case: Case) -> str:
             return f"a network link failed: {quoted(lead)}"
         case Reason.XID_SOFTWARE:
             return f"{device} reported Xid {facts.xid}, which a program usually causes{at_step(lead)}"
-    return f"{device} reported Xid {facts.xid}, a hardware error{at_step(lead)}"
+    return f"{device} reported Xid {facts.xid}{at_step(lead)}"
 
 
 def network(case: Case) -> str:
@@ -97,11 +97,13 @@ def _why_hardware(case: Case) -> str:
     """Return what an error of a device means."""
     if case.reason is Reason.FALLEN_OFF_BUS:
         address = case.lead.facts.pci
-        named = f", and the lines above this message name its address, {address}" if address else ""
-        return f"the GPU's driver no longer reaches the GPU over PCIe; the training program is not the cause{named}"
+        named = f"; its address is {address}" if address else ""
+        return f"the driver no longer reaches the GPU over PCIe; the training program is not the cause{named}"
     if case.reason is Reason.XID_SOFTWARE:
         return ""
-    return "such a message comes from the driver, the network or the scheduler; the training program is not its cause"
+    return (
+        "such a message comes from the driver, the network or the scheduler; the training program is seldom its cause"
+    )
 
 
 # Xids: the error numbers of NVIDIA's driver. What each means is in NVIDIA's catalogue of Xids.
@@ -157,9 +159,11 @@ def _fell_off_why(case: Case) -> str:
     if case.printed("Surprise Down"):
         return (
             "its PCIe link went down first (AER: Surprise Down Error), as with a card, riser or slot with bad contact, too"
-            " little power, or a card that is too hot; no program can cause this"
+            " little power, or a card that is too hot"
         )
-    return "the driver no longer reaches it over PCIe: the card, its power, its cooling or its slot; no program causes this"
+    return (
+        "the driver no longer reaches it over PCIe, most often because of the card, its power, its cooling or its slot"
+    )
 
 
 def _previous(case: Case) -> int:
@@ -231,8 +235,8 @@ XIDS = (
         ),
         headline=_cleanup_headline,
         why=lambda case: (
-            f"Xid 45 only reports that the program's channels were cleaned up; the line of Xid {_previous(case)} itself stands"
-            " further above in the kernel's log"
+            f"Xid 45 only reports that the program's channels were cleaned up; Xid {_previous(case)} came before it in"
+            " the kernel's log"
         ),
         next=(
             lambda case: (
@@ -333,7 +337,7 @@ XIDS = (
         what="A GPU recorded memory that is to be remapped or retired (Xid 63), or could not do so (Xid 64).",
         signs=(_xid_sign("63|64"),),
         headline=lambda case: (
-            f"{_gpu(case)} could not remap bad memory (Xid 64): it needs to be replaced"
+            f"{_gpu(case)} could not remap bad memory, or not record it (Xid 64)"
             if case.given["xid"] == "64"
             else f"{_gpu(case)} recorded a bad memory row or page (Xid 63), to be replaced at its next reset"
         ),
@@ -344,7 +348,7 @@ XIDS = (
         ),
         next=(
             lambda case: (
-                "drain the node, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER: Remapping Failure Occurred)"
+                "drain the node and reset the GPU; have it replaced if `nvidia-smi -q -d ROW_REMAPPER` shows a remapping failure"
                 if case.given["xid"] == "64"
                 else "reset the GPU when its jobs are done: nvidia-smi --gpu-reset -i ID, or a reboot; nvidia-smi -q -d"
                 " ROW_REMAPPER then shows no pending rows"
@@ -431,8 +435,8 @@ XIDS = (
         what="A program's work on a GPU was stopped after a fault of that program (Xid 43).",
         signs=(_xid_sign("43"),),
         headline=lambda case: f"{_gpu(case)} stopped the work of a program after its fault (Xid 43)",
-        why="the GPU itself is healthy: the program hit an error of its own, such as an illegal memory access or a failed"
-        " assertion",
+        why="the GPU itself is usually healthy: the program hit an error of its own, such as an illegal memory access"
+        " or a failed assertion",
         next=(
             "read the CUDA error that the program printed: that is the cause. Without one, " + _SANITIZE,
             "if it stays on one GPU, run dcgmi diag -r 3",
@@ -464,10 +468,10 @@ XIDS = (
         why=lambda case: (
             "the driver itself calls it not fatal, so look whether the job really ended at that time"
             if re.search(r"(?i)non-?fatal", case.given["rest"])
-            else "a link or the switch between GPUs failed, and NCCL over NVLink with it; the program is not the cause"
+            else "a link or the switch between GPUs failed, and NCCL over NVLink with it; the program is seldom the cause"
         ),
         next=(
-            "drain the node and reboot it; nvidia-smi nvlink -e shows the counts of errors for each link",
+            "if the job ended at that time, drain the node and reboot it; nvidia-smi nvlink -e shows the counts of errors for each link",
             "if the same link fails again, reseat or replace the GPU, the baseboard or the NVSwitch; to go on meanwhile on this"
             " node only: NCCL_P2P_DISABLE=1, which is slow",
         ),
@@ -498,12 +502,15 @@ XIDS = (
         kind=LogClass.HARDWARE,
         what="The GPU's own processor (GSP) does not answer or failed (Xid 119, 120).",
         signs=(_xid_sign("119|120"),),
-        headline=lambda case: f"{_gpu(case)}: its own processor (GSP) does not answer (Xid {case.given['xid']})",
-        why="the driver runs part of itself on that processor, and without its answers every call hangs or fails",
+        headline=lambda case: (
+            f"{_gpu(case)}: its own processor (GSP) {'does not answer' if case.given['xid'] == '119' else 'reported an error'}"
+            f" (Xid {case.given['xid']})"
+        ),
+        why="the driver runs part of itself on that processor, and without its answers calls hang or fail",
         next=(
             "drain the node, and power-cycle it (a reset of the GPU often hangs)",
-            "install a newer driver: some had faults of this kind, such as 525 before 525.105.17; as a test switch the firmware"
-            " off (NVreg_EnableGpuFirmware=0, only where the GPU still supports that)",
+            "install a newer driver: some had faults of this kind; as a test switch the firmware off"
+            " (NVreg_EnableGpuFirmware=0, only where the GPU still supports that)",
             "if it stays on one GPU with a current driver, have it replaced",
         ),
         explains=_ALL,
@@ -548,10 +555,11 @@ XIDS = (
         kind=LogClass.HARDWARE,
         what="A context switch on a GPU timed out (Xid 109).",
         signs=(_xid_sign("109"),),
-        headline=lambda case: f"{_gpu(case)}: a context switch timed out (Xid 109), a kernel did not end",
-        why="a kernel that runs forever, or one that hangs after an earlier fault, keeps the GPU from switching",
+        headline=lambda case: f"{_gpu(case)}: a context switch timed out (Xid 109)",
+        why="most often a kernel that runs forever, or one that hangs after an earlier fault, keeps the GPU from"
+        " switching",
         next=(
-            "look for an Xid 13 or 31 just before, and treat that one: it is the cause",
+            "look for an Xid 13 or 31 just before, and treat that one first",
             "without one, see what runs: `cuda-gdb -p PID` or nvidia-smi; update the driver, and run dcgmi diag -r 3 if it stays"
             " on one GPU",
         ),
@@ -629,8 +637,8 @@ XIDS = (
 
 def _held_by_others(case: Case) -> bool:
     """Return whether less than half of a device's memory is this process's, and yet it is full."""
-    own, total = (_mps_bytes(case.given.get(name) or "0 MiB") for name in ("own", "total"))
-    return 0 < 2 * own < total
+    own, free, total = (_mps_bytes(case.given.get(name) or "0 MiB") for name in ("own", "free", "total"))
+    return own > 0 and 2 * (own + free) < total
 
 
 def _is_loading(case: Case) -> bool:
@@ -657,7 +665,7 @@ DEVICES = (
         ),
         headline=lambda case: (
             f"A GPU{f' of {who(case.ranks)}' if case.ranks else ''} had an uncorrectable"
-            f" {'NVLink' if 'NVLink' in text_of(case.lead) else 'memory (ECC)'} error: its hardware failed"
+            f" {'NVLink' if 'NVLink' in text_of(case.lead) else 'memory (ECC)'} error"
         ),
         why=lambda case: (
             f"{'' if 'NVLink' in text_of(case.lead) else 'the data in that memory are lost; '}no program causes it, and the line of"
@@ -704,7 +712,8 @@ DEVICES = (
         headline=lambda case: (
             f"The driver cannot reach the GPU{' at ' + pci.strip(':') if (pci := case.given.get('pci')) else ''} any more"
         ),
-        why="the card fell off the bus or hangs, most often for power, heat or a broken card; all GPUs of the node may be affected",
+        why="most often the card fell off the bus or hangs, for power, heat or a broken card; all GPUs of the node may"
+        " be affected",
         next=(
             "reboot the node (power-cycle it if that hangs); `dmesg -T | grep -iE 'xid|aer'` says what happened to the card",
             "if it happens again, check power and cooling, and have the card replaced",
@@ -735,7 +744,7 @@ DEVICES = (
         headline=lambda case: f"A kernel on an AMD GPU used an illegal address (GPU {case.given['node']})",
         why=lambda case: (
             f"{case.given['node']} is the number of the GPU in the runtime, not a host; a kernel read or wrote outside of its"
-            " memory. Most often that is a fault of a kernel, a library or the driver, and the card is well"
+            " memory. Most often that is a fault of a kernel, a library or the driver, seldom of the card"
             + (
                 f": {n} GPUs report it at once"
                 if (n := len({m for e in case.failure.events for m in re.findall(r"by GPU (node-\d+)", e.message)})) > 1
@@ -786,8 +795,8 @@ DEVICES = (
         ),
         next=(
             lambda case: (
-                "use another version of ROCm and of the driver (amdgpu) that supports this GPU, with a PyTorch built for it; report"
-                " it to AMD with these lines. The batch is innocent"
+                "use another version of ROCm and of the driver (amdgpu) that supports this GPU, with a PyTorch built for"
+                " it; report it to AMD with these lines"
                 if int(case.given["required"]) < int(case.given["free"])
                 else "use a smaller batch, or see with rocm-smi --showpids what else uses the GPU"
             ),
@@ -824,9 +833,9 @@ DEVICES = (
                 if any(case.given.get(name) for name in ("node", "pci", "ring"))
                 else ""
             )
-            + ", and the driver resets it: its programs are lost"
+            + (", and the driver resets it" if "GPU reset begin" in text_of(case.lead) else "")
         ),
-        why="a kernel did not end in time, or the card failed; the reset ends every program on the GPU",
+        why="a kernel did not end in time, or the card failed; a reset ends every program on the GPU",
         next=(
             "read the lines of amdgpu in `dmesg -T` at that time: a page fault before the hang points to a kernel, RAS or ECC lines"
             " to the card",
@@ -862,7 +871,7 @@ DEVICES = (
         signs=(sign("HSA_STATUS_ERROR", r"(?P<status>HSA_STATUS_ERROR_[A-Z_]{4,60})"),),
         headline=lambda case: f"The ROCm runtime aborted: {case.given['status']}"[:90],
         why=lambda case: (
-            "a kernel ended with a hardware exception: an illegal instruction, an assertion or an index out of range"
+            "a kernel ended with a hardware exception, most often for an illegal instruction, an assertion or an index out of range"
             if "EXCEPTION" in case.given["status"]
             else "the runtime had no room for one of its own buffers (scratch, queues, events), or the GPU's memory was full"
             if "RESOURCES" in case.given["status"]
@@ -935,8 +944,11 @@ DEVICES = (
                     bool(case.given.get("own")) and _mps_bytes(case.given["other"]) > _mps_bytes(case.given["own"])
                 ),
             ),
-            "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 in the environment of this very process lifts the limit, and the Mac may then"
-            " swap or freeze; a limit in the message means that it did not arrive",
+            Advice(
+                "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 in the environment of this very process lifts the limit, and the Mac may then"
+                " swap or freeze; a limit in the message means that it did not arrive",
+                when=lambda case: bool(case.given.get("own")) or not case.given.get("asked"),
+            ),
         ),
         rules_out="settings for CUDA (PYTORCH_CUDA_ALLOC_CONF), which do nothing here",
         event=EventKind.KNOWN,
@@ -973,7 +985,7 @@ DEVICES = (
         headline=lambda case: (
             "Apple GPUs have no float64: a tensor or array of that type is sent to MPS"
             if case.given["operator"] == "float64"
-            else f"{case.given['operator']} is not implemented for Apple GPUs (MPS) in this version of PyTorch"
+            else f"{case.given['operator']} is not supported on Apple GPUs (MPS) here"
         ),
         why=lambda case: (
             (
@@ -982,7 +994,7 @@ DEVICES = (
                 else "float64 most often comes from NumPy, whose floats have this type, or from a cast to it"
             )
             if case.given["operator"] == "float64"
-            else "operations are added from version to version"
+            else "operations and types are added from version to version of PyTorch and macOS"
         ),
         next=(
             lambda case: (
@@ -993,9 +1005,11 @@ DEVICES = (
                 )
                 if case.given["operator"] == "float64"
                 else "set PYTORCH_ENABLE_MPS_FALLBACK=1 before Python starts: the operation then runs on the CPU, which is slower"
+                if "operator '" in text_of(case.lead)
+                else "do this part on the CPU, or with another type (float32)"
             ),
             Advice(
-                "or install a newer PyTorch, which may have it",
+                "or install a newer PyTorch or macOS, which may have it",
                 when=lambda case: case.given["operator"] != "float64",
             ),
         ),
@@ -1033,8 +1047,8 @@ DEVICES = (
             else "This build of PyTorch has no support for Apple GPUs (MPS)"
         ),
         why=lambda case: (
-            "each release of PyTorch needs a newer macOS (2.0: 12.3, 2.5: 13, 2.10: 14), and the number in the message may be"
-            " older than what it needs; the same text comes where a process sees no Metal device"
+            "newer releases of PyTorch need a newer macOS, and the number in the message may be older than what it"
+            " needs; the same text comes where a process sees no Metal device"
             if case.given["version"]
             else "it is a build for Intel processors (Python under Rosetta), for another system, or an old one"
         ),
@@ -1172,7 +1186,11 @@ DEVICES = (
         ),
         why=lambda case: (
             f"tensors of this process take {case.given['own']} of it"
-            + (", so other processes hold most of the device" if _held_by_others(case) else "")
+            + (
+                ", so other processes, or the cache of this one, hold most of the device"
+                if _held_by_others(case)
+                else ""
+            )
             if case.given.get("own")
             else "a request was larger than what was free"
         ),
@@ -1250,7 +1268,9 @@ DEVICES = (
         why=lambda case: (
             "XLA found it when it compiled the program"
             if case.given.get("vmem")
-            else "XLA plans the memory of a whole step when it compiles it; the list below the message has the largest tensors"
+            else "XLA plans the memory of a whole step when it compiles it; its message usually lists the largest tensors"
+            if case.given.get("used")
+            else "the request came at run time: what is on the chip already (parameters, optimizer, results that are kept) leaves no room"
         ),
         next=(
             Advice(
@@ -1263,7 +1283,8 @@ DEVICES = (
                 when=lambda case: not case.given.get("vmem"),
             ),
             Advice(
-                "look at the largest allocations in the message: padded shapes (a last dimension below 128) cost most",
+                "look at the largest allocations, if the message lists them: padded shapes (a last dimension below 128)"
+                " can cost much",
                 when=lambda case: not case.given.get("vmem"),
             ),
         ),
@@ -1305,7 +1326,8 @@ DEVICES = (
         headline="The node's memory or processor reported a hardware error (machine check)",
         why="the processor found an error in its caches, its memory or a bus; uncorrected ones (UE) end or damage programs on this node",
         next=(
-            "drain the node and report it; `ras-mc-ctl --errors`, `ipmitool sel list` or `edac-util` name the memory module",
+            "if it is uncorrected, drain the node and report it; `ras-mc-ctl --errors`, `ipmitool sel list` or"
+            " `edac-util` name the memory module",
             "resume from the last checkpoint on other nodes; corrected errors alone (CE) are no failure, but watch their number",
         ),
         explains=_ALL,
@@ -1344,16 +1366,17 @@ DEVICES = (
         headline=lambda case: (
             f"HCCL: {who(case.ranks)} waited in vain for rank {case.given['peer']}"
             if case.given.get("peer")
-            else "HCCL: ranks could not connect in time (EI0006), one of them did not come"
+            else "HCCL: ranks could not connect in time (EI0006)"
             if "EI0006" in text_of(case.lead)
             else "HCCL: a rank waited in vain for another one (EI0002)"
         ),
-        why="the rank that prints this waits; the one that it waits for failed before, is slow, or has fewer batches",
+        why="the rank that prints this waits; the one that it waits for failed before, is slow, has fewer batches, or"
+        " cannot be reached",
         next=(
             lambda case: (
                 "read the log of "
                 + (f"rank {case.given['peer']}" if case.given.get("peer") else "each rank that did not print this line")
-                + " for an earlier error: that one is the cause"
+                + " for an earlier error: that one is then the cause"
             ),
             "if it was only slow (compilation, loading, tokenization), wait longer: HCCL_EXEC_TIMEOUT for a collective,"
             " HCCL_CONNECT_TIMEOUT=1200 for the first connection",
@@ -1388,7 +1411,8 @@ DEVICES = (
         headline="NPU: work in a stream did not end within the time limit",
         why="a rank waits for another one that is late or has failed, a kernel hangs, or the limit is too short for what was given",
         next=(
-            "read the plog of all ranks (~/ascend/log, ASCEND_GLOBAL_LOG_LEVEL=1): an earlier error on another rank is the cause",
+            "read the plog of all ranks (~/ascend/log, ASCEND_GLOBAL_LOG_LEVEL=1): an earlier error on another rank is"
+            " then the cause",
             "if ranks were only slow (loading, saving, validation on one rank): let them wait longer, HCCL_EXEC_TIMEOUT and the timeout"
             " of init_process_group",
             "check the links of the NPUs (hccn_tool -i 0 -link -g)",
@@ -1430,7 +1454,7 @@ DEVICES = (
             if case.given.get("code")
             else f"The runtime of the Ascend NPU failed (error code {case.given['number']})"
             if case.given.get("number")
-            else "The Ascend NPU reported an inner error: its text stands above this exception"
+            else "The Ascend NPU reported an inner error, whose text it printed above"
         ),
         why="kernels run beside the program, so the line of the traceback need not be the one that started it; EZ9999 and its"
         " like are the same for many causes",
@@ -1473,10 +1497,10 @@ DEVICES = (
         kind=LogClass.STARTUP,
         what="An earlier process still holds an Ascend NPU.",
         signs=(sign("Failed to initialize the HCCP process"),),
-        headline="The Ascend NPU is still held by an earlier training process (EJ0001)",
-        why="the communication process of the card (HCCP) ends some seconds after its program",
+        headline="HCCP, the Ascend NPU's communication process, could not start (EJ0001)",
+        why="most often an earlier process still holds the card: HCCP ends some seconds after its program",
         next=(
-            "end the earlier process (npu-smi info shows it), wait 10 s and start again",
+            "end an earlier process if npu-smi info shows one, wait 10 s and start again",
             "check that no two ranks use the same NPU (ASCEND_RT_VISIBLE_DEVICES)",
         ),
         event=EventKind.KNOWN,
@@ -1586,7 +1610,7 @@ DEVICES = (
             else f"The Intel GPU lacks resources for a kernel or tensor ({case.given['status']})"
         ),
         why=lambda case: (
-            "the driver reset the GPU: a kernel hung or faulted, or memory ran short"
+            "the driver gave the GPU up or reset it: most often a kernel hung or faulted, or memory ran short"
             if "LOST" in case.given["status"]
             else "this may be memory, and also registers, scratch space or a fault of the driver"
         ),
