@@ -6,7 +6,7 @@ from collections.abc import Callable
 from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_line, first_with, place, quoted
-from analyzers.failures.entry import Advice, Example, Failure, sign
+from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 from analyzers.words import rank_names
 
 
@@ -99,7 +99,7 @@ _STARTUPS: dict[Reason, Callable[[Case], str]] = {
     Reason.UNREACHABLE_MASTER: unreachable_master,
     Reason.MISSING_RANKS: missing_ranks,
     Reason.NCCL_VERSIONS: nccl_versions,
-    Reason.NO_INTERFACE: lambda _: "NCCL found no network interface of the given name",
+    Reason.NO_INTERFACE: lambda _: "NCCL found no usable network interface",
     Reason.DUPLICATE_GPU: duplicate_gpu,
     Reason.DRIVER: _wrong_driver,
     Reason.UNSUPPORTED_DEVICE: unsupported_device,
@@ -190,9 +190,7 @@ def _opens_store_itself(case: Case) -> bool:
 
 def _meets_ranks(case: Case) -> bool:
     """Return whether the ranks of a job meet in the call that failed, and not a download."""
-    return not case.called(r"urllib|http|requests|socket\.py|hub|download") or case.called(
-        r"rendezvous|distributed_c10d|TCPStore"
-    )
+    return case.called(r"rendezvous|distributed_c10d|TCPStore") or "host not found" in case.lead.message
 
 
 def _holder(case: Case) -> str:
@@ -347,8 +345,7 @@ _TEXTS: tuple[Failure, ...] = (
             " and `nvidia-smi -L`",
             "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and remove a fixed device"
             " (cuda:0, a default GPU, CUDA_VISIBLE_DEVICES set in the script)",
-            "under Ray or Slurm each process must see its own GPU: update Ray (2.40 or newer for verl), or ask for one GPU for"
-            " each task",
+            "under Ray or Slurm each process must see its own GPU: update Ray, or ask for one GPU for each task",
         ),
         check="print LOCAL_RANK, CUDA_VISIBLE_DEVICES and torch.cuda.current_device() in each rank",
         rules_out="the network or a broken GPU",
@@ -372,9 +369,10 @@ _TEXTS: tuple[Failure, ...] = (
         what="torchrun lost the store of its rendezvous.",
         signs=(sign("The connection to the C", r"The connection to the C10d store has failed"),),
         when=lambda case: not case.context.says("client socket has timed out after"),
-        headline="torchrun lost the store of its rendezvous: the process that served it is gone, or never came",
-        why="the agents meet in a store that the host of --rdzv-endpoint serves; two jobs with the same endpoint share one"
-        " store, and lose it when the job that opened it ends",
+        headline="torchrun lost the store of its rendezvous: its process is gone, or cannot be reached",
+        why="the agents meet in a store that the host of --rdzv-endpoint serves; it is gone when that host's torchrun"
+        " has ended, or when the network breaks; two jobs with the same endpoint share one store, and lose it when"
+        " the job that opened it ends",
         next=(
             "give each job its own endpoint: --standalone on one node (or --rdzv-backend=c10d --rdzv-endpoint=localhost:0), another port and"
             " --rdzv-id on several",
@@ -472,9 +470,9 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="A rank chooses a GPU number that its process does not see.",
         signs=(sign("invalid device ordinal"),),
-        headline="A rank asks for a GPU that it does not see{place}",
-        why="the process sees fewer GPUs than the number that set_device was given: more ranks on a node than GPUs, a global rank"
-        " used as device, or a scheduler that shows each task only its own GPU",
+        headline="A GPU number was used that this process does not see{place}",
+        why="the process sees fewer GPUs than the number that was used: most often more ranks on a node than GPUs, a"
+        " global rank used as device, or a scheduler that shows each task only its own GPU",
         next=(
             Advice(
                 "the text binds GPUs to tasks (--accel-bind, --gpu-bind or --gpus-per-task), so that each task sees only its own as cuda:0, while the script selects"
@@ -501,9 +499,10 @@ _TEXTS: tuple[Failure, ...] = (
     Failure(
         id="startup.fabric_manager",
         kind=LogClass.STARTUP,
-        what="CUDA cannot start, because the fabric manager of the NVSwitch is not running or not ready (error 802).",
+        what="CUDA cannot start (error 802), most often because the fabric manager of the NVSwitch is not running or"
+        " not ready.",
         signs=(sign("system not yet initialized"),),
-        headline="CUDA cannot start: the fabric manager of this node is not running or not ready (802)",
+        headline="CUDA cannot start: the system is not yet initialised (802), most often the fabric manager",
         why="on machines with NVSwitch (HGX, DGX) CUDA works only after nvidia-fabricmanager has configured it, in exactly the"
         " driver's version; nothing in the program is wrong",
         next=(
@@ -629,14 +628,17 @@ _TEXTS: tuple[Failure, ...] = (
             sign("No CUDA GPUs are available"),
             sign("no GPUs found", r"ProcessGroupNCCL is only supported with GPUs"),
         ),
-        headline="This process sees no GPU: none is given to the job, or CUDA_VISIBLE_DEVICES hides it",
-        why="PyTorch has CUDA, and the driver shows it no device",
+        headline="This process sees no GPU",
+        why="PyTorch has CUDA, and the driver shows it no device: most often none is given to the job or container, or"
+        " CUDA_VISIBLE_DEVICES hides it; else the device was lost while the machine ran",
         next=(
             "print CUDA_VISIBLE_DEVICES in the process: empty, -1 or a number that does not exist hides all; it must be set"
             " before CUDA is first used",
             "ask for GPUs: Slurm --gres=gpu:N (and srun inside the allocation), docker --gpus all, Kubernetes"
             " nvidia.com/gpu, Ray num_gpus=1 for this actor",
             "check that `nvidia-smi -L` lists GPUs in the same place",
+            "if it had a GPU before (an earlier CUDA error in the log), restart the container, or the node if"
+            " `nvidia-smi` fails there, too",
         ),
         check="`nvidia-smi -L` and `echo $CUDA_VISIBLE_DEVICES` inside the job",
         examples=(
@@ -659,8 +661,8 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         headline="CUDA could not start (unknown error)",
-        why="the kernel module nvidia_uvm is often not loaded or broken, as after suspend, an update or a lost GPU; the hint on"
-        " CUDA_VISIBLE_DEVICES applies only where the program changes it while it runs",
+        why="the kernel module nvidia_uvm is often not loaded or broken, as after suspend, an update or a lost GPU;"
+        " the hint on CUDA_VISIBLE_DEVICES applies where the program changes it while it runs",
         next=(
             "reload nvidia_uvm: modprobe -r nvidia_uvm && modprobe nvidia_uvm; or reboot the node",
             "look for lost GPUs: `dmesg | grep -i -E 'xid|nvrm'`, and `nvidia-smi`",
@@ -683,7 +685,7 @@ _TEXTS: tuple[Failure, ...] = (
         signs=(sign("unrecognized arguments", r"unrecognized arguments: [^\n]{0,200}?--(?P<name>local[-_]rank)"),),
         headline="The launcher passes --{name}, which the script does not accept",
         why="torch.distributed.launch of PyTorch 2.0 and newer writes --local-rank with a hyphen, before --local_rank;"
-        " torchrun passes none and sets LOCAL_RANK",
+        " the launcher of deepspeed writes --local_rank; torchrun passes none and sets LOCAL_RANK",
         next=(
             "start with torchrun in place of python -m torch.distributed.launch, and read int(os.environ['LOCAL_RANK'])",
             "or accept both: parser.add_argument('--local-rank', '--local_rank', type=int, default=0)",
@@ -735,9 +737,9 @@ _TEXTS: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="torch.distributed is used before the process group exists.",
         signs=(sign("Default process group has not been initialized"),),
-        headline="torch.distributed is used before init_process_group was called{place}",
-        why="a collective, get_rank or a distributed layer (SyncBatchNorm, DistributedSampler) runs, and this process was not"
-        " started or initialised as distributed",
+        headline="torch.distributed is used where there is no process group{place}",
+        why="a collective, get_rank or a distributed layer (SyncBatchNorm, DistributedSampler) runs, and"
+        " init_process_group was not called in this process yet, or the group was destroyed",
         next=(
             "start with torchrun (or accelerate launch, deepspeed), also for one GPU, and call"
             " torch.distributed.init_process_group before the line of the traceback",
@@ -767,7 +769,7 @@ _TEXTS: tuple[Failure, ...] = (
         headline=lambda case: (
             "DeepSpeed was started without its launcher, and looks for MPI"
             if case.given["name"] == "mpi4py"
-            else f"The script was started without a launcher: {case.given['name']} is not set"
+            else f"{case.given['name']} is not set: most often the script was started without a launcher"
         ),
         why=lambda case: (
             "without RANK and WORLD_SIZE in the environment DeepSpeed asks mpi4py for them"
@@ -807,9 +809,17 @@ _TEXTS: tuple[Failure, ...] = (
                 " but not set",
                 says=("torchrun", "RANK is not set"),
             ),
-            Example("ModuleNotFoundError: No module named 'mpi4py'", says=("without its launcher",)),
+            Example(
+                'Traceback (most recent call last):\n  File "/e/lib/python3.11/site-packages/deepspeed/comm/comm.py", line 688, in'
+                " mpi_discovery\n    from mpi4py import MPI\nModuleNotFoundError: No module named 'mpi4py'",
+                says=("without its launcher",),
+            ),
         ),
         knowledge="torch.distributed's documentation of env://; DeepSpeed's comm/comm.py",
+        when=lambda case: (
+            case.given["name"] != "mpi4py" or case.called("deepspeed/") or case.printed("deepspeed|mpi_discovery")
+        ),
+        near_misses=("ModuleNotFoundError: No module named 'mpi4py'",),
     ),
     Failure(
         id="startup.name_not_resolved",
@@ -831,7 +841,7 @@ _TEXTS: tuple[Failure, ...] = (
             sign("gaierror", r"gaierror: \[Errno (?:-[235]|8|11001)\](?P<name>)"),
         ),
         headline=lambda case: (
-            "The name of another node is not known here"
+            "A node's name cannot be resolved here"
             + (f": {case.given['name']}" if case.given["name"] not in {"", "(null)"} else ": MASTER_ADDR or DNS")
             if case.given["name"] or _meets_ranks(case)
             else "A host name cannot be resolved on this node: DNS, or a name that is wrong"
@@ -843,8 +853,8 @@ _TEXTS: tuple[Failure, ...] = (
         ),
         next=(
             Advice(
-                "find the name in the last line or in the frames below: a node without a way to the internet cannot download;"
-                " fetch the files before, and set HF_HUB_OFFLINE=1",
+                "find the name in the message or in its frames; if it is of the internet, this node has no way there:"
+                " fetch the files before, and set HF_HUB_OFFLINE=1 for those of the hub",
                 when=lambda case: not case.given["name"] and not _meets_ranks(case),
             ),
             "set MASTER_ADDR (or --rdzv-endpoint) to an IP address, or a name that `getent hosts NAME` resolves on each node:"
@@ -970,8 +980,9 @@ _TEXTS: tuple[Failure, ...] = (
                 r"<urlopen error \[Errno (?:-2|-3|101|110|111|113)\] (?P<reason>[A-Z][\w ]{5,60})>",
             ),
         ),
-        headline="A download failed: {reason}",
-        why="compute nodes of clusters often have no way to the internet; the program asks for a file that is not in its cache",
+        headline="A download or request failed: {reason}",
+        why="compute nodes of clusters often have no way to the internet; most often the program asks for a file that"
+        " is not in its cache",
         next=(
             "download the file once on a machine with internet (the login node), into the cache that the failing line names, or give its"
             " path to the program; then start again",
@@ -1001,9 +1012,9 @@ _TEXTS: tuple[Failure, ...] = (
                 r"Max retries exceeded with url: /api/(?:repos/create|\w+/[^\s'\"]{1,120}/(?:commit|preupload|branch|tag))\b",
             ),
         ),
-        headline="The program wants to upload to the model hub, which cannot be reached from here",
-        why="push_to_hub makes the trainer create the repository at its start and upload at each save; that needs the network, other"
-        " than loading from a cache",
+        headline="The program wants to upload to the model hub, and its request failed",
+        why="most often push_to_hub makes the trainer create the repository at its start and upload at each save; that"
+        " needs the network, other than loading from a cache",
         next=(
             "switch it off: push_to_hub=False (hub_strategy='end' uploads once, at the end), and upload from a node with internet later",
             "or give the node a way to it: https_proxy, or HF_ENDPOINT for a mirror",
@@ -1024,7 +1035,7 @@ _TEXTS: tuple[Failure, ...] = (
     Failure(
         id="startup.hub_unreachable",
         kind=LogClass.STARTUP,
-        what="A file is in no cache, and the model hub cannot be reached from this node.",
+        what="The model hub cannot be reached from this node, most often for a file that is not in the cache.",
         signs=(
             sign("connect to 'https://", r"couldn't connect to '(?P<host>https?://[^'\n]{3,80})' to load"),
             sign("LocalEntryNotFoundError"),
@@ -1035,15 +1046,18 @@ _TEXTS: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            f"{(case.given.get('host') or 'The model hub').removeprefix('https://')} cannot be reached, and a file is not in"
-            " the cache"
+            "Offline mode is on, and a request to the model hub was made"
+            if "offline mode is enabled" in case.lead.message
+            else f"{(case.given.get('host') or 'The model hub').removeprefix('https://')} cannot be reached"
+            + (", and a file is not in the cache" if re.search(r"(?i)cached? |LocalEntry", text_of(case.lead)) else "")
         ),
-        why="compute nodes often have no way to the internet; the library asked for a file that an earlier download had not"
-        " fetched, such as config.json of the tokenizer's repository",
+        why="compute nodes often have no way to the internet; the library asks the hub for each file that an earlier"
+        " download had not fetched, and for newer versions of the others",
         next=(
             "fetch the whole repository on a node with internet (huggingface-cli download REPOSITORY), into a cache that the"
             " compute node reads: the same HF_HOME; then HF_HUB_OFFLINE=1 avoids the attempts",
-            "or copy the folder and give its path in place of the repository's name",
+            "or copy the folder and give its path in place of the repository's name; check that name, too: a misspelt"
+            " one is in no cache",
             "if this node should have internet: a proxy (HTTPS_PROXY), a mirror (HF_ENDPOINT) or a busy hub; try curl -I"
             " https://huggingface.co",
         ),
@@ -1087,9 +1101,10 @@ _TEXTS: tuple[Failure, ...] = (
         headline=lambda case: (
             "The hub refuses access to "
             + (case.given.get("repository") or "a repository")
-            + ": gated, or no valid token"
+            + ": gated, private, or a token without the right"
         ),
-        why="such repositories need that your account has accepted their terms, and that its token is sent from this node",
+        why="gated and private repositories need that your account has accepted their terms, and that its token is"
+        " sent from this node",
         next=(
             "open the repository's page with your account and accept its terms (some wait for approval)",
             "then give the token: huggingface-cli login, or HF_TOKEN=hf_... in the job's environment (all ranks); a"
@@ -1137,13 +1152,17 @@ _TEXTS: tuple[Failure, ...] = (
         signs=(
             sign("Too Many Requests", r"429 Client Error: Too Many Requests|client error \(429 Too Many Requests\)"),
         ),
-        headline="The model hub limits the requests of this address (429): too many in a short time",
+        headline=lambda case: (
+            "The model hub limits the requests (429): too many in a short time"
+            if case.printed(r"huggingface|hf\.co")
+            else "A server limits the requests (429): too many in a short time"
+        ),
         why="many files or many ranks behind one address; without a token the limit is lowest",
         next=(
             "send a token (HF_TOKEN): its limit is higher; wait some minutes, and use fewer workers (--max-workers 1)",
             "download once before the job, and start the ranks with HF_HUB_OFFLINE=1 (or let one rank per node load first)",
         ),
-        check="the message says when to try again",
+        check="some messages say when to try again",
         event=EventKind.KNOWN,
         examples=(
             Example(
@@ -1293,15 +1312,21 @@ _TEXTS: tuple[Failure, ...] = (
                 r"(?:\.[\w-]+)*)",
             ),
         ),
-        headline="{name} is neither a folder on this node nor a repository that the hub shows you",
-        why="a path that does not exist is taken for the name of a repository; a private repository looks the same without a"
-        " token",
+        headline=lambda case: (
+            f"No tokenizer could be loaded from {case.given['name']}"
+            if "load tokenizer" in text_of(case.lead)
+            else f"{case.given['name']} was taken for a repository of the hub, and is no name of one"
+            if "Repo id must" in text_of(case.lead)
+            else f"{case.given['name']} is neither a folder on this node nor a repository that the hub shows you"
+        ),
+        why="a path that does not exist here, or lacks the file, is taken for the name of a repository; a private"
+        " repository looks the same without a token",
         next=(
             "check the path on the node that fails: `ls -d` of it there; relative paths count from the folder of the job, and"
             " other nodes may not mount it",
             "check the spelling of the repository; for a private one give the token (HF_TOKEN)",
-            "a folder must have config.json (and the tokenizer's files): an interrupted save or a checkpoint of ZeRO or FSDP"
-            " does not",
+            "a folder must have config.json (an adapter adapter_config.json) and the tokenizer's files: an interrupted"
+            " save or a checkpoint of ZeRO or FSDP does not",
         ),
         check="ls PATH/config.json on the failing node",
         examples=(
@@ -1343,8 +1368,8 @@ _TEXTS: tuple[Failure, ...] = (
             sign("api_key not configured", r"api_key not configured \(no-tty\)"),
             sign("wandb login", r"No API key configured"),
         ),
-        headline="wandb is not logged in: no API key, and no terminal to ask for one",
-        why="the call of wandb.init runs in a job without a terminal, and stops the process",
+        headline="wandb is not logged in: it finds no API key",
+        why="wandb.init stops without a key where there is no terminal to ask for one",
         next=(
             "run `wandb login` once on this machine, or set WANDB_API_KEY in the job's environment",
             "without an account: WANDB_MODE=disabled (or offline); Trainer: report_to='none'",
@@ -1373,7 +1398,7 @@ _TEXTS: tuple[Failure, ...] = (
                 r"wandb: ERROR (?P<reason>Run initialization has timed out after [\d.]+ sec)",
             ),
         ),
-        headline="wandb could not start the run: its server is not reached, or refuses it",
+        headline="wandb could not start the run",
         why=lambda case: (
             f"it says: {case.given['reason']}" if case.given.get("reason") else "wandb.init waits for its server"
         ),
@@ -1450,7 +1475,7 @@ ENTRIES = (
     _failed_start(
         "no_interface",
         Reason.NO_INTERFACE,
-        "NCCL or gloo found no network interface of the given name.",
+        "NCCL or gloo found no usable network interface, most often because none has the given name.",
         "NCCL connects the ranks through a network interface, which NCCL_SOCKET_IFNAME may name",
     ),
     _failed_start(
