@@ -94,7 +94,7 @@ def _built_for(case: Case) -> str:
     """Return the headline for a missing CUDA library: which one, and the version of CUDA where its name tells it."""
     library = case.given["library"]
     version = _CUDA_VERSION.match(library)
-    return f"{library} is missing" + (f": a compiled package needs CUDA {version[1]}" if version else "")
+    return f"{library} was not found" + (f": a compiled package needs CUDA {version[1]}" if version else "")
 
 
 def _for_system_library(case: Case) -> str:
@@ -144,13 +144,15 @@ def _newer_torch(case: Case) -> str:
         return (
             f"install a PyTorch built for CUDA {version} or newer, which has {gpu}: pip install --force-reinstall torch"
             f" torchvision --index-url https://download.pytorch.org/whl/{index}"
-            + (" (PyTorch 2.7 or newer)" if _SINCE[gpu][0] == 12 else " (or an older index, such as cu118)")
+            + (
+                f" (PyTorch {'2.8' if index == 'cu129' else '2.7'} or newer)"
+                if _SINCE[gpu][0] == 12
+                else " (or an older index, such as cu118)"
+            )
             + "; packages that pin an older torch have to be updated too"
         )
     if gpu and int(gpu[3:]) < 75:
-        return (
-            f"install an older PyTorch: recent builds have dropped {gpu} (builds for CUDA 11.8 or 12.6 have it longest)"
-        )
+        return f"install an older PyTorch: recent builds have dropped {gpu} (builds for CUDA 11.8 or 12.6 have sm_50 to sm_70 longest)"
     return (
         "compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`: if the GPU's is missing,"
         " install a newer PyTorch (Blackwell, sm_100 and sm_120, needs 2.7 or newer with CUDA 12.8; an old GPU needs an"
@@ -246,10 +248,28 @@ _RENAMED_ARGUMENTS = (
 """Arguments that a library renamed, moved or removed."""
 
 
+_OWNERS = {
+    **dict.fromkeys(("tokenizer", "processing_class", "beta"), r"Trainer|^__init__$"),
+    **dict.fromkeys(("dataset_text_field", "packing"), r"SFT|^__init__$"),
+    **dict.fromkeys(("max_seq_length", "max_length"), r"Trainer|Config|^__init__$"),
+    **dict.fromkeys(("dtype", "torch_dtype"), r"For[A-Z]|Model|from_pretrained|^__init__$"),
+    "verbose": r"LR|Lambda|Plateau|Scheduler|^__init__$",
+    "weights_only": "load",
+}
+"""{argument of many functions: whose argument the advice on it means}."""
+
+
+def _for_argument(case: Case) -> str:
+    """Return what to write in place of an argument, if it is one of the class or function that the advice means."""
+    name = case.given["name"]
+    whose = case.given["owner"] or case.given["function"]
+    return _ARGUMENTS.get(name, "") if re.search(_OWNERS.get(name, ""), f"{whose}") else ""
+
+
 def _for_library(case: Case) -> str:
     """Return what to do about an argument that a library passes, which no change of the user's script mends."""
-    name, passing = case.given["name"], caller(case)
-    known = _ARGUMENTS.get(name, "")
+    passing = caller(case)
+    known = _for_argument(case)
     if known.startswith(("update", "add", "pass")):
         return known
     together = "install versions that fit each other: pip install -U transformers trl accelerate peft"
@@ -279,11 +299,30 @@ _ADDED = {
 """{name: version of PyTorch that has it first}."""
 
 
+def _is_between_numpy_1_and_2(case: Case) -> bool:
+    return case.printed(r"compiled using NumPy 1|Expected 96 from C header|got 96 from PyObject|_ARRAY_API not found")
+
+
+def _is_on_mac(case: Case) -> bool:
+    return case.printed(r"\"/Users/|/Library/Frameworks/|/opt/homebrew/") or case.context.says(
+        r"(?i)/Users/\w|\bmacos\b|darwin"
+    )
+
+
+def _is_of_deepspeed(case: Case) -> bool:
+    return case.called(r"deepspeed/") or case.printed("deepspeed|mpi_discovery")
+
+
+def _is_torch_itself(case: Case) -> bool:
+    return bool(re.match(r"lib(?:torch|c10)", case.given.get("library") or ""))
+
+
 def _version(case: Case, name: str) -> str:
     """Return a version that a message gives as a tuple, such as `8.5.0`."""
     return ".".join(part.strip() for part in case.given[name].split(","))
 
 
+_NEW_IN_NUMPY_2 = {"trapezoid", "concat", "permute_dims", "astype", "isdtype", "vecdot", "matrix_transpose", "unstack"}
 _WITHOUT_WINDOWS = {
     "triton": "pip install triton-windows of the version for your PyTorch",
     "vllm": "it runs under Linux only",
@@ -306,7 +345,7 @@ def _imports_torch(case: Case) -> bool:
 
 def _is_for_compiler(case: Case) -> bool:
     """Return whether a module was imported while torch.compile compiled the model."""
-    return case.context.says("BackendCompilerFailed") or case.called(r"torch/_(?:inductor|dynamo)/")
+    return case.context.says("BackendCompilerFailed") or case.called(r"torch/_(?:inductor|dynamo)/(?!eval_frame)")
 
 
 def _has_no_windows_wheel(case: Case) -> bool:
@@ -358,7 +397,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.extension_of_other_torch",
         kind=LogClass.CRASHED,
-        what="A compiled extension was built for another version of PyTorch than the one that is installed.",
+        what="A compiled extension was built for another PyTorch than the one that is installed.",
         signs=(
             sign(
                 "undefined symbol",
@@ -368,12 +407,18 @@ ENTRIES: tuple[Failure, ...] = (
             sign("symbol: _Z", r"^(?P<library>)\s?symbol: _ZN?K?(?:3c10|2at|5torch|6caffe)"),
         ),
         headline=lambda case: (
-            f"{case.given['library'] or 'A compiled package'} was built for another version of PyTorch than the one that is"
-            " installed"
+            f"{case.given['library']} is of another PyTorch than the libraries beside it"
+            if _is_torch_itself(case)
+            else f"{case.given['library'] or 'A compiled package'} was built for another PyTorch than the installed one"
         ),
-        why="the C++ interface of PyTorch changes from version to version, and the missing symbol belongs to it; the"
-        " package itself is installed",
+        why="the C++ interface of PyTorch changes from version to version (and with the C++ ABI), and the missing"
+        " symbol belongs to it",
         next=(
+            Advice(
+                "parts of two installations of PyTorch are mixed (pip and conda, an update that was cut off, LD_LIBRARY_PATH): install it anew"
+                " in a fresh environment",
+                when=_is_torch_itself,
+            ),
             Advice(
                 "this PyTorch is a prerelease (its version has a0, as in NVIDIA's containers), and wheels for the release do not fit to it:"
                 " build the package from source (FLASH_ATTENTION_FORCE_BUILD=TRUE for flash-attn, --no-binary PACKAGE for others), or"
@@ -398,7 +443,7 @@ ENTRIES: tuple[Failure, ...] = (
             Example(
                 "flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined\n symbol: _ZN3c104impl3cow11cow_deleterEPv",
                 source="Dao-AILab/flash-attention#950",
-                says=("another version of PyTorch",),
+                says=("another PyTorch",),
             ),
         ),
         near_misses=("ImportError: libfoo.so: undefined symbol: cblas_sgemm",),
@@ -423,6 +468,7 @@ ENTRIES: tuple[Failure, ...] = (
             " conda activation)",
             "`pip list | grep nvidia` shows two packages of one library, such as nvidia-nccl-cu11 beside -cu12, or another"
             " version than PyTorch asks for: uninstall the wrong one, and reinstall PyTorch together with its nvidia-* packages",
+            "if the symbol is of the driver (libcuda.so.1, names such as cuMemCreate), the driver is too old: update it",
         ),
         check="ldd on the named library shows which file it takes; `pip list | grep nvidia` shows the versions",
         event=EventKind.KNOWN,
@@ -557,8 +603,8 @@ ENTRIES: tuple[Failure, ...] = (
                 " libcuda` shows where it is; LIBRARY_PATH or LD_LIBRARY_PATH for that folder)",
                 lambda case: case.given["library"] == "libcuda.so",
             ),
-            "start the container with its GPUs: `docker run --gpus all` (Slurm: `--nv` for Apptainer; Kubernetes: the"
-            " nvidia runtime class and a GPU in the limits)",
+            "in a container: start it with its GPUs: `docker run --gpus all` (Slurm: `--nv` for Apptainer; Kubernetes:"
+            " the nvidia runtime class and a GPU in the limits)",
             "outside of containers: install the NVIDIA driver, or run on a node that has a GPU",
             "if `ldconfig -p | grep libcuda` finds it in an unusual folder, add that folder to LD_LIBRARY_PATH",
         ),
@@ -588,8 +634,8 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "PyTorch looks for it in the nvidia packages beside itself: they are not installed, damaged, or in another folder"
             if _imports_torch(case)
-            else "the package is installed, but it was built for another version of CUDA than the one of the installed"
-            " PyTorch, or the folder with the library is not searched"
+            else "most often a package was built for another version of CUDA than the one of the installed PyTorch, or the"
+            " folder with the library is not searched"
         ),
         next=(
             Advice(
@@ -634,7 +680,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.missing_system_library",
         kind=LogClass.CRASHED,
-        what="A library of the operating system that a package needs is not installed.",
+        what="A shared library that a package needs is not found.",
         signs=(
             sign(
                 "cannot open shared object file",
@@ -642,8 +688,8 @@ ENTRIES: tuple[Failure, ...] = (
                 r" No such file",
             ),
         ),
-        headline="The system library {library} is not installed, or not in a folder that is searched",
-        why="the Python package is installed; it loads this library, which pip does not bring",
+        headline="The library {library} is not installed, or not in a folder that is searched",
+        why="a compiled package loads this library, and the loader did not find it",
         next=(_for_system_library,),
         check="`ldconfig -p` lists the libraries that are found",
         examples=(
@@ -695,7 +741,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.numpy_binary",
         kind=LogClass.CRASHED,
-        what="A compiled package was built for another major version of NumPy than the one that is installed.",
+        what="A compiled package was built for another version of NumPy than the one that is installed.",
         signs=(
             sign(
                 "may indicate binary incompatibility", r"numpy\.\w+ size changed, may indicate binary incompatibility"
@@ -710,13 +756,28 @@ ENTRIES: tuple[Failure, ...] = (
             not case.lead.headline.endswith(("numpy.float32", "numpy.float64", "numpy.int64"))
             or case.printed("compiled using NumPy")
         ),
-        headline="A compiled package and the installed NumPy do not fit: one is built for NumPy 1, one for 2",
-        why="NumPy 2.0 changed its binary interface, so packages that were built for NumPy 1 cannot be loaded with it,"
-        " and the reverse",
+        headline=lambda case: (
+            "A compiled package and the installed NumPy do not fit: one is built for NumPy 1, one for 2"
+            if _is_between_numpy_1_and_2(case)
+            else "PyTorch cannot use NumPy: it is not installed, or of a version that does not fit"
+            if "not available" in case.lead.message
+            else "A compiled package was built for another NumPy than the one that is installed"
+        ),
+        why=lambda case: (
+            "NumPy 2.0 changed its binary interface, so packages that were built for NumPy 1 cannot be loaded with it,"
+            " and the reverse"
+            if _is_between_numpy_1_and_2(case)
+            else "compiled packages fit the binary interface of the NumPy that they were built for and newer ones; it changed at"
+            " 2.0 and, for packages built for a newer 1.x, between versions of 1"
+        ),
         next=(
-            'pip install "numpy<2" (1.26.4) if the package that fails is the older one',
+            'if NumPy 2 is installed (pip show numpy) and the package that fails is older: pip install "numpy<2" (1.26.4)',
             "or update the package whose import fails (pandas, scikit-learn, opencv, torch 2.3 and newer have builds"
             " for NumPy 2)",
+            Advice(
+                "if NumPy is 1.x: update it (pip install -U numpy), or install the failing package again, so that both fit",
+                when=lambda case: not _is_between_numpy_1_and_2(case),
+            ),
         ),
         check="`python -c 'import numpy; print(numpy.__version__)'`; the frames above the message name the package",
         examples=(
@@ -732,24 +793,34 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.numpy_removed_name",
         kind=LogClass.CRASHED,
-        what="Code uses a name that a newer NumPy has removed.",
+        what="Code uses a name that the installed NumPy does not have, most often because a newer one removed it.",
         signs=(
             sign("has no attribute", r"module 'numpy' has no attribute '(?P<name>\w+)'"),
             sign("was removed in the NumPy", r"`(?:np|numpy)\.(?P<name>\w+)` was removed in the NumPy"),
         ),
-        headline="The code uses np.{name}, which the installed NumPy no longer has",
-        why="NumPy 1.24 removed np.float, np.int, np.bool and np.object, and 2.0 further names; the program or a"
-        " package that it uses is older",
+        headline="The code uses np.{name}, which the installed NumPy does not have",
+        why="NumPy 1.24 removed np.float, np.int, np.bool and np.object, and 2.0 further names, and brought new ones;"
+        " the program, or a package that it uses, was written for another version",
         next=(
-            "replace np.{name} in the line of the traceback (np.float by float or np.float64, np.int by int, np.bool"
-            " by bool, np.float_ by np.float64, np.Inf by np.inf), or update the package if the line is in one",
+            Advice(
+                'pip install "numpy>=2", which has this name',
+                when=lambda case: case.given["name"] in _NEW_IN_NUMPY_2,
+            ),
+            Advice(
+                "replace np.{name} in the line of the traceback (np.float by float or np.float64, np.int by int, np.bool"
+                " by bool, np.float_ by np.float64, np.Inf by np.inf), or update the package if the line is in one",
+                when=lambda case: case.given["name"] not in _NEW_IN_NUMPY_2,
+            ),
             Advice(
                 'or pip install "numpy<1.24"',
                 when=lambda case: case.given["name"] in {"float", "int", "bool", "object", "str", "complex", "long"},
             ),
             Advice(
                 'or pip install "numpy<2"',
-                when=lambda case: case.given["name"] not in {"float", "int", "bool", "object", "str", "complex"},
+                when=lambda case: (
+                    case.given["name"] not in {"float", "int", "bool", "object", "str", "complex"}
+                    and case.given["name"] not in _NEW_IN_NUMPY_2
+                ),
             ),
         ),
         check="the last line of the traceback has the name",
@@ -780,12 +851,14 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             sign("hipErrorNoBinaryForGpu"),
         ),
-        headline="This ROCm build has no kernels for this AMD GPU",
-        why="a wheel of PyTorch for ROCm has kernels for a list of gfx targets, and the GPU's own is not among them",
+        headline="PyTorch's ROCm build, or an extension, has no kernels for this AMD GPU",
+        why="a wheel of PyTorch for ROCm has kernels for a list of gfx targets, and the GPU's own is not among them;"
+        " an extension has those that it was compiled for",
         next=(
             "compare the GPU's target (`rocminfo | grep gfx`) with torch.cuda.get_arch_list(), and install the wheel of a ROCm"
             " version that has it, or AMD's own build for this family",
             "for a close relative of a supported GPU HSA_OVERRIDE_GFX_VERSION (such as 10.3.0 or 11.0.0) makes its kernels be used",
+            "with an integrated GPU as well, choose the card: HIP_VISIBLE_DEVICES=0 (or its number in rocminfo)",
         ),
         check="python -c 'import torch; print(torch.version.hip, torch.cuda.get_arch_list())'",
         event=EventKind.KNOWN,
@@ -807,8 +880,8 @@ ENTRIES: tuple[Failure, ...] = (
             sign("hipErrorIllegalState"),
         ),
         headline="HIP refused a call: most often PyTorch's ROCm does not fit the machine or its GPU",
-        why="the code objects in the wheel could not be loaded: another version of ROCm is installed, the GPU is newer than the wheel, or"
-        " the integrated GPU of the processor was taken",
+        why="most often the code objects in the wheel could not be loaded: another version of ROCm is installed, the"
+        " GPU is newer than the wheel, or the integrated GPU of the processor was taken",
         next=(
             "compare torch.version.hip with the ROCm of the machine (`cat /opt/rocm/.info/version`), and install the wheel of that version"
             " (download.pytorch.org/whl/rocmX.Y), or a newer one",
@@ -948,19 +1021,28 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            "This build of PyTorch has no NCCL: a build for the CPU, Windows or macOS"
+            "This build of PyTorch has no NCCL (those for the CPU, Windows and macOS have none)"
             if "NCCL" in case.lead.message
             else "The installed PyTorch is a build without CUDA"
         ),
-        why="pip or conda chose a build without it, often because another package pulled in torch from the default"
-        " index, or because there is none for this system",
+        why="there is none for macOS; elsewhere pip or conda chose a build without it, often because another package"
+        " pulled in torch from the default index",
         next=(
             Advice(
                 "on Windows and macOS use the backend gloo (init_process_group('gloo')): NCCL exists for Linux only",
                 when=lambda case: "NCCL" in case.lead.message,
             ),
-            "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu128 (the"
-            " CUDA that `nvidia-smi` allows), in this environment",
+            Advice(
+                "on a Mac there is no CUDA: use device='mps' or 'cpu' in place of .cuda() and device='cuda'",
+                when=lambda case: _is_on_mac(case) and "NCCL" not in case.lead.message,
+            ),
+            Advice(
+                "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu128 (the"
+                " CUDA that `nvidia-smi` allows), in this environment",
+                when=lambda case: (
+                    not _is_on_mac(case) and not (case.context.is_windows and "NCCL" in case.lead.message)
+                ),
+            ),
             "check that this is the environment you installed into: python -c 'import sys, torch; print(sys.executable,"
             " torch.__version__)'",
         ),
@@ -987,7 +1069,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="torchrun's store asks for libuv, which this build of PyTorch does not have (Windows).",
         signs=(sign("libuv", r"use_libuv was requested but PyTorch was buil[td] without libuv"),),
-        headline="This build of PyTorch (Windows) has no libuv, which the store of the ranks asks for",
+        headline="This build of PyTorch has no libuv, which the store of the ranks asks for",
         why="since PyTorch 2.4 TCPStore uses libuv by default, and the wheels for Windows are built without it",
         next=(
             "set USE_LIBUV=0 in the environment (or init_method='tcp://HOST:PORT?use_libuv=0') before the start",
@@ -1040,7 +1122,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.renamed_name",
         kind=LogClass.CRASHED,
-        what="A library is installed, but in a version that does not have the name that is imported.",
+        what="A module was found, and does not have the name that is imported: most often it is of another version.",
         signs=(
             sign(
                 "cannot import name",
@@ -1048,16 +1130,16 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            f"{case.given['module']} has no {case.given['name']}: a part that is not built, or another version"
+            f"{case.given['module']} has no {case.given['name']}: misspelt, not built, or another version"
             if _is_checked_out(case)
-            else f"The installed {_top(case)} has no {case.given['name']}: another version is needed"
+            else f"The installed {_top(case)} has no {case.given['name']}: most often another version is needed"
         ),
         why=lambda case: (
             f"the module {case.given['module']} was found in a folder of sources; the name may be a part that has to be compiled or"
             " generated there first, or the sources are of another version than the code that imports it"
             if _is_checked_out(case)
-            else f"the module {case.given['module']} is installed and was found; this name was removed, moved or is not there yet in"
-            " this version"
+            else f"the module {case.given['module']} was found; most often this name was removed, moved or is not"
+            " there yet in this version, else a part of it is not built, or another package has the same name"
         ),
         next=(
             Advice(
@@ -1104,7 +1186,7 @@ ENTRIES: tuple[Failure, ...] = (
                 r"|mmcv\.parallel|huggingface_hub\.utils\._errors)\b(?:\.[\w.]+)?)",
             ),
         ),
-        headline="{module} does not exist in the installed version any more",
+        headline="{module} was not found: newer versions have dropped it",
         why="newer versions of its package, or of Python, have removed or renamed this module, and the code that imports it is"
         " older; or (pkg_resources, distutils) setuptools is not installed",
         next=(_removed,),
@@ -1140,7 +1222,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             sign("apex", r"apex[\s\S]{0,80}?(?:must be installed with|was installed without|requires Cuda extensions)"),
         ),
-        headline="apex is installed without its compiled extensions (CUDA and C++)",
+        headline="The compiled extensions of apex (CUDA and C++) are not installed",
         why="plain `pip install apex` gives another package or the Python part only; the fused kernels are compiled"
         " only when it is asked for",
         next=(
@@ -1161,8 +1243,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A single file has the name of a package, and is found in its place.",
         signs=(sign("is not a package", r"No module named '(?P<module>[\w.]+)'; '(?P<file>[\w.]+)' is not a package"),),
-        headline="A file {file}.py is found in place of the package {file}, which has {module}",
-        why="Python takes the first of that name in sys.path, and the script's own folder comes first",
+        headline="{file} is a single module here, and not the package that has {module}",
+        why="Python takes the first of that name in sys.path, and the script's own folder comes first; else the"
+        " installed {file} is another package or version",
         next=(
             "rename your file {file}.py (and delete its __pycache__), if the package of that name is meant",
             "if the package is the project's own folder {file}: start from the project's root or put it first in PYTHONPATH, and"
@@ -1192,15 +1275,13 @@ ENTRIES: tuple[Failure, ...] = (
                 r"|PIL|timm|apex|xformers|bitsandbytes)\.[\w.]+)",
             ),
         ),
-        headline=lambda case: (
-            f"The installed {_top(case)} has no module {case.given['module']}: another version is needed"
-        ),
+        headline=lambda case: f"The {_top(case)} that Python finds has no module {case.given['module']}",
         why=lambda case: (
-            "a file was pickled with NumPy 2, whose modules have other names than those of NumPy 1"
+            "most often a file was pickled with NumPy 2, whose modules have other names than those of NumPy 1"
             if case.given["module"].startswith("numpy._core")
             else "the code that imports it was written for transformers 2 or 3"
             if _OLD_LAYOUT.match(case.given["module"])
-            else f"{_top(case)} itself is installed; this module came later, was moved or is not part of this build"
+            else f"{_top(case)} itself was found; most often this module came later, was moved or is not part of this build"
         ),
         next=(
             Advice(
@@ -1314,9 +1395,9 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.tokenizer_file",
         kind=LogClass.CRASHED,
-        what="The installed tokenizers library is older than the one that wrote tokenizer.json.",
+        what="The installed tokenizers library cannot read tokenizer.json, most often because a newer one wrote it.",
         signs=(sign("did not match any variant of untagged enum"),),
-        headline="tokenizer.json was written by a newer tokenizers library than the installed one",
+        headline="The installed tokenizers cannot read tokenizer.json: most often a newer one wrote it",
         why="its format got new variants, which an older library cannot read",
         next=(
             "pip install -U transformers tokenizers (tokenizers 0.20 and transformers 4.45 read the format of 2024-09)",
@@ -1344,7 +1425,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.cache_interface",
         kind=LogClass.CRASHED,
-        what="A model's own code uses an interface of transformers' cache that the installed version removed.",
+        what="Code uses an interface of transformers' caches or configurations that the installed version does not have.",
         signs=(
             sign("DynamicCache", r"'(?P<owner>DynamicCache|Cache)' object has no attribute '(?P<name>\w+)'"),
             sign(
@@ -1352,8 +1433,8 @@ ENTRIES: tuple[Failure, ...] = (
                 r"'(?P<owner>\w+Config)' object has no attribute '(?P<name>(?:rope|pad|attn|num_key|sliding|_attn)\w*)'",
             ),
         ),
-        headline="The model's code does not fit this transformers: {owner} has no {name}",
-        why="code that comes with a model (trust_remote_code) was written for another version",
+        headline="The code does not fit the installed transformers: {owner} has no {name}",
+        why="code that comes with a model (trust_remote_code), or a library that uses it, was written for another version",
         next=(
             lambda case: (
                 'pip install "transformers<4.49", which still has get_max_length; or call get_max_cache_shape in its place'
@@ -1384,7 +1465,7 @@ ENTRIES: tuple[Failure, ...] = (
         id="software.unknown_model_key",
         kind=LogClass.CRASHED,
         what="The installed transformers does not know the model type of config.json.",
-        signs=(sign("KeyError", r"KeyError: '(?P<model>[a-z][\w.-]{1,40})'"),),
+        signs=(sign("KeyError", r"KeyError: '(?P<model>(?!model_type')[a-z][\w.-]{1,40})'"),),
         when=lambda case: case.called(r"configuration_auto|auto_factory"),
         headline="The installed transformers does not know the model type {model}",
         why="the model's config.json names a type for which this version has no code",
@@ -1425,7 +1506,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: f"Windows cannot load {case.given['name'].replace(chr(92), '/').rpartition('/')[2]}",
-        why="the file is there, and a library that it needs is not, or has another version",
+        why="most often the file is there, and a library that it needs is not, or has another version",
         next=(
             Advice(
                 "update PyTorch to 2.4.1 or newer (or install 2.3): its fbgemm.dll needs libomp140.x86_64.dll, which Visual Studio's"
@@ -1583,8 +1664,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: "FlashAttention" in case.lead.message,
             ),
             Advice(
-                "allow more: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]); the"
-                " warnings above say why each kernel is refused",
+                "allow more: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]);"
+                " warnings printed before it say why each kernel is refused",
                 when=lambda case: "FlashAttention" not in case.lead.message,
             ),
             Advice(
@@ -1622,8 +1703,11 @@ ENTRIES: tuple[Failure, ...] = (
                 r"module '(?:signal|os|time|select)' has no attribute '(?P<what>SIGKILL|SIGALRM|SIGUSR1|SIGHUP|fork|uname|getuid|geteuid|setsid|killpg|tzset|poll|sched_getaffinity)'",
             ),
         ),
-        headline="The code needs {what}, which Python has on Linux and macOS only",
-        why="there is nothing to install: Windows has no such function",
+        headline=lambda case: (
+            f"The code needs {case.given['what']}, which Python has on"
+            + (" Linux only" if case.given["what"] == "sched_getaffinity" else " Linux and macOS only")
+        ),
+        why="there is nothing to install: this system has no such function",
         next=(
             "run it under WSL or Linux, or look for a version of the package that supports Windows",
             "in own code guard the use: if os.name == 'posix'",
@@ -1640,7 +1724,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="Python finds no module of this name: it is not installed in this environment, or it is a file of a project"
         " whose folder is not searched.",
-        signs=(sign("No module named", r"ModuleNotFoundError: No module named '?(?P<module>(?!mpi4py\b)[\w.]+)'?"),),
+        signs=(sign("No module named", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?"),),
         headline=lambda case: (
             f"PyTorch's compiler needs the module {case.given['module']}, which is not installed"
             if _is_for_compiler(case)
@@ -1710,6 +1794,7 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         near_misses=("ModuleNotFoundError: No module named 'torch._six'",),
         knowledge="Python's documentation of sys.path",
+        when=lambda case: case.given["module"] != "mpi4py" or not _is_of_deepspeed(case),
     ),
     Failure(
         id="software.cuda_build_mismatch",
@@ -1772,7 +1857,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("CUDA_HOME", r"CUDA_HOME (?:does not exist|environment variable is not set)"),
             sign("nvcc", r"No such file or directory: '?[^'\n]{0,200}/bin/nvcc'?"),
         ),
-        headline="There is no CUDA toolkit (nvcc) here, and an extension must be compiled",
+        headline="No CUDA toolkit (nvcc) is found here, and an extension asks for it",
         why="wheels of PyTorch bring CUDA's libraries and not its compiler; DeepSpeed and other extensions compile their"
         " kernels with nvcc when they are built or first used",
         next=(
@@ -1835,8 +1920,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="Something is compiled against Python, and Python's headers are not installed.",
         signs=(sign("Python.h", r"Python\.h: No such file or directory"),),
         headline="Python's headers (Python.h) are not installed, and a kernel or extension needs them",
-        why="Triton and torch.compile build a small launcher with the C compiler at the first use, also where PyTorch"
-        " itself came as a wheel",
+        why="extensions, and the small launchers that Triton and torch.compile build at their first use, are compiled"
+        " against Python, also where PyTorch itself came as a wheel",
         next=(
             "apt-get install python3-dev (python3.11-dev for that version; Red Hat: python3-devel)",
             "or use a Python that brings its headers: conda, or uv python install",
@@ -1868,10 +1953,11 @@ ENTRIES: tuple[Failure, ...] = (
             else "torchcodec finds no FFmpeg that it can load"
         ),
         why=lambda case: (
-            "it tries one library after the other, for FFmpeg 8 to 4; those whose FFmpeg is not there fail as they should, and the one"
-            " whose FFmpeg is there lacks a symbol of PyTorch"
+            "it tries one library after the other, for several versions of FFmpeg; those whose FFmpeg is not there"
+            " fail as they should, and the one whose FFmpeg is there lacks a symbol of PyTorch"
             if case.context.says(r"undefined symbol: \S*(?:torch|c10|at\d)")
-            else "it tries one library after the other, for FFmpeg 8 to 4, and each reports the part of FFmpeg that it misses"
+            else "it tries one library after the other, for several versions of FFmpeg, and each reports the part of FFmpeg"
+            " that it misses"
         ),
         next=(
             Advice(
@@ -2012,8 +2098,8 @@ ENTRIES: tuple[Failure, ...] = (
                 "install libcurand for this CUDA (apt-get install libcurand-dev-12-4, or conda install -c nvidia"
                 " libcurand-dev), or add its folder to LIBRARY_PATH: the linker does not find -lcurand"
                 if case.printed("cannot find -lcurand")
-                else "read the first line with `error:` or `cannot find` above the traceback: it names the missing"
-                " header, library or option"
+                else "find the first line with `error:` or `cannot find` in the compiler's own output (missing in this text:"
+                " run one rank again): it names the header, library or option"
             ),
             "the toolkit must be that of PyTorch (`nvcc --version`, torch.version.cuda) and the C++ compiler one that it"
             " supports; delete ~/.cache/torch_extensions before the next try",
@@ -2107,7 +2193,7 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "pip install flash-attn --no-build-isolation (a wheel for your PyTorch, CUDA, Python and C++ ABI is on the"
             " releases page of Dao-AILab/flash-attention)",
-            'or take PyTorch\'s own: attn_implementation="sdpa", nearly as fast for most models',
+            'or take PyTorch\'s own: attn_implementation="sdpa"',
         ),
         check='python -c "import flash_attn; print(flash_attn.__version__)" shows the real reason',
         examples=(
@@ -2128,12 +2214,12 @@ ENTRIES: tuple[Failure, ...] = (
         what="xFormers has no attention kernel for these inputs, or was built for another PyTorch.",
         signs=(sign("No operator found for", r"No operator found for `?memory_efficient_attention"),),
         headline=lambda case: (
-            "xFormers was built for another PyTorch: none of its attention kernels is loaded"
+            "xFormers' attention kernels are not loaded: most often it was built for another PyTorch"
             if case.printed("xFormers can't load|wasn't built")
             else "xFormers has no attention kernel for this GPU, dtype, device or shape"
         ),
         why=lambda case: (
-            "the lines `is not supported because` under the message give the reason for each kernel"
+            "the lines `is not supported because` of the message give the reason for each kernel"
             if case.printed("is not supported because")
             else "each kernel of xFormers supports certain GPUs, dtypes and shapes"
         ),
@@ -2144,7 +2230,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             "install the xFormers of your PyTorch: pip install -U xformers --index-url"
             " https://download.pytorch.org/whl/cu126 (it replaces torch if that does not fit)",
-            "or do not use it: leave out enable_xformers_memory_efficient_attention() or --xformers, or set"
+            "or do not use it: leave out enable_xformers_memory_efficient_attention() or --xformers, or (DINOv2) set"
             " XFORMERS_DISABLED=1; PyTorch's scaled_dot_product_attention does the same",
             Advice("use fp16 or bf16: the inputs are float32", when=lambda case: case.printed("torch.float32")),
         ),
@@ -2177,7 +2263,11 @@ ENTRIES: tuple[Failure, ...] = (
             sign("CUDA SETUP: Required library version not found"),
             sign("quantization requires", r"bitsandbytes[` \d-]{1,12}bit quantization requires the latest version"),
         ),
-        headline="bitsandbytes has no compiled library that fits this CUDA, and fell back or stopped",
+        headline=lambda case: (
+            "bitsandbytes is not installed, too old, or cannot be used here, and the quantisation needs it"
+            if "requires the latest" in case.lead.message
+            else "bitsandbytes found no compiled library that fits this CUDA, and fell back or stopped"
+        ),
         why="it brings one library for each version of CUDA and takes the one of PyTorch; where that one is missing (an older"
         " version, a folder of sources in which nothing was built), it tries its CPU library, which lacks the functions",
         next=(
@@ -2188,7 +2278,7 @@ ENTRIES: tuple[Failure, ...] = (
                     r"(?<!site-packages/)(?<!dist-packages/)bitsandbytes/(?:bitsandbytes/)?(?:cextension|lib)"
                 ),
             ),
-            "pip install -U bitsandbytes (0.45 and newer have libraries for CUDA 11.8 to 12.8)",
+            "pip install -U bitsandbytes (newer versions have libraries for more versions of CUDA)",
             "unset BNB_CUDA_VERSION if it is set; if CUDA is installed outside of pip, add its lib64 to LD_LIBRARY_PATH",
             "check that PyTorch itself sees the GPU: python -c 'import torch; print(torch.cuda.is_available())'",
         ),
@@ -2222,8 +2312,14 @@ ENTRIES: tuple[Failure, ...] = (
             f"A Triton kernel needs {int(case.given['asked']) / 1024:.0f} KiB of shared memory a block; this GPU has"
             f" {int(case.given['limit']) / 1024:.0f} KiB"
         ),
-        why="its block sizes and stages were tuned on a larger GPU; this is on-chip memory, so neither the GPU's free"
-        " memory nor /dev/shm matters",
+        why=lambda case: (
+            (
+                "a dimension of the model, such as the head size, or its block sizes make it ask for several times what there is"
+                if int(case.given["asked"]) > 2 * int(case.given["limit"])
+                else "most often its block sizes and stages were tuned on a larger GPU"
+            )
+            + "; this is on-chip memory, so neither the GPU's free memory nor /dev/shm matters"
+        ),
         next=(
             "update the library that has the kernel (it may have a configuration for this GPU), or lower its BLOCK"
             " sizes or num_stages (3 to 2, or 1)",
@@ -2253,11 +2349,11 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             sign("reached with", r"(?:recompile_limit|cache_size_limit) reached with"),
         ),
-        headline="torch.compile hit its recompile limit (8 by default), an error because of fullgraph=True",
+        headline="torch.compile hit its recompile limit, which is an error here (fullgraph=True)",
         why="the compiled code is valid only for the shapes, dtypes and Python values that it saw; one function is called"
         " with more different ones than the limit",
         next=(
-            "raise it: torch._dynamo.config.recompile_limit = 64 (cache_size_limit before PyTorch 2.7)",
+            "raise it: torch._dynamo.config.recompile_limit = 64 (cache_size_limit in older versions)",
             "or compile for all sizes: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic(tensor, 0)",
             "or find what changes: TORCH_LOGS=recompiles names the guard that failed each time; pass changing numbers"
             " as tensors",
@@ -2284,8 +2380,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="torch.compile stopped compiling a function again for new sizes; the function runs uncompiled from then on.",
         signs=(sign("torch._dynamo hit config.", r"torch\._dynamo hit config\.(?P<name>\w+) \((?P<limit>\d+)\)"),),
         headline="Slow, not failed: torch.compile gave up on a function that it compiled again and again",
-        why="its guards did not hold for new sizes or values, each of which needs a compilation of its own; the line `last"
-        " reason` under the warning names what changed",
+        why="its guards did not hold for new sizes or values, each of which needs a compilation of its own; a line"
+        " `last reason` of the warning names what changed",
         next=(
             "compile for all sizes: torch.compile(dynamic=True), torch._dynamo.mark_dynamic(tensor, dimension), or pad to a few"
             " fixed sizes",
@@ -2370,9 +2466,17 @@ ENTRIES: tuple[Failure, ...] = (
             sign("torch.compile", r"(?P<v>Windows) not yet supported for torch\.compile"),
         ),
         headline="torch.compile does not support {v} in the installed version of PyTorch",
-        why="Dynamo reads Python's byte code, which changes with each version of Python",
+        why=lambda case: (
+            "this version of PyTorch refuses it there"
+            if case.given["v"] == "Windows"
+            else "Dynamo reads Python's byte code, which changes with each version of Python"
+        ),
         next=(
-            "update PyTorch (2.4 supports Python 3.12, 2.6 supports 3.13), or use an older Python",
+            Advice("update PyTorch: newer versions support it", when=lambda case: case.given["v"] == "Windows"),
+            Advice(
+                "update PyTorch (2.4 supports Python 3.12, 2.6 supports 3.13), or use an older Python",
+                when=lambda case: case.given["v"] != "Windows",
+            ),
             "or leave out torch.compile: TORCHDYNAMO_DISABLE=1",
         ),
         check="python -c 'import sys, torch; print(sys.version, torch.__version__)'",
@@ -2398,13 +2502,13 @@ ENTRIES: tuple[Failure, ...] = (
             sign("LoweringException", r"LoweringException: (?P<reason>[^\n]{3,200})"),
         ),
         headline="torch.compile could not compile a part of the model",
-        why="the failure is in the compiler (Inductor, Triton) or in what it needs; the same code may run uncompiled",
+        why="most often the failure is in the compiler (Inductor, Triton) or in what it needs; the same code may run"
+        " uncompiled",
         next=(
             "run once without it, to see whether the model itself is right: TORCHDYNAMO_DISABLE=1",
             "read the innermost message under `raised:`; where it names shapes or dynamic sizes, try dynamic=False or"
             " padding to fixed shapes; where it names a kernel, delete /tmp/torchinductor_$USER and try again",
-            "exclude the function with @torch.compiler.disable, or update PyTorch: most such errors are bugs that newer"
-            " versions have fixed",
+            "exclude the function with @torch.compiler.disable, or update PyTorch: many such errors are bugs",
         ),
         explains=("exceptions.*",),
         check='TORCHDYNAMO_VERBOSE=1; backend="aot_eager" tells an error of Inductor from one before it',
@@ -2425,9 +2529,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="torch.compile failed while it traced the program, before anything was compiled.",
         signs=(sign("torch._dynamo.exc.", r"torch\._dynamo\.exc\.(?P<name>\w+)"),),
-        headline="torch.compile could not trace a function of the model ({name})",
-        why="Dynamo runs the function with stand-ins for its tensors; what it meets there that it does not know is an error of"
-        " its own, not of the data",
+        headline="torch.compile could not trace a function ({name})",
+        why="Dynamo runs the function with stand-ins for its tensors; what it does not support is an error there, and"
+        " a fault of the function itself (such as shapes) shows there, too (TorchRuntimeError)",
         next=(
             "run once without it, to see whether the function itself is right: TORCHDYNAMO_DISABLE=1 (or"
             " torch.compiler.disable on the function under `from user code:`)",
@@ -2491,10 +2595,11 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.rope_scaling",
         kind=LogClass.CRASHED,
-        what="The installed transformers is too old for the rope_scaling of this model.",
+        what="The installed transformers does not accept the rope_scaling of this model, most often because it is too old.",
         signs=(sign("must be a dictionary with", r"rope_scaling` must be a dictionary with (?:with )?two fields"),),
-        headline="The installed transformers is too old for this model's rope_scaling",
-        why="it accepts only type and factor; Llama 3.1 and later models have more in their config.json",
+        headline="The installed transformers does not accept this model's rope_scaling",
+        why="most often it is too old: it accepts only type and factor; Llama 3.1 and later models have more in their"
+        " config.json",
         next=(
             "pip install -U transformers (4.43 or newer for Llama 3.1)",
             "if that is installed, another environment runs: print(transformers.__version__, transformers.__file__)",
@@ -2556,14 +2661,14 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="software.optimizer_train",
         kind=LogClass.CRASHED,
-        what="The installed accelerate is too old for this transformers, whose Trainer calls optimizer.train().",
+        what="An optimizer has no train(), most often because accelerate is too old for transformers' Trainer.",
         signs=(
             sign(
                 "object has no attribute 'train'",
                 r"'(?P<name>\w*(?:Adam|SGD|Adafactor|Lion)\w*)' object has no attribute 'train'",
             ),
         ),
-        headline="The installed accelerate is too old for this transformers: {name} has no train()",
+        headline="{name} has no train(): most often accelerate is too old for this transformers",
         why="Trainer calls optimizer.train(), which an older accelerate passes on to optimizers that do not have it",
         next=("pip install -U accelerate (0.34.2 works), and restart the notebook or job",),
         examples=(
@@ -2710,8 +2815,8 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             Advice(_for_library, when=lambda case: bool(caller(case))),
             Advice(
-                lambda case: _ARGUMENTS[case.given["name"]],
-                when=lambda case: case.given["name"] in _ARGUMENTS and not caller(case),
+                _for_argument,
+                when=lambda case: not caller(case),
             ),
             "or install the version of the library that the code was written for (its requirements.txt)",
         ),
@@ -2744,9 +2849,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A library uses a part of PyTorch that the installed version does not have.",
         signs=(sign("has no attribute", r"module '(?P<module>torch(?:\.[\w.]+)?)' has no attribute '(?P<name>\w+)'"),),
-        headline="The installed PyTorch has no {module}.{name}: the code needs a newer (or older) one",
-        why="the code of the last frame was written for a version of PyTorch that has this name; pip does not always"
-        " enforce it",
+        headline="The installed PyTorch has no {module}.{name}: too old, or too new",
+        why="most often the code that uses it was written for a version of PyTorch that has this name; pip does not"
+        " always enforce it",
         next=(
             lambda case: (
                 f"update PyTorch to {_ADDED[case.given['name']]} or newer, or install an older version of the package in"
