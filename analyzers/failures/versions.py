@@ -165,11 +165,11 @@ _FORWARD = {
     "return_dict": "let forward() accept **kwargs: the caller passes what transformers' models take",
     "output_attentions": "let forward() accept **kwargs: the caller passes what transformers' models take",
     "attention_mask": "let forward() accept attention_mask, or drop it from the batch",
-    "cache_position": "the model's own code is older than the installed transformers: update it (delete the copy in"
+    "cache_position": "most often the model's own code is older than the installed transformers: update it (delete the copy in"
     " ~/.cache/huggingface/modules), or install the transformers of its README",
-    "position_embeddings": "the layer comes from older code than the installed transformers: update the package that"
+    "position_embeddings": "most often the layer comes from older code than the installed transformers: update the package that"
     " replaces it, or install the transformers that it was written for",
-    "past_key_values": "the model's own code is older than the installed transformers: update it, or install the"
+    "past_key_values": "most often the model's own code is older than the installed transformers: update it, or install the"
     " transformers of its README",
 }
 """{argument of forward(): what to do}."""
@@ -216,9 +216,22 @@ def _method(case: Case) -> str:
     return next((known for known in _METHODS if known and (name == known or name.endswith(f"unsloth_{known}"))), "")
 
 
+_COMMON = {"compute_loss", "training_step", "log", "evaluate", "optimizer_step", "prediction_step", "tokenizer"}
+"""Methods of which a script may have one of its own that overrides nothing."""
+
+
 def _is_override(case: Case) -> bool:
     return bool(_method(case)) and bool(
-        caller(case) in ("", "transformers", "accelerate", "pytorch-lightning", "lightning", "trl")
+        caller(case) in ("transformers", "accelerate", "pytorch-lightning", "lightning", "trl")
+        or (
+            not caller(case)
+            and (
+                _method(case) not in _COMMON
+                or bool(
+                    re.search(r"Trainer|Module|Callback|unsloth", f"{case.given['owner']} {case.given['function']}")
+                )
+            )
+        )
     )
 
 
@@ -261,8 +274,8 @@ def _module_attribute(case: Case) -> str:
     if calling and calling != top:
         return f"{calling} asks {module} for {name}, which it does not have"
     if module != top:
-        return f"{module} has no {name}: another version of {top} is needed"
-    return f"{module} has no {name}: another version is needed, or a file hides the library"
+        return f"{module} has no {name}: most often {top} is of another version"
+    return f"{module} has no {name}: most often another version is needed, or a file hides it"
 
 
 def _ray_callback(case: Case) -> bool:
@@ -304,7 +317,7 @@ def _pip_show(case: Case) -> str:
 def _update_pair(case: Case) -> str:
     calling, owner = _names(case)
     return (
-        f"{calling} and {owner} are of versions that do not fit each other: pip install -U {calling} {owner}, or the pair"
+        f"most often {calling} and {owner} are of versions that do not fit each other: pip install -U {calling} {owner}, or the pair"
         " that the project's requirements name"
     )
 
@@ -379,12 +392,12 @@ ENTRIES = (
         when=_given_by(_UNKNOWN, lambda case: any(_names(case))),
         headline=_unknown_argument,
         why=lambda case: (
-            "the two were written for different versions of each other: the argument came later than the installed one, or"
-            " was removed from it"
+            "most often the two were written for different versions of each other: the argument came later than the"
+            " installed one, or was removed from it; else it is one that your own call passes on"
             if _is_of_two(case)
-            else "the argument came later than the installed version, or was removed from it"
+            else "the argument came later than the installed version, was removed from it, or is misspelt"
             if _owner(_class_of(case), case)
-            else "the function is of another version, or another one, than the caller was written for"
+            else "most often the function is of another version, or another one, than the caller was written for"
         ),
         next=(
             Advice(
@@ -438,7 +451,9 @@ ENTRIES = (
         headline=lambda case: (
             f"The overridden {_method(case)}() does not fit this trainer: it is called {_counts(case)}"
         ),
-        why=lambda case: f"the base class now calls it with other arguments ({_METHODS[_method(case)]})",
+        why=lambda case: (
+            f"most often the installed base class calls it with other arguments than it was written for ({_METHODS[_method(case)]})"
+        ),
         next=(
             Advice(_UPDATE_UNSLOTH, when=_unsloth),
             Advice(
@@ -474,7 +489,12 @@ ENTRIES = (
                 says=("start_time", "update it"),
             ),
         ),
-        near_misses=("TypeError: build_model() takes 2 positional arguments but 3 were given",),
+        near_misses=(
+            "TypeError: build_model() takes 2 positional arguments but 3 were given",
+            "Traceback (most recent call last):\n"
+            '  File "/w/run.py", line 12, in <module>\n'
+            "    evaluate(model)\nTypeError: evaluate() missing 1 required positional argument: 'loader'",
+        ),
         knowledge="the release notes of transformers 4.46 and 4.47; Lightning's guide to version 2",
     ),
     Failure(
@@ -504,8 +524,8 @@ ENTRIES = (
             ),
             Advice(
                 lambda case: (
-                    f"if it belongs to a library, that one and {caller(case)} are of versions that do not fit: install those of"
-                    " the project's requirements"
+                    f"if it belongs to a library, that one and {caller(case)} are probably of versions that do not fit: install "
+                    "those of the project's requirements"
                 ),
                 when=lambda case: bool(caller(case)),
             ),
@@ -544,7 +564,7 @@ ENTRIES = (
         ),
         headline=_module_attribute,
         why=lambda case: (
-            "the name was removed or came later than the installed version"
+            "most often the name was removed, or came later than the installed version; else it is misspelt"
             + ("" if "." in case.given["module"] else ", or Python imported a file or folder of that name instead")
         ),
         next=(
@@ -580,13 +600,15 @@ ENTRIES = (
     Failure(
         id="processes.clean_up",
         kind=LogClass.CRASHED,
-        what="An exception while an object is cleaned up, because its construction had failed.",
+        what="An exception while an object is cleaned up, most often because its construction had failed.",
         signs=(sign("object has no attribute", _ATTRIBUTE),),
-        when=lambda case: innermost(case).endswith(":__del__"),
-        headline="A half-built {owner} is cleaned up (__del__): what failed is its construction, before",
-        why="Python calls __del__ also for an object whose constructor raised, and {name} had not been set by then",
+        when=lambda case: innermost(case).endswith(":__del__") and not _PLAIN.match(case.given.get("owner", "")),
+        headline="{owner} is cleaned up (__del__) without {name}: most often its construction had failed",
+        why="Python calls __del__ also for an object whose constructor raised before it had set {name}, and at the end"
+        " of the program, when parts are gone already",
         next=(
-            "look further up for the first exception, in the constructor of {owner} or in a worker process: that is the cause",
+            "look for an earlier exception, in the constructor of {owner} or in a worker process: that one is then the"
+            " cause",
             "if there is none in this text, run the construction alone and keep all of its output",
         ),
         examples=(
@@ -596,7 +618,7 @@ ENTRIES = (
                 "    if self.llm_engine:\n"
                 "AttributeError: 'LLM' object has no attribute 'llm_engine'",
                 source="AriaUI/Aria-UI#15",
-                says=("first exception", "LLM"),
+                says=("earlier exception", "LLM"),
             ),
         ),
         near_misses=("AttributeError: 'LLM' object has no attribute 'llm_engine'",),
@@ -612,12 +634,13 @@ ENTRIES = (
                 r"<(?:function|module|class) '?(?P<target>[\w.]{1,120})'?[^>\n]{0,200}> does not have the attribute '(?P<name>\w{1,80})'",
             ),
         ),
-        headline="Code that patches {target} finds no {name} in it: the installed version is another one",
-        why="a package replaces {name} for a while, and was written for a version of the library that has it there",
+        headline="Code that patches {target} finds no {name} in it",
+        why="a package replaces {name} for a while, and was most often written for a version of the library that has"
+        " it there",
         next=(
             "install the version of the patched library that the patching package pins (vLLM pins one PyTorch): reinstall that package in a"
             " fresh environment, with what it depends on",
-            "or update the package in the frames above, if the library is newer than it",
+            "or update the package in the frames, if the library is newer than it",
         ),
         check="pip check; pip show vllm torch",
         examples=(
@@ -725,8 +748,8 @@ ENTRIES = (
         next=(
             'for a project that is not yours: pip install "pytorch-lightning<2" (1.9.5, or the version of its requirements)',
             lambda case: (
-                f"or rename it to {case.given.get('instead') or 'the new hook'}, without the argument outputs: append what each step"
-                " returns to a list of the module, read it there, and clear it"
+                f"or rename it to {case.given.get('instead') or 'the new hook'}; if it took the argument outputs, append "
+                "what each step returns to a list of the module, read it there, and clear it"
             ),
         ),
         examples=(
@@ -755,8 +778,8 @@ ENTRIES = (
         headline=lambda case: f"{case.given['module']} could not be imported: {case.given['reason'].rstrip('. ')}",
         why="the module is there; what it imports failed, most often because an installed package does not fit it",
         next=(
-            "find the first traceback above: its last frame is the package that does not fit; install the version that"
-            " {module}'s package asks for (`pip check`, its requirements)",
+            "find the first traceback of that error: its last frame is the package that does not fit; install the"
+            " version that {module}'s package asks for (`pip check`, its requirements)",
             "import the package of the reason by itself (python -c 'import PACKAGE'), which shows its own error",
         ),
         examples=(
@@ -806,7 +829,7 @@ ENTRIES = (
             sign("scaled_mm is only supported", r"_scaled_mm is only supported on (?P<gpus>[^\n]{3,120})"),
         ),
         headline=lambda case: (
-            "This GPU has no FP8 matrix product (it needs compute capability 8.9 or newer)"
+            "This GPU has no FP8 matrix product that PyTorch supports"
             if case.given.get("gpus")
             else "The FP8 matrix product got operands of a layout or size that it does not take"
         ),
@@ -814,7 +837,8 @@ ENTRIES = (
         " newer GPUs",
         next=(
             Advice(
-                "train in bf16 here; FP8 needs an Ada, Hopper or newer GPU",
+                "train in bf16 here; the message names the GPUs that have FP8 (of NVIDIA Ada, Hopper and newer: compute"
+                " capability 8.9)",
                 when=lambda case: bool(case.given.get("gpus")),
             ),
             Advice(
