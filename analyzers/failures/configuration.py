@@ -30,9 +30,9 @@ def _for_deepspeed_batch(case: Case) -> str:
     ranks = total // (micro * steps) if micro * steps and total % (micro * steps) == 0 else 0
     if world == 1 and ranks > 1:
         return (
-            f"the settings are right for {ranks} ranks, and DeepSpeed sees 1: start the script with torchrun or deepspeed"
-            f" (--nproc_per_node or --num_gpus {ranks}), and do not import or initialise DeepSpeed (or an Accelerator)"
-            " before the ranks are known"
+            f"the settings fit {ranks} ranks, and DeepSpeed sees 1. For {ranks} ranks, start the script with torchrun or deepspeed"
+            f" (--nproc_per_node or --num_gpus {ranks}), and do not initialise DeepSpeed (or an Accelerator) before the ranks are"
+            f" known; for one, set train_batch_size to {micro * steps}"
         )
     left_out = (
         f"leave {' or '.join(names)} out of the configuration, so that DeepSpeed computes it"
@@ -68,7 +68,7 @@ def _for_generations(case: Case) -> str:
     fitting = next((n for n in range(1, generations + 1) if ranks * n % generations == 0), generations)
     valid = ", ".join(str(n) for n in range(2, ranks * batch + 1) if ranks * batch % n == 0)
     return (
-        f"set per_device_train_batch_size to {fitting} (or a multiple): {ranks} processes x {fitting} ="
+        f"set per_device_{case.given['which']}_batch_size to {fitting} (or a multiple): {ranks} processes x {fitting} ="
         f" {ranks * fitting}, which {generations} divides"
         + (f"; or num_generations to one of {valid}" if valid else "")
     )
@@ -113,7 +113,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "[rank0]: AssertionError: Check batch related parameters. train_batch_size is not equal to"
                 " micro_batch_per_gpu * gradient_acc_step * world_size 8 != 2 * 1 * 1",
                 source="deepspeedai/DeepSpeed#6914",
-                says=("train_batch_size 8", "right for 4 ranks", "torchrun or deepspeed"),
+                says=("train_batch_size 8", "fit 4 ranks", "torchrun or deepspeed"),
             ),
             Example(
                 "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu *"
@@ -221,8 +221,9 @@ ENTRIES: tuple[Failure, ...] = (
         " GPUs (divided by the tensor-parallel size)",
         next=(
             lambda case: (
-                f"set data.train_batch_size (or val and gen batch size) so that it is a multiple of {case.given['chunks']}:"
-                f" {-(-_number(case, 'size') // max(1, _number(case, 'chunks'))) * _number(case, 'chunks')} is the next"
+                f"the batch needs a multiple of {case.given['chunks']} samples"
+                f" ({-(-_number(case, 'size') // max(1, _number(case, 'chunks'))) * _number(case, 'chunks')} is the next): set"
+                " data.train_batch_size (or val and gen batch size) so"
             ),
             "with rollout.n completions for each prompt, count prompts x n; the last batch of validation needs padding or"
             " drop_last",
@@ -334,8 +335,8 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             "set the data-parallel (shard) degree so that the product fits (torchtitan: data_parallel_shard_degree = -1"
             " takes what is left), or change tensor, pipeline or context parallelism",
-            "or start another number of ranks: --nproc_per_node x --nnodes; if the message shows fewer than you started,"
-            " the launcher was not used",
+            "or start another number of ranks: --nproc_per_node x --nnodes; if the message shows fewer than you"
+            " started, the launcher was probably not used",
         ),
         check="echo $WORLD_SIZE in the job",
         examples=(
@@ -361,8 +362,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="The code asks for a dimension of the device mesh that this run does not have.",
         signs=(sign("is not available", r"Mesh '(?P<name>\w+)' is not available"),),
-        headline="The code asks for mesh '{name}', whose parallelism is off (size 1) in this run",
-        why="torchtitan builds only the dimensions of the mesh whose degree is more than 1",
+        headline="The code asks for mesh '{name}', which this run does not have",
+        why="most often its parallelism is off: torchtitan builds only the dimensions of the mesh whose degree is more"
+        " than 1",
         next=(
             "turn this parallelism on (its degree larger than 1, such as tensor_parallel_degree = 2), if the model needs it",
             "or guard the line of the traceback: ask for the mesh only if parallel_dims has it enabled; update torchtitan,"
@@ -507,7 +509,7 @@ ENTRIES: tuple[Failure, ...] = (
             if "Cannot handle" in case.lead.message
             else "The tokenizer has no padding token, and the batch must be padded"
         ),
-        why="GPT and Llama models were trained without padding; samples of different length in one batch need it",
+        why="many language models were trained without padding; samples of different length in one batch need it",
         next=(
             "tokenizer.pad_token = tokenizer.eos_token, and model.config.pad_token_id = tokenizer.pad_token_id",
             "if the collator masks padding by its id, the end of text is masked too: then take an unused token"
@@ -581,8 +583,7 @@ ENTRIES: tuple[Failure, ...] = (
             "set bf16=False and fp16=True where the message comes from: in TrainingArguments (or its YAML), not only in the"
             " DeepSpeed JSON; load the model with torch_dtype=torch.float16 or float32 (vLLM: --dtype half)",
             "or use an Ampere or newer GPU (A100, L4, RTX 30)",
-            "if the GPU is new enough: check torch.cuda.is_available() and CUDA_VISIBLE_DEVICES; use_cpu=True has no bf16/gpu"
-            " either",
+            "if the GPU is new enough: check torch.cuda.is_available() and CUDA_VISIBLE_DEVICES",
         ),
         check="python -c 'import torch; print(torch.cuda.is_available(), torch.cuda.is_bf16_supported(),"
         " torch.cuda.get_device_name())'",
@@ -693,8 +694,9 @@ ENTRIES: tuple[Failure, ...] = (
         when=lambda case: (
             case.printed(r"'str'") and (case.called(r"optim|lr_scheduler|trainer|train|config") or not case.lead.calls)
         ),
-        headline="A number was read as text: most often a learning rate like 1e-5 in YAML{place}",
-        why="YAML 1.1 takes 1e-5 for a string: its floats need a dot (1.0e-5)",
+        headline="A number was compared with a text{place}: a setting was read as text",
+        why="most often a learning rate like 1e-5 in YAML, which takes it for a string (its floats need a dot:"
+        " 1.0e-5); else an argument without type=float, or quotes",
         next=(
             "write 1.0e-5 or 0.00001 in the YAML file (also weight_decay, eps and min_lr)",
             "or convert in the code: float(config['lr'])",
@@ -720,13 +722,17 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="configuration.yaml_syntax",
         kind=LogClass.CRASHED,
-        what="A configuration file is not valid YAML.",
+        what="A YAML file is not valid, or has what its reader refuses.",
         signs=(
             sign("yaml.", r"yaml\.(?:scanner|parser|constructor|composer)\.\w+Error(?:: (?P<reason>[^\n]{3,90}))?"),
             sign("mapping values are not allowed"),
             sign("that cannot start any token"),
         ),
-        headline="A YAML file of the configuration has a syntax error",
+        headline=lambda case: (
+            "A YAML file has a tag or value that its reader refuses"
+            if "ConstructorError" in case.lead.message
+            else "A YAML file has a syntax error"
+        ),
         why=lambda case: (
             "a tab indents a line, and YAML allows only blanks"
             if case.printed(r"'\\t' that cannot start")
@@ -784,7 +790,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="configuration.json_syntax",
         kind=LogClass.CRASHED,
-        what="A file of settings in JSON is not valid.",
+        what="A file in JSON is not valid.",
         signs=(
             sign(
                 "JSONDecodeError",
@@ -795,7 +801,8 @@ ENTRIES: tuple[Failure, ...] = (
             r"json/__init__\.py:\d+:load$|hf_ds_config|deepspeed[^:]*\.py:\d+:|[Cc]onfig\w*$"
         ),
         headline=lambda case: (
-            f"A file of settings in JSON is not valid at line {case.given['line']}, column {case.given['column']}"
+            f"A file {'of settings ' if case.called('hf_ds_config|deepspeed|[Cc]onfig') else ''}in JSON is not valid at line"
+            f" {case.given['line']}, column {case.given['column']}"
         ),
         why=lambda case: (
             f"Python's reader says: {case.given['what'].lower()}"
@@ -806,8 +813,12 @@ ENTRIES: tuple[Failure, ...] = (
             )
         ),
         next=(
-            "open that file at this line: JSON has no comments and no comma after the last entry, writes true, false and null small, and"
-            " puts names and texts into double quotes",
+            Advice(
+                "look what stands in it: an empty file, a git-lfs pointer or a web page fails at its first character",
+                when=lambda case: (case.given["line"], case.given["column"]) == ("1", "1"),
+            ),
+            "open it at this line: JSON has no comments and no comma after the last entry, writes true, false and null"
+            " small, and puts names and texts into double quotes",
         ),
         check="python -m json.tool FILE names the place, too",
         explains=("exceptions.*",),
@@ -837,7 +848,7 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "the shell script has line ends of Windows, and so an argument of its own at the end of a line"
             if r"\r" in case.given["names"]
-            else "torch.distributed.launch passes it to each rank, and the script does not expect it"
+            else "the launcher (torch.distributed.launch, deepspeed) passes it to each rank, and the script does not expect it"
             if re.search("local.rank", case.given["names"])
             else "a file of settings is given without an option, and this script takes options only"
             if _is_a_file(case)
@@ -849,7 +860,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: r"\r" in case.given["names"],
             ),
             Advice(
-                "start with torchrun in place of python -m torch.distributed.launch (or launch --use_env)",
+                "accept a local_rank in the script's arguments, or start with torchrun in place of python -m"
+                " torch.distributed.launch (or launch --use_env)",
                 when=lambda case: re.search("local.rank", case.given["names"]) is not None,
             ),
             Advice(
@@ -1056,7 +1068,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="The tokenizer of a base model has no chat template.",
         signs=(sign("chat_template is not set"),),
-        headline="The tokenizer has no chat template, and the data has messages",
+        headline="The tokenizer has no chat template, and the code applies one",
         why="base models have none, and since transformers 4.44 there is no default",
         next=(
             "take the tokenizer of the instruct model, or set tokenizer.chat_template (trl: clone_chat_template or"
@@ -1124,7 +1136,13 @@ ENTRIES: tuple[Failure, ...] = (
                 "is not compatible with `low_cpu_mem_usage", r"Zero-?3 is not compatible with `low_cpu_mem_usage=True`"
             ),
         ),
-        headline="The model was loaded with a device_map, which this trainer refuses in distributed training",
+        headline=lambda case: (
+            "The quantised model was loaded on another device than the one that trains it"
+            if "different device" in case.lead.message
+            else "ZeRO-3 does not take a model that is loaded with low_cpu_mem_usage or a device_map"
+            if re.search(r"Zero-?3", case.lead.message)
+            else "The model was loaded with a device_map, which is refused in distributed training"
+        ),
         why="a device map spreads one model over the GPUs of one process, and DDP, FSDP and ZeRO give each process its own",
         next=(
             "leave device_map (and low_cpu_mem_usage) out, and let the Trainer or accelerate place the model; quantised"
@@ -1224,8 +1242,8 @@ ENTRIES: tuple[Failure, ...] = (
             "set total_steps (or epochs and steps_per_epoch) from the real length: len(loader) x epochs / accumulation, and"
             " call scheduler.step() once for each optimizer.step()",
             "resumed for more epochs: make a new schedule, and do not load the old one's state",
-            "accelerate steps the schedule once for each process: multiply the total by the number of processes, or"
-            " step_scheduler_with_optimizer=False",
+            "with accelerate, which steps the schedule once for each process: multiply the total by the number of"
+            " processes, or step_scheduler_with_optimizer=False",
         ),
         check="print(len(loader), epochs, accumulation)",
         examples=(
@@ -1284,17 +1302,25 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="configuration.client_optimizer",
         kind=LogClass.CRASHED,
-        what="ZeRO-Offload refuses an optimizer of PyTorch.",
+        what="DeepSpeed's ZeRO refuses the optimizer that the script made.",
         signs=(
             sign("ZeRO-Offload", r"You are using ZeRO-Offload with a client provided optimizer"),
             sign("untested ZeRO Optimizer", r"You are using an untested ZeRO Optimizer"),
         ),
-        headline="ZeRO-Offload refuses the script's own optimizer: it wants DeepSpeedCPUAdam",
-        why="the offloaded optimizer step runs on the CPU, where PyTorch's optimizers are slow",
+        headline=lambda case: (
+            "DeepSpeed has not tested ZeRO with the script's own optimizer, and refuses it"
+            if "untested" in case.lead.message
+            else "ZeRO-Offload refuses the script's own optimizer: it wants DeepSpeedCPUAdam"
+        ),
+        why=lambda case: (
+            "only some optimizers are known to work on sharded parameters"
+            if "untested" in case.lead.message
+            else "the offloaded optimizer step runs on the CPU, where PyTorch's optimizers are slow"
+        ),
         next=(
             "use deepspeed.ops.adam.DeepSpeedCPUAdam, or let the DeepSpeed configuration name the optimizer",
-            'or allow it: "zero_force_ds_cpu_optimizer": false (or "zero_allow_untested_optimizer": true) in the DeepSpeed'
-            " configuration",
+            'or allow it in the DeepSpeed configuration: "zero_force_ds_cpu_optimizer": false with offload,'
+            ' "zero_allow_untested_optimizer": true for one that is untested',
             "or leave out offload_optimizer if the GPUs have room",
         ),
         check="zero_optimization.offload_optimizer in the DeepSpeed configuration",
@@ -1402,7 +1428,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="FSDP's layer class to wrap does not exist in this model",
-        why="transformer_layer_cls_to_wrap names the class of another architecture",
+        why="most often transformer_layer_cls_to_wrap names the class of another architecture",
         next=(
             "set it to the model's own block: print(model), such as LlamaDecoderLayer, Qwen2DecoderLayer, GPT2Block, T5Block;"
             " newer transformers and accelerate take model._no_split_modules if the option is left out",
@@ -1437,7 +1463,7 @@ ENTRIES: tuple[Failure, ...] = (
         why="with sharded gradients each backward must reduce them, so a step cannot be left unsynchronised; accelerate and"
         " transformers called no_sync in some versions",
         next=(
-            "update accelerate and transformers (or DeepSpeed below 0.16 with older ones), which no longer call it",
+            "update accelerate and transformers (or install an older DeepSpeed with older ones), which no longer call it",
             "in an own loop leave out model.no_sync() and let DeepSpeed accumulate (gradient_accumulation_steps in its"
             " configuration)",
             "or ZeRO stage 1",
