@@ -72,19 +72,22 @@ def _for_worker(case: Case) -> str:
     return "set `num_workers=0` and run with `python -X faulthandler` to see which sample or library crashes"
 
 
+_DIMENSIONS_OF_IMAGE = 3
+
+
 def _shapes_differ(case: Case) -> str:
     """Return a clause on how two shapes of samples differ: swapped sides, lengths, or the number of dimensions."""
     first, second = ([int(n) for n in re.findall(r"\d+", case.given[name])] for name in ("first", "second"))
     if len(first) != len(second):
         return f"they have {len(first)} and {len(second)} dimensions, as a grey image beside one with colours"
     if first != second and sorted(first) == sorted(second):
-        return "the sides are swapped: one image is upright and one is wide"
+        return "the sides are swapped, as in an upright image and a wide one"
     differing = [n for n, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
     if len(differing) == 1:
         n = differing[0]
         what = (
             " (channels: an image in grey, with colours or with transparency)"
-            if {first[n], second[n]} <= {1, 2, 3, 4}
+            if {first[n], second[n]} <= {1, 2, 3, 4} and len(first) == _DIMENSIONS_OF_IMAGE and n != 1
             else ""
         )
         return f"they differ in dimension {n}: {first[n]} and {second[n]}{what}"
@@ -106,6 +109,19 @@ def _lmdb(case: Case) -> str:
 def _is_saved(case: Case) -> bool:
     """Return whether what cannot be pickled was to be written to a checkpoint, by the frames of the exception."""
     return case.called(r"serialization\.py|checkpoint|:(?:save|torch_save|_save|async_save|save_state_dict)$")
+
+
+def _is_copied(case: Case) -> bool:
+    """Return whether an object was to be copied in the same process."""
+    return case.called(r"(?:^|[/\\])copy\.py:\d+:(?:deepcopy|_deepcopy\w*|_reconstruct|copy)$")
+
+
+def _is_sent(case: Case) -> bool:
+    """Return whether what cannot be pickled was to be sent to another process."""
+    return (
+        case.called(r"multiprocess|popen|dataloader\.py|concurrent[/\\]futures|[/\\]ray[/\\]|spawn\.py")
+        or not case.lead.calls
+    )
 
 
 LOADING = (
@@ -157,7 +173,7 @@ LOADING = (
             ),
         ),
         headline=lambda case: (
-            f"Samples of one batch have different lengths: {case.given['first']} and {case.given['second']}"
+            f"Lists of different lengths are to become one tensor: {case.given['first']} and {case.given['second']}"
             if case.given.get("first")
             else "Samples of one batch have different lengths, and nothing pads them"
         ),
@@ -205,15 +221,19 @@ LOADING = (
             sign("DecompressionBombError"),
         ),
         headline=lambda case: (
-            "A file of the data set is no image"
+            "A file of the data set is no image that can be read"
             + ("" if "<" in case.given["file"] else f": {case.given['file'].rpartition('/')[2][-50:]}")
             if case.given.get("file")
             else "An image of the data set is too large for PIL's safety limit"
             if "Bomb" in text_of(case.lead)
-            else "An image file of the data set is damaged: its end is missing"
+            else "An image file of the data set is damaged or cut off"
         ),
-        why="the file was cut while it was downloaded, copied or unpacked, or something else has that name (an empty file, an"
-        " HTML page)",
+        why=lambda case: (
+            "PIL refuses images with so many pixels, which may be made to exhaust the memory"
+            if "Bomb" in text_of(case.lead)
+            else "most often the file was cut while it was downloaded, copied or unpacked, or something else has that name (an empty"
+            " file, an HTML page), or a format that this PIL cannot read"
+        ),
         next=(
             "find it: catch the exception in __getitem__ and print the path, or open and .load() every file once before the"
             " training; then copy it again or leave it out",
@@ -305,8 +325,8 @@ LOADING = (
             ),
         ),
         headline=lambda case: f"A DataLoader worker crashed in native code: {case.given['how'].lower()}",
-        why="a library that decodes or transforms samples crashed: one that does not survive a fork (OpenCV with threads, an open"
-        " HDF5 or LMDB file), or a damaged sample",
+        why="most often a library that decodes or transforms samples crashed: one that does not survive a fork (OpenCV"
+        " with threads, an open HDF5 or LMDB file), or a damaged sample",
         next=(
             "run once with num_workers=0 and python -X faulthandler: the crash then shows its line",
             "open files in each worker and not before the fork (in __getitem__, at first use), call cv2.setNumThreads(0), or use"
@@ -360,7 +380,8 @@ LOADING = (
         next=(
             "use the sharing strategy file_descriptor (the default of Linux), with a higher `ulimit -n`: find who calls"
             " set_sharing_strategy('file_system') and remove it",
-            "look above for a worker that ended; else fewer workers, and persistent_workers or pin_memory changed for a test",
+            "look for a worker that ended before; else fewer workers, and persistent_workers or pin_memory changed for"
+            " a test",
         ),
         check="print(torch.multiprocessing.get_sharing_strategy())",
         rules_out="errno 28 (no space) or 24 (open files) in the message",
@@ -404,12 +425,17 @@ LOADING = (
         headline=lambda case: (
             "A DataLoader worker could not open shared memory: /dev/shm is full, or a limit is reached"
             if "unable to open" in text_of(case.lead)
+            else "A DataLoader worker got a bus error: most often shared memory (/dev/shm) is full"
+            if re.search("[Bb]us error", text_of(case.lead))
+            else "Shared memory could not be mapped (errno 12): the memory, or a limit of it, is used up"
+            if "Cannot allocate" in text_of(case.lead)
             else "Shared memory (/dev/shm) is too small for the batches of the DataLoader workers"
         ),
-        why="workers hand over batches in /dev/shm, which has only 64 MB in a container unless more is asked for",
+        why="workers hand over batches in /dev/shm, which has only 64 MB in a Docker container unless more is asked"
+        " for; it counts as memory of the job, too",
         next=(
-            "give the container more: docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir of medium Memory at"
-            " /dev/shm",
+            "in a container, give it more: docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir of"
+            " medium Memory at /dev/shm",
             Advice(
                 "if `df -h /dev/shm` shows room, the limit of open files is reached: ulimit -n 65535, or"
                 " torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -465,15 +491,17 @@ LOADING = (
         ),
         when=lambda case: not case.printed(r"encountered in worker|is killed by signal"),
         headline=lambda case: (
-            "A DataLoader worker ended without an exception"
+            "The DataLoader's thread that pins memory ended unexpectedly"
+            if "Pin memory thread" in text_of(case.lead)
+            else "A DataLoader worker ended without an exception"
             + (f" (pid {case.given['pid']})" if len(case.given.get("pid", "")) in range(1, 12) else "")
-            + ": killed, crashed, or it could not start"
+            + ": killed, crashed, or not started"
         ),
-        why="the text names no reason: a kill for host memory, a crash in native code, and an exception while the worker starts all"
-        " look like this",
+        why="this message names no reason: a kill for host memory, a crash in native code, and an exception while the"
+        " worker starts all look like this",
         next=(
-            "look for the reason elsewhere: an exception of the worker above, `dmesg -T | grep -i 'killed process'`, the scheduler's"
-            " log (oom-kill)",
+            "look for the reason elsewhere: an exception of the worker in the log, `dmesg -T | grep -i 'killed"
+            " process'`, the scheduler's log (oom-kill)",
             f"set num_workers=0 for one run: the exception then appears in the rank itself; if it runs, {_FEWER_WORKERS}",
             "on Windows and macOS, put the start of the program under if __name__ == '__main__':",
         ),
@@ -617,7 +645,8 @@ LOADING = (
         what="The DataLoader's thread that copies batches into pinned memory failed.",
         signs=(sign("in pin memory thread", r"Caught \w+ in pin memory thread"),),
         headline="The thread that pins the DataLoader's batches failed (pin_memory=True)",
-        why="it copies each batch into host memory that the GPU can read directly; without room for it, or without the GPU, the copy fails",
+        why="it copies each batch into host memory that the GPU can read directly; without room for it, without the"
+        " GPU, after an earlier error of CUDA, or for a batch of a type that it cannot copy, this fails",
         next=(
             "set pin_memory=False: the error goes away if pinned memory is what lacks, or else comes up where the batch is used",
             "see what it says at its end: `out of memory` is pinned host memory (ulimit -l, the container's limit) or a full GPU; `busy or"
@@ -660,9 +689,10 @@ LOADING = (
             else "A list of tensors is empty where at least one was expected"
         ),
         why=lambda case: (
-            "the collate function left out all samples of a batch"
+            "most often the collate function left out all samples of a batch"
             if case.called("collate")
-            else "what fills it found nothing: an empty or missing split, a wrong path, or a filter that leaves nothing"
+            else "what fills it found nothing: for data an empty or missing split, a wrong path, or a filter that leaves"
+            " nothing; in a model a loop that made no output"
         ),
         next=(
             Advice(
@@ -673,7 +703,7 @@ LOADING = (
                 "print the length of what the loop runs over, and the path that it is read from (validation and test sets too)",
                 when=lambda case: not case.called("collate"),
             ),
-            "leave the step out for such a batch, on all ranks alike",
+            "where an empty batch is right, leave its step out, on all ranks alike",
         ),
         examples=(
             Example(
@@ -752,7 +782,7 @@ LOADING = (
         why=lambda case: (
             "its rows have different lengths, it holds texts or missing values, or nothing was found for it"
             if "object" in case.given["dtype"]
-            else "PyTorch has no such type"
+            else "this PyTorch has no such type"
         ),
         next=(
             lambda case: (
@@ -818,7 +848,7 @@ LOADING = (
             sign("LibsndfileError", r"LibsndfileError: Error opening (?P<file>'[^'\n]{1,200}')?"),
         ),
         headline=lambda case: (
-            "A video or audio file of the data set cannot be decoded: it is damaged or cut off"
+            "A video or audio file cannot be decoded: damaged, cut off, or of another format"
             if "moov" in text_of(case.lead) or "Invalid data" in text_of(case.lead)
             else "A video or audio file of the data set cannot be opened or decoded"
         ),
@@ -849,13 +879,14 @@ LOADING = (
         headline=lambda case: {
             "MAPFULL": "The LMDB database reached its map_size while it was written",
             "READERSFULL": "The LMDB database has more readers than it allows",
-            "BADRSLOT": "An LMDB environment was opened before a fork and used after it",
+            "BADRSLOT": "LMDB refuses a read transaction: most often it was opened before a fork",
         }.get(_lmdb(case), "The LMDB database is damaged or is none"),
         why=lambda case: {
             "MAPFULL": "map_size is the largest size that it may have",
             "READERSFULL": "each process and thread that reads takes one of its places (126 unless max_readers says otherwise)",
-            "BADRSLOT": "an environment belongs to the process that opened it",
-        }.get(_lmdb(case), "it was cut off while it was copied or written"),
+            "BADRSLOT": "an environment belongs to the process that opened it; two read transactions in one thread give this"
+            " error, too",
+        }.get(_lmdb(case), "most often it was cut off while it was copied or written, or the path is another file"),
         next=(
             lambda case: {
                 "MAPFULL": "open it with a larger one: lmdb.open(path, map_size=1 << 40); it takes no more disk than is written",
@@ -896,14 +927,28 @@ LOADING = (
             sign("objects cannot be pickled", r"(?P<what>\w+ objects) cannot be pickled"),
         ),
         headline=lambda case: (
-            f"{'Cannot be saved' if _is_saved(case) else 'Cannot be sent to another process'} (pickle):"
-            f" {case.given['what'].strip(chr(39))[:45]}"
+            (
+                "Cannot be saved"
+                if _is_saved(case)
+                else "Cannot be copied"
+                if _is_copied(case)
+                else "Cannot be sent to another process"
+                if _is_sent(case)
+                else "Cannot be serialised"
+            )
+            + f" (pickle): {case.given['what'].strip(chr(39))[:45]}"
         ),
         why=lambda case: (
             "what is saved is pickled, except for tensors; functions within functions, lambdas, open files, locks and modules cannot be"
             if _is_saved(case)
-            else "with spawn, a DataLoader sends its data set, collate_fn and worker_init_fn to each worker by pickle; functions within"
-            " functions, lambdas, open files, locks and modules cannot be pickled"
+            else "deepcopy follows the rules of pickle: open files, locks, generators and modules cannot be copied"
+            if _is_copied(case)
+            else (
+                "with spawn, a DataLoader sends its data set, collate_fn and worker_init_fn to each worker by pickle; "
+                if _is_sent(case)
+                else ""
+            )
+            + "functions within functions, lambdas, open files, locks and modules cannot be pickled"
         ),
         next=(
             Advice(
@@ -917,8 +962,8 @@ LOADING = (
                 when=lambda case: not _is_saved(case),
             ),
             Advice(
-                "or num_workers=0; on Linux multiprocessing_context='fork' needs no pickle",
-                when=lambda case: not _is_saved(case),
+                "for a DataLoader also num_workers=0, or on Linux multiprocessing_context='fork', which needs no pickle",
+                when=lambda case: not _is_saved(case) and _is_sent(case),
             ),
         ),
         event=EventKind.KNOWN,
@@ -1021,7 +1066,7 @@ LOADING = (
             ),
         ),
         headline=lambda case: (
-            "A streamed data set has no length, and the trainer needs a number of steps"
+            "A streamed data set has no length, and one is asked for"
             if "shuffle" not in text_of(case.lead)
             else "shuffle=True is not possible for an IterableDataset"
         ),
@@ -1134,9 +1179,11 @@ LOADING = (
         ),
         headline="The text has {tokens} image tokens, and its images have {features} features",
         why=lambda case: (
-            "image tokens were cut off with the text (max_length, cutoff_len), or the text has no placeholder for an image"
+            "most often image tokens were cut off with the text (max_length, cutoff_len), or the text has no"
+            " placeholder for an image; else model and processor count differently (versions, sizes)"
             if _has_fewer_tokens(case)
-            else "the text itself has image tokens that belong to no image: in the data, or generated by the model"
+            else "most often the text itself has image tokens that belong to no image: in the data, or generated by the"
+            " model; else model and processor count differently (versions, sizes)"
         ),
         next=(
             Advice(
@@ -1243,8 +1290,8 @@ LOADING = (
                 else ""
             )
         ),
-        why="datasets takes columns and types from the first rows or file, and a later one differs: a missing key, a number beside a"
-        " text, a list beside a single value",
+        why="datasets takes columns and types from the first rows or file, or from the features that it is given, and"
+        " a later one differs: a missing key, a number beside a text, a list beside a single value",
         next=(
             "give every row the same keys and types (empty values included), or pass features=Features(...) to load_dataset",
             "load files of different kinds apart: data_files=... with one kind only, or a configuration for each, and bring them to"
@@ -1387,6 +1434,7 @@ LOADING = (
             ),
         ),
         knowledge="webdataset: handlers; Python: tarfile",
+        when=lambda case: "ReadError" in text_of(case.lead) or case.called(r"tarfile|tariterators|webdataset|wids"),
     ),
     Failure(
         id="data.no_shards_for_worker",
@@ -1415,9 +1463,9 @@ LOADING = (
         signs=(sign("unable to lock file", r"unable to lock file, errno = (?P<errno>\d+)"),),
         headline="An HDF5 file could not be locked (errno {errno})",
         why=lambda case: (
-            "another process has it open for writing"
+            "another process has it open, one of both for writing"
             if case.given["errno"] == "11"
-            else "the file system does not offer locks, as some network file systems"
+            else "the file system does not offer such locks, as some network file systems"
         ),
         next=(
             "for files that are only read: HDF5_USE_FILE_LOCKING=FALSE in the environment, or h5py.File(path, 'r', locking=False)",
@@ -1457,8 +1505,9 @@ LOADING = (
         kind=LogClass.CRASHED,
         what="The file system of a cache does not offer locks.",
         signs=(sign("No locks available", r"\[Errno 37\] No locks available"),),
-        headline="The file system of the cache offers no locks (errno 37)",
-        why="datasets, the hub and Triton lock files in their caches, and this network file system does not support that",
+        headline="No lock could be had on this file system (errno 37)",
+        why="datasets, the hub and Triton lock files in their caches, and some network file systems do not support"
+        " that, or their lock service does not answer",
         next=(
             "put the caches on a local disk: HF_HOME, HF_DATASETS_CACHE, TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR",
             "or mount the file system with locks (NFS: local_lock=all or a running lockd; Lustre: -o flock)",
@@ -1486,7 +1535,7 @@ LOADING = (
             sign("cannot mmap an empty file"),
             sign("No data left in file"),
         ),
-        headline="A file of the data set is shorter than its index, its header or the reader expects",
+        headline="A file is shorter than its index, its header or the reader expects",
         why="preprocessing or a copy was cut off (also by a full disk), or the reader was given the shape of another file",
         next=(
             "remove unpacked or cached files beside the data (nnU-Net: the .npy next to the .npz), and let one process build them again",
@@ -1561,7 +1610,8 @@ LOADING = (
             "A file of the data set does not exist on this node"
             + (f": …{path[-34:]}" if (path := case.given.get("path")) else "")
         ),
-        why="the list of samples names it, but the copy on this node is not complete, is not mounted, or lies elsewhere",
+        why="most often the list of samples names it, but the copy on this node is not complete, is not mounted, or"
+        " lies elsewhere",
         next=(
             Advice(
                 "join its parts with os.path.join or '/': a backslash is a separator of Windows only",
@@ -1601,10 +1651,10 @@ ENTRIES = (
         what="A worker of batchgenerators (nnU-Net) ended, and its exception only says so.",
         signs=(sign("background workers are no longer alive"),),
         headline="A data worker of batchgenerators (nnU-Net) ended; this exception does not say why",
-        why="the thread that collects the batches only sees that a process is gone: killed for host memory, crashed, or ended by"
-        " an exception that stands above it; it is also printed when the main process itself has failed",
+        why="the thread that collects the batches only sees that a process is gone: killed for host memory, crashed,"
+        " or ended by an exception of its own; it is also printed when the main process itself has failed",
         next=(
-            "look above for the first other error (of a worker, or of the training itself): that one is the cause",
+            "look for another error before it (of a worker, or of the training itself): that one is then the cause",
             "if there is none: watch the host's memory (free -h, `dmesg -T | grep -i killed`) and start fewer workers:"
             " nnUNet_n_proc_DA=4 (old: nnUNet_def_n_proc)",
             "as a test, nnUNet_n_proc_DA=0 runs the loading in the main process, slowly, and shows its exception; damaged"
@@ -1634,8 +1684,8 @@ ENTRIES = (
             if (cause := _first_of_chain(case))
             else "A data set could not be built, and the exception that says why is not in the text"
         ),
-        why="DatasetGenerationError only wraps the exception of a script, a generator or a reader of files, which stands above"
-        " `The above exception was the direct cause`",
+        why="DatasetGenerationError only wraps the exception of a script, a generator or a reader of files, which"
+        " Python prints before it (`The above exception was the direct cause`)",
         next=(
             Advice(
                 "mend that first exception: it names the line or file that cannot be read, or the code that reads it",
