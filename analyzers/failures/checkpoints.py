@@ -82,6 +82,7 @@ def _is_training_state(case: Case) -> bool:
 
 
 _VOCABULARY = re.compile(r"embed|lm_head|wte|word_emb|decoder\.bias|output\.weight|vocab")
+_POSITIONS = re.compile(r"pos|patch|time|token_type")
 _HEAD = re.compile(r"(?i)class|head|fc\.|logits|score|pred|cls")
 
 
@@ -109,10 +110,10 @@ def _size_why(case: Case) -> str:
         and sum(a != b for a, b in zip(saved, model, strict=True)) == 1
         and saved[0] != model[0]
     ):
-        if _VOCABULARY.search(name):
+        if _VOCABULARY.search(name) and not _POSITIONS.search(name):
             return f"the vocabularies differ: {saved[0]} and {model[0]} tokens{more}"
         if _HEAD.search(name):
-            return f"the number of classes or outputs differs: {saved[0]} and {model[0]}{more}"
+            return f"most often the number of classes or outputs differs: {saved[0]} and {model[0]}{more}"
     return f"the model was built with other sizes than the one that was saved{more}"
 
 
@@ -124,7 +125,7 @@ def _size_next(case: Case) -> str:
             "load under deepspeed.zero.GatheredParameters(params, modifier_rank=0), or save with"
             " stage3_gather_16bit_weights_on_model_save / zero_to_fp32.py"
         )
-    if saved[:1] != model[:1] and _VOCABULARY.search(name):
+    if saved[:1] != model[:1] and _VOCABULARY.search(name) and not _POSITIONS.search(name):
         return (
             "configure the base model and tokenizer with which the checkpoint was trained; if tokens were added since, load first"
             " and call model.resize_token_embeddings(len(tokenizer)) afterwards, or resize to the checkpoint's number before"
@@ -158,7 +159,20 @@ def _path(case: Case) -> str:
     return f" ({found[1] if len(found[1]) <= 32 else '…' + found[1][-31:]})"
 
 
-_AFTER_WRITE = "then delete the file that was being written, which is cut off; if it was a checkpoint, resume from the one before it"
+def _file(case: Case) -> str:
+    """Return what kind of file could not be read: only some pickled files are checkpoints."""
+    is_pickle = re.search("Ran out of input|pickle data was truncated", text_of(case.lead))
+    of_torch = not case.lead.calls or case.called(r"torch[/\\]serialization|checkpoint|ckpt|load_state|resume")
+    return "checkpoint file" if of_torch or not is_pickle else "file that is unpickled"
+
+
+def _is_in_new_process(case: Case) -> bool:
+    return case.called(r"multiprocessing[/\\](?:spawn|forkserver|queues|pool)\.py")
+
+
+_AFTER_WRITE = (
+    "if a file was being written, it is cut off: delete it, and resume from the checkpoint before it if it was one"
+)
 
 _LOADS = re.compile(r":(?:load_state_dict|_?load_checkpoint|_?load_optimizer\w*|resume\w*)$")
 """Matches a frame, as `file:line:function`, that loads a state."""
@@ -254,7 +268,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: f"A disk is full{_path(case)}: no space is left (errno 28)",
-        why="a write stopped before its end, so the file that was being written is cut off; inodes can be used up, too",
+        why="the file system refuses to write or to make a file; its bytes or its inodes (number of files) are used up",
         next=(
             "see which disk (df -h PATH, and df -i for the number of files), and free space: old checkpoints, caches (HF_HOME, TMPDIR,"
             " /tmp), logs",
@@ -361,8 +375,14 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign("Input/output error", r"(?<!standard output: )(?<!write error: )(?<!message = ')Input/output error"),
         ),
-        headline=lambda case: f"The disk or network file system failed{_path(case)}: input/output error (errno 5)",
-        why="the storage failed or did not answer; some network drives report so that they are full, or that they are asked too often",
+        headline=lambda case: (
+            f"The disk or network file system failed{path}: input/output error (errno 5)"
+            if (path := _path(case))
+            else "A read or write failed: input/output error (errno 5)"
+        ),
+        why="the storage failed or did not answer; some network drives report so that they are full, or that they are"
+        " asked too often. Without the name of a file it may also be the terminal, which is gone (a closed ssh"
+        " session)",
         next=(
             Advice(
                 "copy the data to the machine's own disk (/content): Google Drive limits reads, above all of many small files",
@@ -370,6 +390,10 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             "see whether it is full (df -h, quota -s), then `dmesg -T` of that node for errors of the disk, NFS, Lustre or FUSE",
             "run on another node or disk; if a checkpoint was being written, resume from the one before it",
+            Advice(
+                "if it failed while it printed: start it so that it outlives the terminal (nohup, tmux, output into a file)",
+                when=lambda case: not _path(case),
+            ),
         ),
         event=EventKind.DISK_FULL,
         examples=(
@@ -401,8 +425,8 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"No permission for {path if len(path := case.given['path']) <= 60 else '…' + path[-58:]}"
         ),
-        why="the file or folder belongs to another user (root in a container is one), its mode does not allow it, or the mount is"
-        " read-only",
+        why="the file or folder belongs to another user (root in a container is one), its mode does not allow it, or"
+        " the mount is read-only; on Windows it may be open in another program, or be a folder",
         next=(
             "see who owns it: ls -ld PATH and its parent, id; then chown or chmod it, or run as that user (docker run --user $(id -u))",
             "or put it where you may write: output and cache folders (HF_HOME, TMPDIR), or a copy of the data set if a cache is made"
@@ -539,15 +563,18 @@ ENTRIES: tuple[Failure, ...] = (
             sign("pickle data was truncated"),
             sign("storage has wrong", r"storage has wrong (?:byte )?size: expected (?:-?\d+|%ld) got [-%\d]"),
         ),
-        when=lambda case: not case.called(r"multiprocessing[/\\](?:spawn|forkserver)\.py"),
+        when=lambda case: (
+            not case.called(r"multiprocessing[/\\](?:spawn|forkserver)\.py")
+            and "constants.pkl" not in text_of(case.lead)
+        ),
         headline=lambda case: (
-            f"The checkpoint file is cut off: {case.given['bytes']} more bytes were expected"
+            f"The {_file(case)} is cut off: {case.given['bytes']} more bytes were expected"
             if case.given.get("bytes")
-            else "The checkpoint file is empty: there is nothing to read in it"
+            else f"The {_file(case)} is empty: there is nothing to read in it"
             if "Ran out of input" in text_of(case.lead)
-            else "The checkpoint file is cut off or damaged: its end is missing"
+            else f"The {_file(case)} is cut off or damaged: its end is missing"
             if "central directory" in text_of(case.lead)
-            else "The checkpoint file is damaged: a part of it cannot be read"
+            else f"The {_file(case)} is damaged: a part of it cannot be read"
         ),
         why="its writing, copy or download stopped early (a full disk, a job that was killed while saving, an interrupted transfer), or"
         " is not finished: another process still writes it, or several write the same file",
@@ -578,6 +605,7 @@ ENTRIES: tuple[Failure, ...] = (
             Example("EOFError: Ran out of input", says=("empty",)),
         ),
         knowledge="pytorch/pytorch#170244",
+        near_misses=("RuntimeError: PytorchStreamReader failed locating file constants.pkl: file not found",),
     ),
     Failure(
         id="checkpoints.no_folder",
@@ -644,7 +672,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A sentencepiece tokenizer is loaded, and the model's folder has no tokenizer.model.",
         signs=(sign("TypeError: not a string", r"TypeError: not a string\s*\Z"),),
-        headline="A sentencepiece tokenizer got no file: the model has no tokenizer.model here",
+        headline="A sentencepiece tokenizer got no file: most often there is no tokenizer.model",
         why="the slow tokenizer reads tokenizer.model; newer models (Llama 3 and what is made from it) have only tokenizer.json",
         next=(
             "AutoTokenizer.from_pretrained(MODEL), without use_fast=False and not LlamaTokenizer",
@@ -713,7 +741,7 @@ ENTRIES: tuple[Failure, ...] = (
             if "arge" in case.given["what"]
             else "the run saved this file itself: its save stopped early, or wrote nothing"
             if _is_of_own_run(case)
-            else "a download, copy or save stopped early"
+            else "most often a download, copy or save stopped early"
         ),
         next=(
             Advice(
@@ -761,16 +789,16 @@ ENTRIES: tuple[Failure, ...] = (
         what="A file that is to be unpickled is a text or another format.",
         signs=(sign("invalid load key", r"invalid load key, '(?P<key>[^\n]{1,6}?)'"),),
         headline=lambda case: (
-            "The checkpoint is a git-lfs pointer, not the weights (it begins with 'v')"
+            "The file begins with 'v': most often it is a git-lfs pointer, not the weights"
             if case.given["key"] == "v"
-            else "The checkpoint is a web page, not the weights (it begins with '<')"
+            else "The file begins with '<': most often it is a web page, not the weights"
             if case.given["key"] == "<"
             else "The file is no checkpoint of torch.save, or it is damaged at its beginning"
         ),
         why=lambda case: (
-            "a pointer begins with `version https://git-lfs`; the repository was cloned without git-lfs"
+            "a pointer begins with `version https://git-lfs`, and is what a clone without git-lfs has"
             if case.given["key"] == "v"
-            else "the download got an error or a confirmation page instead of the file"
+            else "such a download got an error or a confirmation page instead of the file"
             if case.given["key"] == "<"
             else "its first byte is none of pickle's: a safetensors, GGUF or compressed file, or a damaged copy"
         ),
@@ -850,12 +878,26 @@ ENTRIES: tuple[Failure, ...] = (
                 r"Can't get attribute '(?P<name>[\w.<>]{1,100})' on <module '(?P<module>[\w.]{1,100})'",
             ),
         ),
-        headline="The checkpoint needs {module}.{name}, which this program does not have",
-        why="pickle stores the name of a class and its module; the class was moved or renamed, or was defined in the script that saved it"
-        " (__main__)",
+        headline=lambda case: (
+            f"A new process was sent {case.given['module']}.{case.given['name']}, and does not have it"
+            if _is_in_new_process(case)
+            else f"The file needs {case.given['module']}.{case.given['name']}, which this program does not have"
+        ),
+        why="pickle stores the name of a class and its module; the class was moved or renamed, or was defined in the"
+        " script that saved or sent it (__main__)",
         next=(
-            "use the version of the code that saved it, or define or import the class under that name before the load",
-            "then save state_dict() instead of whole objects, which needs no classes",
+            Advice(
+                "use the version of the code that saved it, or define or import the class under that name before the load",
+                when=lambda case: not _is_in_new_process(case),
+            ),
+            Advice(
+                "then save state_dict() instead of whole objects, which needs no classes",
+                when=lambda case: not _is_in_new_process(case),
+            ),
+            Advice(
+                "define it in a module that the process imports, not in a notebook or under `if __name__ == '__main__':` (or num_workers=0)",
+                when=_is_in_new_process,
+            ),
         ),
         examples=(
             Example(
@@ -1029,7 +1071,7 @@ ENTRIES: tuple[Failure, ...] = (
             )
         ),
         why=lambda case: (
-            f"keys that only the checkpoint has, such as {unexpected[0][-60:]}, show another architecture or version of the code"
+            f"keys that only the checkpoint has, such as {unexpected[0][-60:]}, show another architecture, version or form (quantised, an adapter)"
             if (unexpected := _keys(case, "Unexpected"))
             else "the checkpoint has no such keys: another architecture or version of the code, or the weights lie one level deeper in the"
             " file (state['model'], state['state_dict'])"
@@ -1145,7 +1187,10 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         when=lambda case: any(_LOADS.search(call) for event in case.events for call in event.calls),
-        headline=lambda case: f"The checkpoint has no '{case.given.get('key', 'state')}' for the optimizer",
+        headline=lambda case: (
+            f"The checkpoint has no '{case.given.get('key', 'state')}'"
+            + (" for the schedule" if case.given.get("key") == "lr_scheduler" else " for the optimizer")
+        ),
         why="it was saved without the optimizer, by another version or another optimizer, or in a form that this one does not read; the"
         " model's weights are not affected",
         next=(
@@ -1246,7 +1291,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="A distributed checkpoint has no metadata, so its save did not end.",
         signs=(sign(".metadata", r"No such file or directory: '(?P<path>[^'\n]{1,300}?)/?\.metadata'"),),
         headline=lambda case: f"The distributed checkpoint has no .metadata in {case.given['path'][-42:]}",
-        why="rank 0 writes .metadata last, when all ranks have written their parts: the save was cut off, or each node wrote to its own disk",
+        why="rank 0 writes .metadata last, when all ranks have written their parts: most often the save was cut off,"
+        " each node wrote to its own disk, or the path is that of another folder",
         next=(
             "look for it on the node of rank 0: if it is there, the nodes do not share that folder; save to a shared file system, or copy the"
             " parts of all nodes together",
@@ -1336,9 +1382,14 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         when=lambda case: (
             any(
-                _LOADS.search(call) or re.search(r"checkpoint|ckpt|load_model|resume", call) for call in case.lead.calls
+                _LOADS.search(call)
+                or (
+                    re.search(r"(?:checkpoint|ckpt|load_model|resume)[^/\\]*$", call)
+                    and "torch/utils/checkpoint.py" not in call
+                )
+                for call in case.lead.calls
             )
-            or case.printed(r"torch\.load|load_state_dict|checkpoint|ckpt")
+            or case.printed(r"torch\.load|load_state_dict|(?:checkpoint|ckpt|state)\w{0,20}\[['\"]")
         ),
         headline="The checkpoint has no entry '{key}': it was saved in another form",
         why=lambda case: (
@@ -1477,6 +1528,33 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="PyTorch: saving and loading models",
+        when=lambda case: (
+            not case.given.get("name")
+            or case.given["name"]
+            in {
+                "eval",
+                "train",
+                "to",
+                "cuda",
+                "cpu",
+                "half",
+                "float",
+                "parameters",
+                "named_parameters",
+                "state_dict",
+                "load_state_dict",
+                "forward",
+                "module",
+                "modules",
+                "zero_grad",
+                "requires_grad_",
+                "model",
+                "generate",
+                "predict",
+                "config",
+            }
+        ),
+        near_misses=("AttributeError: 'collections.OrderedDict' object has no attribute 'log_softmax'",),
     ),
     Failure(
         id="checkpoints.shared_tensors",
@@ -1487,15 +1565,15 @@ ENTRIES: tuple[Failure, ...] = (
             sign("non contiguous tensor", r"trying to save a non contiguous tensor: `(?P<name>[^`\n]{1,120})`"),
         ),
         headline=lambda case: (
-            "safetensors cannot save tensors that share memory (tied weights)"
+            "safetensors cannot save tensors that share memory, such as tied weights"
             if "share memory" in text_of(case.lead)
             else f"safetensors cannot save a tensor that is not contiguous: {case.given['name'][-26:]}"
         ),
         why="the format holds each tensor once and in one piece",
         next=(
             Advice(
-                "make them contiguous before the save: for p in model.parameters(): p.data = p.data.contiguous(); or update transformers (4.45"
-                " and newer do it)",
+                "make them contiguous before the save: for p in model.parameters(): p.data = p.data.contiguous(); or"
+                " update transformers, whose newer versions do it",
                 when=lambda case: "share memory" not in text_of(case.lead),
             ),
             Advice(
@@ -1534,16 +1612,21 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="checkpoints.rename_race",
         kind=LogClass.CRASHED,
-        what="Several nodes rename or remove the same folder of a checkpoint.",
+        what="A folder of a checkpoint was gone or not empty when it was renamed or removed, most often by several ranks.",
         signs=(
             sign("tmp-checkpoint-", r"No such file or directory: '[^'\n]{0,300}tmp-checkpoint-\w+[/\w.]{0,40}'"),
             sign("Directory not empty", r"\[Errno 39\] Directory not empty: '[^'\n]{0,300}checkpoint"),
         ),
-        headline="Several ranks renamed the same checkpoint folder: one of them found it gone",
-        why="several processes do the same work on one folder: all ranks, or the first one of each node on a file system that they share",
+        headline=lambda case: (
+            "A checkpoint folder could not be removed or replaced: it was not empty"
+            if "not empty" in text_of(case.lead)
+            else "A temporary checkpoint folder was gone: most often several ranks renamed it"
+        ),
+        why="most often several processes do the same work on one folder: all ranks, or the first one of each node on"
+        " a file system that they share; NFS also keeps files there that are still open",
         next=(
-            "update transformers (4.36 to 4.38 had this fault) or the program's own Trainer, and let one process do it:"
-            " save_on_each_node=False",
+            "update transformers (some versions had this fault) or the program's own Trainer, and let one process do"
+            " it: save_on_each_node=False",
             "the checkpoint itself is complete in most cases: check the folder, and resume from it",
         ),
         examples=(
@@ -1699,8 +1782,8 @@ ENTRIES: tuple[Failure, ...] = (
             " trainer_state.json; take a checkpoint-N that has them",
             "if it has only weights, load them as the model (model_name_or_path) and start without resume_from_checkpoint; save the next with"
             " save_only_model=False",
-            "if it has a folder pytorch_model_fsdp_0 (FSDP's SHARDED_STATE_DICT): update transformers and accelerate, which read it since 4.35,"
-            " or save with fsdp_state_dict_type FULL_STATE_DICT",
+            "if it has a folder pytorch_model_fsdp_0 (FSDP's SHARDED_STATE_DICT): update transformers and accelerate,"
+            " which newer versions read, or save with fsdp_state_dict_type FULL_STATE_DICT",
         ),
         event=EventKind.KNOWN,
         examples=(
