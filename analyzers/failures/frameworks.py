@@ -59,6 +59,20 @@ def _is_letter(case: Case) -> bool:
     return len(case.given["name"]) == 1 and case.given["kind"] == "dataset"
 
 
+def _is_unknown_to_arrow(case: Case) -> bool:
+    return case.printed("did not recognize Python value type")
+
+
+def _has_zero(case: Case) -> bool:
+    """Return whether the text has a sign of DeepSpeed, or an index as high as that of an embedding, which its ZeRO-3 splits."""
+    return (
+        int(case.given["index"]) > _TOKEN_LIKE
+        or case.called("deepspeed")
+        or case.printed(r"(?i)deepspeed|zero-?3")
+        or case.context.says(r"(?i)deepspeed|zero-?3")
+    )
+
+
 def _is_quantised(case: Case) -> bool:
     return bool(
         re.search(r"Quant|WQLinear|Linear4bit|Linear8bit|Marlin|Exllama|HQQ|AQLM|Eetq|GPTQ|AWQ", case.given["module"])
@@ -115,10 +129,11 @@ ENTRIES = (
         signs=(sign("AttributeError", r"AttributeError: '\w+' object has no attribute"),),
         when=lambda case: "_optim_utils.py" in innermost(case) and "fsdp" in innermost(case),
         headline="PyTorch failed while gathering the optimizer state of FSDP, most often a fault of its version",
-        why="FSDP1 expects the state of each parameter to be tensors of one form on all ranks; PyTorch 2.0 fails on values that are none,"
-        " and 8-bit or fused optimizers keep other ones",
+        why="FSDP1 expects the state of each parameter to be tensors of one form on all ranks; older versions of"
+        " PyTorch fail on values that are none, and 8-bit or fused optimizers keep other ones",
         next=(
-            "update PyTorch (2.1 or newer mended most of these), or save by SHARDED_STATE_DICT in place of FULL_STATE_DICT",
+            "update PyTorch (newer versions mended several of these), or save by SHARDED_STATE_DICT in place of"
+            " FULL_STATE_DICT",
             "with another optimizer than PyTorch's (8-bit, paged, fused): try adamw_torch, or save the weights only (save_only_model=True)",
         ),
         check="python -c 'import torch; print(torch.__version__)'",
@@ -128,7 +143,7 @@ ENTRIES = (
                 "    for name, non_tensor_value in object_state.non_tensors.items():\n"
                 "AttributeError: 'int' object has no attribute 'items'",
                 source="huggingface/transformers#25397",
-                says=("2.1 or newer",),
+                says=("update PyTorch",),
             ),
         ),
         near_misses=("AttributeError: 'int' object has no attribute 'items'",),
@@ -335,13 +350,26 @@ ENTRIES = (
             sign("Expected bytes, got a", r"ArrowTypeError: Expected bytes, got a '(?P<type>\w+)' object"),
         ),
         headline=lambda case: (
-            "One column has values of different kinds"
+            f"A column holds values of type {case.given['type']}, which Arrow cannot store"
+            if _is_unknown_to_arrow(case)
+            else "One column has values of different kinds"
             + (f" ({case.given['type']} among others)" if case.given.get("type") else " (lists and single values)")
             + ": Arrow cannot store it"
         ),
-        why="each column has one type; a later row, or what the mapped function returns, has another one",
+        why=lambda case: (
+            "Arrow has types for numbers, texts, lists and structures, and for no other objects of Python"
+            if _is_unknown_to_arrow(case)
+            else "each column has one type; a later row, or what the mapped function returns, has another one"
+        ),
         next=(
-            "make the column uniform: always a list, always a text, never both",
+            Advice(
+                "turn it into what Arrow has: a list or array (tensor.tolist()), a text, or a feature of datasets such as Image() or Audio()",
+                when=_is_unknown_to_arrow,
+            ),
+            Advice(
+                "make the column uniform: always a list, always a text, never both",
+                when=lambda case: not _is_unknown_to_arrow(case),
+            ),
             Advice(
                 "if the function is given one sample at a time, leave out batched=True: with it the function gets and returns lists",
                 when=lambda case: case.printed(r"map\(|batched|_map_single"),
@@ -367,7 +395,7 @@ ENTRIES = (
                 "can require gradients", r"only Tensors of floating point (?:and complex )?dtype can require gradients"
             ),
         ),
-        headline="A parameter of an integer dtype is made trainable: it is a quantised weight, or an index",
+        headline="A tensor of an integer dtype is made to require gradients: most often a quantised weight",
         why="gradients exist for floating-point tensors only; weights loaded in 4 or 8 bits are stored as integers",
         next=(
             "if the model is loaded in 4 or 8 bits: train adapters (peft's LoRA after prepare_model_for_kbit_training), and do not"
@@ -424,9 +452,11 @@ ENTRIES = (
         what="ZeRO-3 flattens parameters of different dtypes into one buffer.",
         signs=(sign("AssertionError", r"^(?:\S+\s)?AssertionError:?\s*$"),),
         when=lambda case: case.called(r"stage3\.py:\d+:defragment"),
-        headline="ZeRO-3 found parameters of different dtypes where it needs one",
-        why="DeepSpeed packs the parameters of a group into one flat buffer, which has one dtype; adapters, heads or norms in fp32"
-        " beside bf16 weights break that",
+        headline=lambda case: (
+            f"ZeRO-3 found parameters of different {'devices' if case.printed('t.device') else 'dtypes'} where it needs one"
+        ),
+        why="DeepSpeed packs the parameters of a group into one flat buffer, which has one dtype and device; most"
+        " often adapters, heads or norms in fp32 beside bf16 weights break that",
         next=(
             "cast all parameters to one dtype before the engine is made: model.to(torch.bfloat16), also adapters and a value"
             " head (LLaMA-Factory: pure_bf16; peft: autocast_adapter_dtype=False)",
@@ -513,8 +543,9 @@ ENTRIES = (
         next=(
             Advice(
                 lambda case: (
-                    f"python -c 'import {_failed_module(case)}' shows why that package could not be imported, as a warning above says;"
-                    " until then none of its classes is registered: install the versions of mmcv, mmengine and mmdet that it names"
+                    f"python -c 'import {_failed_module(case)}' shows why that package could not be imported, as a warning "
+                    "says; until then none of its classes is registered: install the versions of mmcv, mmengine and mmdet that "
+                    "it names"
                 ),
                 when=lambda case: bool(_failed_module(case)),
             ),
@@ -579,9 +610,7 @@ ENTRIES = (
                 r" input_type=\w+)?[^\n]{0,60})?$",
             ),
         ),
-        headline=lambda case: (
-            f"The configuration's {case.given['field']} is not valid: {case.given['reason'].rstrip('. ')}"
-        ),
+        headline=lambda case: f"{case.given['field']} is not valid: {case.given['reason'].rstrip('. ')}",
         why=lambda case: (
             f"{case.given['model']} checks its values"
             + (f", and got {case.given['value']}" if case.given.get("value") else "")
@@ -675,7 +704,7 @@ ENTRIES = (
         why=lambda case: (
             "it is a quantised layer, for which peft needs a fitting version of itself and of the library of that format"
             if _is_quantised(case)
-            else "a target name matches a container or a layer of another kind, not the linear layers in it"
+            else "most often a target name matches a container or a layer of another kind, not the linear layers in it"
         ),
         next=(
             Advice(
@@ -999,10 +1028,17 @@ ENTRIES = (
         what="A row of a tensor without rows is read: it is empty, or ZeRO-3 keeps it sharded.",
         signs=(sign("with size", r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) 0 with size 0\b"),),
         headline=lambda case: (
-            f"A tensor of 0 rows is read at row {case.given['index']}: a weight that ZeRO-3 has not gathered, or nothing in it"
+            f"A tensor of 0 rows is read at row {case.given['index']}"
+            + (
+                ": a weight that ZeRO-3 has not gathered, or nothing in it"
+                if _has_zero(case)
+                else ": there is nothing in it"
+            )
         ),
         why=lambda case: (
-            "an index as high as a token id points to an embedding, which under ZeRO-3 has 0 rows outside of its module's forward"
+            "what fills it found nothing"
+            if not _has_zero(case)
+            else "an index as high as a token id points to an embedding, which under ZeRO-3 has 0 rows outside of its module's forward"
             if int(case.given["index"]) > _TOKEN_LIKE
             else "what fills it found nothing, or under ZeRO-3 it is a weight outside of its module's forward"
         ),
@@ -1035,7 +1071,8 @@ ENTRIES = (
         what="The labels hold token ids that the model's vocabulary does not have.",
         signs=(sign("Label values must be", r"Label values must be <=? ?vocab_size: (?P<size>\d+)"),),
         headline="The labels hold token ids of {size} or more, and the model's vocabulary has {size}",
-        why="the tokenizer has more tokens than the model's configuration, which was made for another vocabulary",
+        why="most often the tokenizer has more tokens than the model's configuration, which was made for another"
+        " vocabulary",
         next=(
             "load the model for this tokenizer: from_pretrained(..., vocab_size=len(processor.tokenizer),"
             " pad_token_id=processor.tokenizer.pad_token_id, ignore_mismatched_sizes=True)",
@@ -1146,7 +1183,7 @@ ENTRIES = (
     Failure(
         id="processes.only_wrapper",
         kind=LogClass.CRASHED,
-        what="An exception that only says that something else failed, and that else is not in the text.",
+        what="An exception that only says that something else failed.",
         signs=(
             sign("TrainingFailedError", r"(?P<name>TrainingFailedError): (?!\S+Error)"),
             sign("Some workers returned results while others"),
@@ -1155,9 +1192,11 @@ ENTRIES = (
         headline=lambda case: (
             f"{case.given.get('name') or 'The launcher'} only says that something else failed, not what"
         ),
-        why="the process that reports it only waits for the one that failed, and the exception of that one is not in this text",
+        why="the process that reports it only waits for the one that failed, and this exception does not carry that"
+        " one's own",
         next=(
-            "look further up, or in the output of that process, for the first traceback: its last line is the cause",
+            "look in the rest of the log, or in the output of that process, for the first traceback: its last line is"
+            " the cause",
             Advice(
                 "Ray keeps the output of each worker in /tmp/ray/session_latest/logs (worker-*.err), and the trial's error.txt",
                 when=lambda case: case.given.get("name") == "TrainingFailedError",
@@ -1191,9 +1230,11 @@ ENTRIES = (
         why=lambda case: (
             f"it expects {case.given['wanted']}; "
             + (
-                "vLLM makes the processor in a way that fits another version of transformers than the installed one"
+                "most often vLLM makes the processor in a way that fits another version of transformers than the installed"
+                " one"
                 if case.called("vllm")
-                else "the files of the processor (preprocessor_config.json) or the calling code fit another version of transformers"
+                else "most often the files of the processor (preprocessor_config.json) or the calling code fit another version"
+                " of transformers"
             )
         ),
         next=(
@@ -1320,7 +1361,7 @@ ENTRIES = (
             sign("PreTokenizedInputSequence must be"),
         ),
         headline="The tokenizer got a value that is no text (or a list of texts)",
-        why="a sample has an empty cell, a number, or a list or column object where the text belongs",
+        why="most often a sample has an empty cell, a number, or a list or column object where the text belongs",
         next=(
             "make texts of them before: dataset.filter(lambda x: x['text']) for empty rows, str(x) for numbers; a CSV's empty cells"
             " are no texts",
