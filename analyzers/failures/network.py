@@ -40,7 +40,7 @@ def _for_socket(case: Case) -> str:
     address, reason = case.given["peer"], case.given["reason"].lower()
     if _is_local(address):
         return (
-            f"{address} is an address that other nodes cannot reach (loopback, Docker's bridge or link-local): set"
+            f"{address} is an address that other nodes cannot reach (loopback, Docker's bridge or link-local): with several nodes set"
             " NCCL_SOCKET_IFNAME to the interface of the cluster's network on all nodes (`ip -br addr`), such as eth0 or"
             " bond0; ^docker0,lo excludes those two"
         )
@@ -143,8 +143,8 @@ ENTRIES: tuple[Failure, ...] = (
             f"InfiniBand/RoCE: {_from_device(case)}{_STATUS[case.given['status']]} with {case.given['peer']} (status"
             f" {case.given['status']})"
         ),
-        why="the adapters reached each other, and the request itself was refused: memory of the GPU that the adapter may"
-        " not access (GPUDirect, IOMMU, ACS), or a peer that had gone on to something else",
+        why="the adapters reached each other, and the request itself failed: most often memory of the GPU that the"
+        " adapter may not access (GPUDirect, IOMMU, ACS), or a peer that had gone on to something else",
         next=(
             "run once with NCCL_NET_GDR_LEVEL=0 (no GPUDirect): if it works, check nvidia_peermem or dma-buf (`lsmod`), and"
             " that ACS and the IOMMU are off on bare metal",
@@ -175,9 +175,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=lambda case: f"InfiniBand/RoCE: {_from_device(case)}could not connect: {case.given['reason']}",
         why=lambda case: (
-            "the other adapter does not answer: the two networks are not connected, or the wrong address (GID) is used"
+            "most often the other adapter does not answer: the two networks are not connected, or the wrong address"
+            " (GID) is used"
             if re.search("timed out|route|unreachable", case.given["reason"])
-            else "the adapter refuses the settings of the connection: the GID, its type or the MTU do not fit the port"
+            else "the adapter refuses the settings of the connection: most often the GID, its type or the MTU do not fit"
+            " the port"
         ),
         next=(
             Advice(
@@ -218,18 +220,20 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="network.ib_locked_memory",
         kind=LogClass.NETWORK,
-        what="The adapter may not register memory, because the limit of locked memory is too low.",
+        what="The adapter could not register memory, most often because the limit of locked memory is too low.",
         signs=(
             sign(
                 "ibv_",
                 r"ibv_(?:reg_mr\w*|create_cq|create_qp)[^\n]{0,40} failed with error (?:12 )?Cannot allocate memory",
             ),
         ),
-        headline="RDMA may not lock memory: the limit of locked memory (ulimit -l) is too low",
-        why="memory for RDMA is pinned, and counts against RLIMIT_MEMLOCK of the process",
+        headline="RDMA could not register memory: most often the limit of locked memory (ulimit -l)",
+        why="memory for RDMA is pinned, and counts against RLIMIT_MEMLOCK of the process; with an unlimited one the"
+        " host's memory or what the adapter can map is used up",
         next=(
-            "raise it: ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK and"
-            " LimitMEMLOCK=infinity for slurmd; Kubernetes: capability IPC_LOCK)",
+            "raise the limit: ulimit -l unlimited (docker run --ulimit memlock=-1; Slurm:"
+            " PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity for slurmd; Kubernetes: capability"
+            " IPC_LOCK)",
             "or NCCL_IB_DISABLE=1 for one run, to see whether the rest works",
         ),
         check="`ulimit -l` inside the job must say unlimited",
@@ -272,8 +276,8 @@ ENTRIES: tuple[Failure, ...] = (
                 _is_refused,
             ),
             Advice(
-                "give the container more: docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium:"
-                " Memory mounted at /dev/shm",
+                "in a container, give it more: docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with"
+                " medium: Memory mounted at /dev/shm",
                 lambda case: not _is_refused(case),
             ),
             "remove what an earlier run has left there: `ls -la /dev/shm`, files nccl-* of dead processes",
@@ -305,8 +309,13 @@ ENTRIES: tuple[Failure, ...] = (
             sign("Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address"),
             sign("connectFullMesh failed", r"connectFullMesh failed[\s\S]{0,400}?(?:127\.0\.0\.1|\[::1\]|localhost)"),
         ),
-        headline="Gloo uses the loopback address 127.0.0.1, which ranks on other nodes cannot reach",
-        why="the host name of this machine or pod resolves to no address of its own, so Gloo falls back to loopback",
+        headline=lambda case: (
+            "Gloo's connections over the loopback address 127.0.0.1 failed"
+            if "connectFullMesh" in text_of(case.lead)
+            else "Gloo uses the loopback address 127.0.0.1, which ranks on other nodes cannot reach"
+        ),
+        why="where the host name of this machine or pod resolves to no address of its own, Gloo falls back to"
+        " loopback, which other nodes cannot reach; on a single node the other rank has most often ended",
         next=(
             "set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) on every node to the interface of the network between the nodes"
             " (`ip -br addr`), such as eth0",
@@ -344,7 +353,8 @@ ENTRIES: tuple[Failure, ...] = (
             else "NCCL found no network interface that it may use"
         ),
         why=lambda case: (
-            "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that this node does not have, or that has no address"
+            "most often GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that this node does not have, or"
+            " that has no address"
             + ("" if case.given["name"] else "; without these, a node that has only lo and docker gives NCCL none")
         ),
         next=(
@@ -413,9 +423,10 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "the ranks exchanged this address, which leads to another node only where both interfaces are on one link"
             if case.given["peer"].lower().startswith("fe80")
-            else "the ranks exchanged this address, which exists only on this machine"
+            else "the ranks exchanged this address, which other machines cannot reach"
             if _is_local(case.given["peer"])
-            else "a firewall, or an interface that the nodes do not share, lies between them"
+            else "most often a firewall, or an interface that the nodes do not share, lies between them; else the process"
+            " at the other end is gone"
             if "refused" not in case.given["reason"].lower()
             else "the address is reachable, and no process accepts connections at that port"
         ),
@@ -459,7 +470,7 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "no process listens there: the other rank had probably ended"
             if "refused" in case.given["reason"]
-            else "a firewall, or an interface that the nodes do not share, lies between the ranks"
+            else "most often a firewall, or an interface that the nodes do not share, lies between the ranks"
         ),
         next=(
             "read the logs of the other ranks first; one may have ended",
@@ -564,9 +575,9 @@ ENTRIES: tuple[Failure, ...] = (
                 r"essage truncated : receiv(?:ed|ing) (?P<got>\d+) bytes instead of (?P<expected>\d+)",
             ),
         ),
-        headline="A rank received {got} bytes where it expected {expected}: the ranks do not do the same",
-        why="the two ends ran different collectives or sizes, have different settings or versions of NCCL, or connect to a"
-        " process of another job at the same address",
+        headline="A rank received {got} bytes where it expected {expected}",
+        why="most often the two ends ran different collectives or sizes, have different settings or versions of NCCL,"
+        " or connect to a process of another job at the same address",
         next=(
             "run with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank whose call differs",
             "compare NCCL's version and NCCL_* variables on all nodes (`env | grep NCCL`); if NCCL_PROTO=SIMPLE on all of them helps, they"
