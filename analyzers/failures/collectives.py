@@ -31,6 +31,16 @@ _FIRST_OPERATIONS = 5
 _PREPARES = r"okeniz|Map\b|Grouping|Generating|Filter|Loading checkpoint|(?i:preprocess)"
 
 
+def _is_preparing(case: Case) -> bool:
+    """Return whether the last line on preparation that a rank printed does not show its end."""
+    last = {
+        event.rank: event.message
+        for event in case.events
+        if event.kind is EventKind.CLUE and re.search(_PREPARES, event.message)
+    }
+    return any((re.findall(r"(\d+)%", message) or ["0"])[-1] != "100" for message in last.values())
+
+
 def _is_wait(case: Case) -> bool:
     """Return whether ranks gave up waiting, rather than that the start failed for a reason of its own."""
     return case.kind is LogClass.COLLECTIVE_TIMEOUT or case.reason is Reason.MISSING_RANKS
@@ -454,10 +464,7 @@ ENTRIES = (
             and not any(log.last_step for log in case.logs.values())
             and (case.lead.seq or 0) <= _FIRST_OPERATIONS
             and _is_wait(case)
-            and (
-                any(event.kind is EventKind.CLUE and re.search(_PREPARES, event.message) for event in case.events)
-                or re.search(rf"(?:{_PREPARES}).{{0,80}}\d%", last_said(case)) is not None
-            )
+            and (_is_preparing(case) or re.search(rf"(?:{_PREPARES}).{{0,80}}\d%", last_said(case)) is not None)
         ),
         headline=lambda case: (
             f"{who(case.ranks)} {agree(case.ranks, 'was', 'were')} still preparing data when the timeout ended the job"
@@ -481,15 +488,17 @@ ENTRIES = (
     Failure(
         id="collectives.no_parameters_arrived",
         kind=LogClass.MISMATCH,
-        what="DDP compares the models of the ranks at its start, and a rank received nothing from the other.",
+        what="DDP compares the models of the ranks at its start, and a rank reads 0 parameters from another one.",
         signs=(sign("has inconsistent", r"while rank \d+ has inconsistent 0 params"),),
-        headline="Nothing arrived from the other rank: its model seems to have 0 parameters",
-        why="all ranks build the same model; a count of 0 is what a rank reads where the communication itself does not work,"
-        " such as over the wrong network interface",
+        headline="DDP reads 0 parameters from another rank: its model is empty, or nothing arrived",
+        why="all ranks must have the same model; a count of 0 is also what a rank reads where the communication itself"
+        " does not work (peer-to-peer access of the GPUs, the wrong network interface)",
         next=(
-            "run once with NCCL_DEBUG=INFO and see which interface is used; set NCCL_SOCKET_IFNAME to the one that connects"
-            " the nodes, and try NCCL_IB_DISABLE=1 (or the right NCCL_IB_GID_INDEX for RoCE)",
-            "if it works then, the network is the cause; if not, compare the parameters of the model on both ranks",
+            "print len(list(model.parameters())) on every rank before DDP, and read the other rank's own output: a"
+            " model that is built, loaded or moved on one rank only has none on the other",
+            "if the numbers are equal, the communication is broken: run once with NCCL_P2P_DISABLE=1; with"
+            " NCCL_DEBUG=INFO see which interface is used; set NCCL_SOCKET_IFNAME to the one that connects the nodes,"
+            " and try NCCL_IB_DISABLE=1 (or the right NCCL_IB_GID_INDEX for RoCE)",
         ),
         examples=(
             Example(
@@ -517,7 +526,7 @@ ENTRIES = (
             ),
         ),
         when=lambda case: case.reason is not Reason.FINGERPRINTS,
-        headline="Rank {rank} called {operation} where another rank called something else",
+        headline="Rank {rank} called {operation}, and another rank's call differs from it",
         why="all ranks of a process group must call the same collective with the same shapes; the message names the other call"
         " behind `but Rank`",
         next=(
@@ -597,8 +606,8 @@ ENTRIES = (
         " than the timeout",
         next=(
             Advice(
-                "let all ranks run the saving code of a sharded model (FSDP, ZeRO-3): gathering its state needs each of them, so"
-                " not below `if rank == 0:` or is_main_process",
+                "if it runs below `if rank == 0:`, let all ranks run the saving code of a sharded model (FSDP, ZeRO-3):"
+                " gathering its state needs each of them",
                 _saves_sharded_model,
             ),
             "look how long the save took before, and at the storage that it writes to (full, slow or hanging file system; `dmesg"
