@@ -35,7 +35,7 @@ def _ray_headline(case: Case) -> str:
             f"Host memory of the node was full ({case.given['used']} of {case.given['total']} GB), so Ray killed a"
             " worker"
         )
-    return "Host memory of a node ran out, and Ray's memory monitor killed a worker"
+    return "Host memory of a node ran out, and Ray's memory monitor stopped a worker"
 
 
 def _ray_why(case: Case) -> str:
@@ -95,7 +95,7 @@ def _ended_headline(case: Case) -> str:
     memory = _cpu_memory(case)
     if memory and _is_nearly_full(case):
         return f"DeepSpeed's ranks ended with the host's memory {memory[1]:.0f} % full ({memory[0]} GB used)"
-    return "DeepSpeed's launcher ended its ranks because one of them had failed; the cause is above"
+    return "DeepSpeed's launcher ended its ranks: one of them had failed, or it was asked to stop"
 
 
 _LESS_OFFLOAD = (
@@ -139,8 +139,20 @@ def _asked(case: Case) -> int:
     return round(float(amount.rstrip(".")) * 2.0 ** units.get(unit, 0)) if amount else 0
 
 
+_SMALL = 1 << 30
 _ABSURD = 64 << 30
 """A single request for so much host memory is more probably a wrong shape than the last of many requests."""
+
+
+def _passes_tensors(case: Case) -> bool:
+    """Return whether the limit was met where a data loader passes tensors."""
+    return case.called(r"resource_sharer|reductions?\.py|dataloader\.py") or bool(
+        re.search("ancdata|workers|shared memory", text_of(case.lead))
+    )
+
+
+def _forks(case: Case) -> bool:
+    return not case.lead.calls or case.called(r"dataloader\.py|popen_fork|subprocess\.py|multiprocess|:fork")
 
 
 def _evicted_for(case: Case) -> str:
@@ -148,7 +160,7 @@ def _evicted_for(case: Case) -> str:
     return case.given.get("resource") or "memory"
 
 
-_OOM_KILLED = "Kubernetes: a container reached its memory limit and was killed (OOMKilled)"
+_OOM_KILLED = "Kubernetes: a container was killed for its memory, most often at its limit (OOMKilled)"
 
 
 def _storage_headline(case: Case) -> str:
@@ -260,7 +272,7 @@ ENTRIES: tuple[Failure, ...] = (
             "the provider or the scheduler took the node back"
             if case.given.get("preempted")
             else "a node is lost when it is preempted, when it fails, or when its raylet ends, for example for lack of"
-            " memory: this text does not say which"
+            " memory: the message does not say which"
         ),
         next=(
             Advice(
@@ -314,7 +326,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("worker died unexpectedly while executing this task"),
             sign("actor died unexpectedly before finishing this task"),
         ),
-        headline="A Ray worker ended without an exception: it was killed, or it crashed in native code",
+        headline="A Ray worker process ended: it was killed, crashed in native code, or called exit",
         why="Ray only saw its connection end, so its message lists candidates: the OOM killer of the host or of the"
         " job's limit, `ray stop --force`, or a crash such as SIGSEGV",
         next=(
@@ -771,7 +783,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="host.deepspeed_ended",
         kind=LogClass.SIGNAL,
-        what="DeepSpeed's launcher ended its ranks because one of them had failed.",
+        what="DeepSpeed's launcher ended its ranks because one of them had failed or it was asked to stop.",
         signs=(sign("sigkill_handler", r"sigkill_handler\] Killing subprocess"),),
         clues=(_CPU_MEMORY,),
         headline=_ended_headline,
@@ -779,18 +791,17 @@ ENTRIES: tuple[Failure, ...] = (
             "the launcher's sigkill_handler reacts to the end of a rank; a rank that ends without an exception while"
             " host memory is nearly full was most often killed by the kernel's OOM killer"
             if _is_nearly_full(case)
-            else "the launcher's sigkill_handler reacts to the end of a rank, and is not the cause"
+            else "the launcher's sigkill_handler reacts to the end of a rank, or to a signal to stop, and is not the cause"
         ),
         next=(
             Advice(
-                "make sure of it: `dmesg -T | grep -i 'killed process'` on the node, or the return code below (-9)",
+                "make sure of it: `dmesg -T | grep -i 'killed process'` on the node, or the return code (-9)",
                 when=_is_nearly_full,
             ),
             Advice(_LESS_OFFLOAD, when=_is_nearly_full),
             Advice(
-                "look above these lines, and in the output of each rank, for the first exception or signal; the line"
-                " `exits with return code` names how the first rank ended (-9: killed, -11: segmentation fault, 1:"
-                " exception)",
+                "look before these lines, and in the output of each rank, for the first exception or signal; the line"
+                " `exits with return code` names how the first rank ended (-9: killed, -11: segmentation fault, 1: exception)",
                 when=lambda case: not _is_nearly_full(case),
             ),
         ),
@@ -808,7 +819,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "[2021-11-21 08:32:07,148] [INFO] [launch.py:131:sigkill_handler] Killing subprocess 250621\n"
                 "[2021-11-21 08:32:07,149] [INFO] [launch.py:131:sigkill_handler] Killing subprocess 250622",
                 source="deepspeedai/DeepSpeed#1581",
-                says=("look above",),
+                says=("look before",),
             ),
         ),
         knowledge="DeepSpeed: launcher/launch.py",
@@ -836,7 +847,12 @@ ENTRIES: tuple[Failure, ...] = (
             Advice(
                 "the request is small, so the memory was full already: check what limits it (`free -h`, `ulimit -d -v`, the limit of"
                 " the container or of Slurm's --mem; on Windows the paging file), and see which process grows",
-                when=lambda case: _asked(case) < _ABSURD,
+                when=lambda case: _asked(case) < _SMALL,
+            ),
+            Advice(
+                "see whether the memory was full already, or has less than this request: check what limits it (`free -h`, `ulimit -d -v`, the limit of"
+                " the container or of Slurm's --mem; on Windows the paging file), and see which process grows",
+                when=lambda case: _SMALL <= _asked(case) < _ABSURD,
             ),
             Advice(_LESS_HOST_MEMORY, when=lambda case: _asked(case) < _ABSURD),
         ),
@@ -930,19 +946,34 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="host.fork_memory",
         kind=LogClass.HOST_OOM,
-        what="A new process could not be started, because the system promised no more memory.",
+        what="The system refused more memory to a process, most often for a fork.",
         signs=(sign("[Errno", r"OSError: \[Errno 12\] Cannot allocate memory"),),
         headline=lambda case: (
             "A DataLoader worker could not be started: the host has no memory for a fork"
             if case.called(r"dataloader\.py|popen_fork")
             else "The host has no memory left for this process (errno 12, ENOMEM)"
         ),
-        why="a fork reserves as much memory as its parent has, so a parent with a large data set cannot fork many times",
+        why=lambda case: (
+            "a fork reserves as much memory as its parent has, so a parent with a large data set cannot fork many times"
+            if _forks(case)
+            else "the system refused more memory to this process: it is full, a limit (ulimit -v, the container) is reached, or too much of"
+            " it is promised already"
+        ),
         next=(
-            "use fewer DataLoader workers, persistent_workers=True (so that they are not started for each epoch), or"
-            " start them before the data set is loaded",
-            "keep less in the parent process (np.memmap, Arrow), or use multiprocessing_context='forkserver'",
-            "else let the system promise more: sysctl vm.overcommit_memory=1, swap, or a higher limit of the container",
+            Advice(
+                "see what fills it (`free -h`, `ps aux --sort=-rss | head`) and what limits it (`ulimit -v`, the container's limit), and hold less in this process",
+                when=lambda case: not _forks(case),
+            ),
+            Advice(
+                "use fewer DataLoader workers, persistent_workers=True (so that they are not started for each epoch), or"
+                " start them before the data set is loaded",
+                when=_forks,
+            ),
+            Advice(
+                "keep less in the parent process (np.memmap, Arrow), or use multiprocessing_context='forkserver'",
+                when=_forks,
+            ),
+            "or let the system promise more: sysctl vm.overcommit_memory=1, swap, or a higher limit of the container",
         ),
         examples=(
             Example(
@@ -981,21 +1012,19 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=lambda case: (
             "The limit of open files was reached (ulimit -n)"
-            + (
-                " while a data loader passed tensors"
-                if case.called(r"resource_sharer|reductions?\.py|dataloader\.py")
-                or "ancdata" in text_of(case.lead)
-                or "workers" in text_of(case.lead)
-                else ""
-            )
+            + (" while a data loader passed tensors" if _passes_tensors(case) else "")
         ),
-        why="with the sharing strategy file_descriptor, each tensor that a DataLoader worker sends holds an open file until"
-        " it is freed; the usual limit is 1024",
+        why=lambda case: (
+            "with the sharing strategy file_descriptor, each tensor that a DataLoader worker sends holds an open file until"
+            " it is freed; the usual limit is 1024"
+            if _passes_tensors(case)
+            else "each file, socket, pipe and tensor in shared memory that a process holds open counts; the usual limit is 1024"
+        ),
         next=(
             "raise the limit before the start: ulimit -n 65535 (in a container --ulimit nofile=65535, in a service"
             " LimitNOFILE)",
-            "or share tensors by name: torch.multiprocessing.set_sharing_strategy('file_system'), in the workers as well"
-            " (worker_init_fn)",
+            "if DataLoader workers pass tensors, or share them by name:"
+            " torch.multiprocessing.set_sharing_strategy('file_system'), in the workers as well (worker_init_fn)",
             "if it grows with the steps, something keeps them open: batches kept in a list (copy what is kept: .clone(),"
             " or NumPy arrays), or files opened in __getitem__ without close",
         ),
@@ -1042,7 +1071,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline=lambda case: (
-            "No new thread or process could be started: the limit of processes is reached"
+            "No new thread or process could be started: most often the limit of processes"
             + (f" ({case.given['limit']})" if case.given.get("limit", "-1") not in ("", "-1") else "")
         ),
         why=lambda case: (
@@ -1073,6 +1102,11 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="getrlimit(2): RLIMIT_NPROC; Linux: cgroup-v2 pids; OpenBLAS FAQ",
+        when=lambda case: (
+            "BlockingIOError" not in text_of(case.lead)
+            or case.called(r"fork|subprocess|thread|popen|process")
+            or not case.lead.calls
+        ),
     ),
     Failure(
         id="host.slurm_requeued",
@@ -1114,7 +1148,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             sign("Batch job submission failed", r"Batch job submission failed: (?P<why>[^\n]{4,100})"),
         ),
-        headline=lambda case: f"Slurm refused the job: {case.given['why'].strip()[:64].rstrip('.')}",
+        headline=lambda case: f"Slurm did not take the job: {case.given['why'].strip()[:64].rstrip('.')}",
         why=lambda case: (
             "the step asks for more tasks or CPUs than the job was granted"
             if "processors" in case.given["why"]
@@ -1124,7 +1158,9 @@ ENTRIES: tuple[Failure, ...] = (
             if "gres" in case.given["why"]
             else "no node of the partition has that combination of CPUs, GPUs and memory"
             if "not available" in case.given["why"]
-            else "an account, a limit or an option is not allowed here"
+            else "its controller did not answer in time"
+            if re.search("(?i)contact|timed out|connect", case.given["why"])
+            else "most often an account, a partition, a limit or an option is not allowed here"
         ),
         next=(
             lambda case: (
@@ -1135,6 +1171,8 @@ ENTRIES: tuple[Failure, ...] = (
                 else "ask for GPUs in sbatch (--gpus-per-node=N or --gres=gpu:N) by the names of `sinfo -o '%N %G'`, and for no more of"
                 " them in srun"
                 if "gres" in case.given["why"]
+                else "try again later: `scontrol ping` and `sinfo` show whether the controller answers"
+                if re.search("(?i)contact|timed out|connect", case.given["why"])
                 else "compare the request with the nodes: sinfo -o '%P %D %c %m %G %f', and with your limits: sacctmgr show assoc user=$USER"
             ),
         ),
@@ -1247,7 +1285,7 @@ ENTRIES: tuple[Failure, ...] = (
                 else " of a container"
             )
         ),
-        why="its name or tag is wrong, the registry needs a login, or the node cannot reach it",
+        why="its name or tag is wrong, the registry needs a login, the node cannot reach it, or it limits pulls",
         next=(
             "kubectl describe pod POD shows the registry's answer: `not found` is the name or tag, `unauthorized` needs imagePullSecrets, a timeout"
             " is the node's network or proxy",
@@ -1304,11 +1342,14 @@ ENTRIES: tuple[Failure, ...] = (
         when=lambda case: (
             case.called(r":(?:pin_memory|_pin_memory_loop|do_one_step)$") or case.printed(r"\.pin_memory\(")
         ),
-        headline="No pinned host memory is left: pin_memory() failed",
-        why="pinned memory is host memory that cannot be swapped; the message is that of CUDA, but GPU memory is not what lacks",
+        headline="pin_memory() failed: no pinned host memory, or a GPU without room for it",
+        why="pinned memory is host memory that cannot be swapped, and CUDA allocates it; the first call in a process"
+        " also makes a CUDA context, which needs some hundred MiB of the GPU",
         next=(
             "pin less: pin_memory=False, fewer prefetched batches, DeepSpeed offload with pin_memory: false",
             "check the limit of locked memory (ulimit -l) and the memory of the container; PyTorch rounds each pinned block up to a power of two",
+            "`nvidia-smi`: if the GPU that this process uses first (often GPU 0) is full, free it, or set the device"
+            " before the loader starts",
         ),
         examples=(
             Example(
@@ -1444,7 +1485,7 @@ ENTRIES: tuple[Failure, ...] = (
         why="the daemon ends with its node or container, for example when that is out of memory or was preempted; a"
         " broken connection looks the same",
         next=(
-            "look at the node that the next lines call `Remote daemon`: is it up (ping, `kubectl get pods`), was its"
+            "look at the node that the message calls `Remote daemon`: is it up (ping, `kubectl get pods`), was its"
             " container killed (exit code 137: OOMKilled), did it reboot (`uptime`)?",
             "if the node was well, choose the network for the launcher: --mca oob_tcp_if_include eth0 --mca"
             " btl_tcp_if_include eth0 (Open MPI 5: --prtemca)",
@@ -1483,7 +1524,7 @@ ENTRIES: tuple[Failure, ...] = (
             " container, is full; a scheduler and a person can send it, too",
             "11": "a segmentation fault is a crash in native code: an extension, a library of another version",
             "7": "a bus error is most often a full /dev/shm, or a file that became shorter while it was mapped",
-            "6": "the process aborted itself: the reason stands above, in its own output",
+            "6": "the process aborted itself: the reason is in its own output",
             "15": "SIGTERM is a request to stop, from a scheduler, a person, or a launcher that ends the other ranks",
         }.get(case.given["signal"], "a signal ends a process without an exception of Python"),
         next=(
@@ -1498,7 +1539,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: case.given["signal"] in ("11", "4", "8"),
             ),
             Advice(
-                "give the container more shared memory: --shm-size=16g", when=lambda case: case.given["signal"] == "7"
+                "in a container, give it more shared memory: --shm-size=16g",
+                when=lambda case: case.given["signal"] == "7",
             ),
             "read the output of that rank alone: mpirun --tag-output, or --output-filename DIR",
         ),
@@ -1581,8 +1623,8 @@ ENTRIES: tuple[Failure, ...] = (
             sign("prted", r"prted: (?:command not found|No such file)"),
         ),
         headline="mpirun could not start its daemon on another node (orted, prted)",
-        why="it logs in by ssh and starts Open MPI there: the login asks for something, or Open MPI is not on the PATH of a shell"
-        " that is not interactive",
+        why="it logs in by ssh and starts Open MPI there: most often the login asks for something, or Open MPI is not"
+        " on the PATH of a shell that is not interactive",
         next=(
             "try it: `ssh NODE which orted` must print a path without asking; else set up keys (ssh-copy-id, known_hosts)",
             "call mpirun with its full path, or --prefix /path/of/openmpi, so that the other node finds the same one",
@@ -1607,7 +1649,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("An error occurred in MPI_Init", r"An error occurred in MPI_Init(?:_thread)?"),
             sign("ompi_mpi_init", r"ompi_mpi_init: \w+ failed"),
         ),
-        headline="MPI_Init failed in a rank: the lines above or below say in which component",
+        headline="MPI_Init failed in a rank: Open MPI's own text beside it names the component",
         why="most often mpirun, the library that is loaded and mpi4py, Horovod or PyTorch's MPI are of different MPIs, or the ranks"
         " were not started by mpirun",
         next=(
