@@ -1,5 +1,7 @@
 """Ends of processes: signals, exit codes, and orders to stop."""
 
+import re
+
 from analyzers.case.facts import EventKind, LogClass, Reason
 from analyzers.case.hypothesis import Case, Tier
 from analyzers.case.wording import at_step, first_with, place, quoted, who
@@ -58,7 +60,7 @@ _READ_ALL = (
     " the cause, run under `workbench launch -- COMMAND`, which records what each rank waits in"
 )
 _WHO_ENDED = (
-    "find out who ended the job, because no rank failed before: look at `sacct -j JOB`, at the scheduler's log, and for"
+    "find out who ended the job, because the logs show no rank that failed before: look at `sacct -j JOB`, at the scheduler's log, and for"
     " a `timeout` command or a closed terminal"
 )
 _NATIVE = (
@@ -108,10 +110,11 @@ _FROM_FAULTHANDLER = "run with `python -X faulthandler`: it prints the line of P
 
 def _at_interrupt(case: Case) -> str:
     """Return what the program was doing when it was interrupted, by the frames of its traceback."""
-    if case.called(r"threading\.py|connection\.py|selectors\.py|queues\.py|dataloader\.py"):
-        return "; at that moment it waited for a data-loader worker or another process"
-    if case.called(r"distributed_c10d\.py"):
-        return "; at that moment it waited in a collective, so look for a rank that did not come"
+    last = " ".join(case.lead.calls[-3:])
+    if re.search(r"threading\.py|connection\.py|selectors\.py|queues\.py|dataloader\.py", last):
+        return "; at that moment it waited for a thread, a data-loader worker or another process"
+    if re.search(r"distributed_c10d\.py", last):
+        return "; at that moment it was in a collective: if it hung there, look for a rank that did not come"
     return ""
 
 
@@ -128,8 +131,7 @@ _OF_WINDOWS = {
 def _only_launcher(case: Case) -> str:
     name = next((n for n in ("ChildFailedError", "CalledProcessError") if n in case.lead.message), "")
     who = {"ChildFailedError": "torchrun", "CalledProcessError": "The launcher"}.get(name, "torch.multiprocessing")
-    what = "a rank failed: the error of that rank" if name == "ChildFailedError" else "a process failed: its own error"
-    return f"{who} only says that {what} is not in this text"
+    return f"{who} only says that a {'rank' if name == 'ChildFailedError' else 'process'} failed, and not why"
 
 
 def _meaning_of_status(case: Case) -> str:
@@ -156,7 +158,8 @@ TEXTS = (
             sign("SIGHUP", r"(?:Signals\.SIGHUP|signal 1 \(SIGHUP\)|SIGHUP: 1)"),
         ),
         headline="The launcher got SIGHUP, as when its terminal is closed, and stopped all ranks",
-        why="a program that runs in a shell gets SIGHUP when its ssh connection or terminal ends; no rank failed",
+        why="a program that runs in a shell gets SIGHUP when its ssh connection or terminal ends; the signal came from"
+        " outside of the ranks",
         next=(
             "start it so that it outlives the terminal: in tmux or screen, by sbatch, or nohup ... & (with setsid, as torchrun installs its"
             " own handler for SIGHUP even under nohup)",
@@ -197,14 +200,14 @@ TEXTS = (
     Failure(
         id="processes.interrupted",
         kind=LogClass.TERMINATED,
-        what="A user interrupted the job (SIGINT, Ctrl-C).",
+        what="The job was interrupted (SIGINT), most often by Ctrl-C.",
         signs=(
             sign("death signal", r"Received 2 death signal"),
             sign("got signal:", r"got signal: 2\b"),
         ),
-        headline="The job was interrupted by the user (SIGINT, Ctrl-C)",
-        why="tracebacks after this signal only show where each process was at that time; if it was interrupted because it hung, the cause"
-        " of the hang is not in this text",
+        headline="The job was interrupted (SIGINT, as by Ctrl-C)",
+        why="tracebacks after this signal only show where each process was at that time; if it was interrupted because"
+        " it hung, these tracebacks need not show why",
         next=(
             "if it hung: run again, and take the stacks while it hangs (py-spy dump --pid PID for each rank), or start it under `workbench"
             " launch -- COMMAND`",
@@ -235,7 +238,7 @@ TEXTS = (
         headline="Python was interrupted from outside (KeyboardInterrupt: Ctrl-C or a notebook's stop)",
         why=lambda case: "its traceback shows where the program was, not a fault of that line" + _at_interrupt(case),
         next=(
-            "if nobody pressed Ctrl-C, a notebook or a launcher sent SIGINT: look for an error of another process above",
+            "if nobody pressed Ctrl-C, a notebook or a launcher sent SIGINT: look for an earlier error of another process",
             "if it hung, take stacks of all ranks while it hangs: py-spy dump --pid PID",
         ),
         tier=Tier.LOST_CONNECTION,
@@ -304,14 +307,15 @@ TEXTS = (
     Failure(
         id="processes.illegal_instruction",
         kind=LogClass.SIGNAL,
-        what="A program used an instruction that this CPU does not have (SIGILL).",
+        what="A program came to an illegal instruction (SIGILL), most often one that this CPU does not have.",
         signs=(
             sign("llegal instruction", r"Illegal instruction|illegal instruction \(core dumped\)"),
             sign("failed (exitcode:", r"failed \(exitcode: -4\)"),
             sign("SIGILL", r"\*\*\* SIGILL|Signals\.SIGILL|Signal 4 \(SIGILL\)|signal SIGILL"),
         ),
-        headline="A library uses an instruction that this CPU does not have (SIGILL)",
-        why="it was built for a newer CPU (AVX2, AVX-512), often on another node: compiled extensions with -march=native, or a wheel",
+        headline="The process ended at an illegal instruction (SIGILL), most often one of a newer CPU",
+        why="most often a library was built for a newer CPU (AVX2, AVX-512), or on another node: compiled extensions"
+        " with -march=native, or a wheel; else its code is damaged or ended on purpose (a failed check)",
         next=(
             "rebuild the extension on this node, and delete its cache (~/.cache/torch_extensions; DeepSpeed's ops)",
             "or install a build for this CPU, or run on nodes like the one where it was built (lscpu | grep Flags); "
@@ -343,7 +347,7 @@ TEXTS = (
         ),
         headline=lambda case: f"{case.given['program'][:20]} crashed in {case.given['library'][:50]} (SIGSEGV)",
         why=lambda case: (
-            "it used the address 0 or one near it: an object that was missing or freed"
+            "it used the address 0 or one near it: most often an object that was missing or freed"
             if len(case.given["address"]) < 4
             else "it used memory that is not its own"
         ),
@@ -376,13 +380,13 @@ TEXTS = (
             sign("corrupted ", r"corrupted (?:size vs\. prev_size|double-linked list)"),
             sign("stack smashing detected"),
         ),
-        headline="The heap of a process was damaged by native code: {quote}",
-        why="memory was freed twice, or written past its end; often two copies of one library (OpenMP, protobuf, libstdc++, tcmalloc) are in"
-        " the process, and the line where it is noticed is not the cause",
+        headline="Native code damaged the memory of a process: {quote}",
+        why="memory was freed twice, or written past its end; sometimes two copies of one library (OpenMP, protobuf,"
+        " libstdc++, tcmalloc) are in the process, and the line where it is noticed is not the cause",
         next=(
             "if it comes at the import or start: import torch first, remove LD_PRELOAD, and install the packages from one source (all by pip or"
             " all by conda); also older OpenCV, pyarrow and open3d are known for it",
-            "if it comes at the very end, results are whole; call os._exit(0) after saving, or update the package",
+            "if it comes at the very end, after all was saved, call os._exit(0) there, or update the package",
             "else update PyTorch and the package with native code that runs there, and " + _FROM_FAULTHANDLER,
         ),
         tier=Tier.NATIVE_CRASH,
@@ -395,7 +399,7 @@ TEXTS = (
                 "free(): invalid pointer\n"
                 "Aborted (core dumped)",
                 source="yxlijun/Pelee.Pytorch#20",
-                says=("heap",),
+                says=("memory",),
             ),
             Example(
                 "2020-09-29 09:37:43,421 paa_core INFO: Collecting env info (might take some time)\n"
@@ -410,7 +414,7 @@ TEXTS = (
                 "    Aborted (core dumped)",
                 source="pytorch/pytorch#50137",
             ),
-            Example("free(): invalid pointer", says=("import torch first", "heap")),
+            Example("free(): invalid pointer", says=("import torch first", "memory")),
             Example("double free or corruption (!prev)", says=("LD_PRELOAD",)),
             Example("corrupted double-linked list", says=("faulthandler",)),
         ),
@@ -419,17 +423,17 @@ TEXTS = (
     Failure(
         id="processes.gloo_abort",
         kind=LogClass.SIGNAL,
-        what="A process aborted because a connection of gloo broke: another rank had left.",
+        what="A process aborted because a connection of gloo broke, most often as another rank had left.",
         signs=(sign("terminate called after throwing", r"instance of 'gloo::IoException'"),),
-        headline="A rank aborted because its gloo connection broke: another rank had ended",
-        why="gloo's background thread throws, and nothing catches it; this is what the others do when a rank fails or leaves"
-        " first",
+        headline="A rank aborted because its gloo connection broke",
+        why="gloo's background thread throws, and nothing catches it; this is most often what the others do when a"
+        " rank fails or leaves first",
         next=(
             Advice(
                 "`Connection refused` at the start: set GLOO_SOCKET_IFNAME to the interface that all nodes share",
                 when=lambda case: case.printed("onnection refused"),
             ),
-            "read the log of the rank that ended first: its error is the cause",
+            "read the logs of the other ranks: if one ended before, its error is the cause; else the network broke",
             "if all had finished their work, let them end together: dist.barrier() and dist.destroy_process_group() at the end"
             " of every rank",
         ),
@@ -440,7 +444,7 @@ TEXTS = (
                 "terminate called after throwing an instance of 'gloo::IoException'\n  what():"
                 " [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:3210: Connection refused",
                 source="pytorch/pytorch#15592",
-                says=("another rank", "GLOO_SOCKET_IFNAME"),
+                says=("other ranks", "GLOO_SOCKET_IFNAME"),
             ),
         ),
         near_misses=(
@@ -462,11 +466,11 @@ TEXTS = (
         headline=lambda case: (
             "The NCCL watchdog aborted the process after a timeout or an error of a collective"
             if case.given["what"] == "DistBackendError"
-            else "A thread of PyTorch aborted the process: the error stands in the next line (what())"
+            else "A thread of PyTorch aborted the process: its what() names the error"
         ),
         why="an exception in a thread of C++ ends the process by SIGABRT: the abort is a consequence",
         next=(
-            "read the line `what():` below and the lines of the watchdog above: they name the collective, the rank and the error",
+            "read the line `what():` and the lines of the watchdog: they name the collective, the rank and the error",
             "then the ranks that printed nothing: the one that did not join the collective is the cause of a timeout",
         ),
         tier=Tier.ABORTED,
@@ -488,18 +492,18 @@ TEXTS = (
     Failure(
         id="processes.thread_at_exit",
         kind=LogClass.SIGNAL,
-        what="A process ended while one of its C++ threads was still running.",
+        what="C++ ended a process without an exception, most often because one of its threads was still running.",
         signs=(
             sign(
                 "terminate called without an active exception",
                 r"(?<!pure virtual method called )terminate called without an active exception",
             ),
         ),
-        headline="The process ended while a thread of C++ was still running, which aborts it",
+        headline="C++ ended the process without an exception: most often a thread was still running at exit",
         why="a thread that is not joined aborts the process at its end; this follows from an exit, and is not its reason",
         next=(
-            "look above for the exception or sys.exit() that ended the program: that is the cause",
-            "if the work was done, the results are whole: end it in order (destroy_process_group(), close data loaders and loggers)",
+            "look for the exception or sys.exit() that ended the program: that is then the cause",
+            "if the work was done: end it in order (destroy_process_group(), close data loaders and loggers)",
         ),
         tier=Tier.ABORTED,
         event=EventKind.KNOWN,
@@ -514,7 +518,7 @@ TEXTS = (
                 "terminate called without an active exception\n"
                 "Aborted (core dumped)",
                 source="Amanbhandula/AlphaPose#12",
-                says=("results",),
+                says=("end it in order",),
             ),
         ),
         knowledge="C++: std::thread::~thread",
@@ -532,16 +536,17 @@ TEXTS = (
         headline=lambda case: {
             "137": "The process was killed (exit code 137, SIGKILL), most often for host memory",
             "139": "The process crashed in native code (exit code 139, SIGSEGV)",
-            "134": "The process aborted (exit code 134, SIGABRT): its reason stands above",
+            "134": "The process aborted (exit code 134, SIGABRT): its reason is in its own output",
             "-1073741819": "The process crashed in native code (0xC0000005, access violation)",
-            "-1073740791": "The process crashed in native code (0xC0000409, stack buffer overrun)",
+            "-1073740791": "The process crashed in native code (0xC0000409, a failed check or a damaged stack)",
             "-1073740940": "The process crashed in native code (0xC0000374, damaged heap)",
             "-1073741571": "The process crashed: its stack overflowed (0xC00000FD)",
         }.get(
-            case.given["code"], f"The process ended with exit code {case.given['code']}, and this text does not say why"
+            case.given["code"], f"The process ended with exit code {case.given['code']}, which alone does not say why"
         ),
         why=lambda case: (
-            "the kernel's OOM killer sends SIGKILL when the memory of the host, or of the container or WSL, is full"
+            "the kernel's OOM killer sends SIGKILL when the memory of the host, or of the container or WSL, is full;"
+            " the stop button of an IDE can send it, too"
             if case.given["code"] == "137"
             else "a library crashed outside of Python, so there is no exception"
             if case.given["code"] in ("139", "-1073741819", "-1073740791", "-1073740940", "-1073741571")
@@ -553,8 +558,8 @@ TEXTS = (
                 " for Docker or WSL (.wslconfig: memory=)"
                 if case.given["code"] == "137"
                 else _FROM_FAULTHANDLER + "; then update or reinstall the library that it is in, and the GPU driver"
-                if case.given["code"] not in ("1", "134")
-                else "read the output above this line: the exception stands there"
+                if case.given["code"] in ("139", "-1073741819", "-1073740791", "-1073740940", "-1073741571")
+                else "read the program's own output: an exception or message there says why"
             ),
         ),
         tier=Tier.KILLED,
@@ -583,9 +588,9 @@ TEXTS = (
             ),
         ),
         headline="The module of Ray's actor {name} could not be imported on a worker",
-        why="Ray passes the failure on; the exception of the import stands below this message",
+        why="Ray passes the failure on; the exception of the import is part of its message",
         next=(
-            "read the last exception in the traceback below the message: it is the one of the import",
+            "read the last exception in the traceback of the message: it is the one of the import",
             "start in the worker's environment: python -c 'import MODULE'",
         ),
         tier=Tier.VAGUE,
@@ -604,9 +609,11 @@ TEXTS = (
         what="Ray passes on an exception that was raised in a task or an actor.",
         signs=(sign("RayTaskError", r"RayTaskError\((?P<name>\w{1,60})\): ray::(?P<task>[\w.]{1,80})"),),
         headline=lambda case: f"{case.given['name']} in Ray's {case.given['task'][:45]}: its own lines are the cause",
-        why="RayTaskError only carries an exception of another process; the lines below it, or the worker's log, have its traceback",
+        why="RayTaskError only carries an exception of another process; its own lines, or the worker's log, have the"
+        " traceback",
         next=(
-            "read the traceback that follows `ray::`, down to its last line; if it is cut off, ray logs worker-*.err has the whole one",
+            "read the traceback that follows `ray::`, down to its last line; the files worker-*.err of Ray's logs have"
+            " the whole one",
             "if several tasks failed, the one that failed first is the cause",
         ),
         tier=Tier.VAGUE,
@@ -614,7 +621,7 @@ TEXTS = (
         examples=(
             Example(
                 "ray.exceptions.RayTaskError(ValueError): ray::WorkerDict.actor_rollout_generate_sequences() (pid=4242, ip=10.0.0.3)",
-                says=("ValueError", "ray logs"),
+                says=("ValueError", "worker-*.err"),
             ),
         ),
         knowledge="Ray: fault tolerance of tasks",
@@ -627,7 +634,8 @@ TEXTS = (
         headline="The process of vLLM's engine failed at its start, and this exception does not say why",
         why="it only reports that the process ended, and is the same for every cause",
         next=(
-            "look above for the first error of that process (lines with EngineCore, Worker or core.py): that is the cause",
+            "look for the first error of that process (lines with EngineCore, Worker or core.py), which is printed"
+            " before: that is the cause",
             "if there is none: VLLM_LOGGING_LEVEL=DEBUG prints more, and with VLLM_ENABLE_V1_MULTIPROCESSING=0 LLM(...) runs"
             " the engine in the calling process and shows its exception",
         ),
@@ -652,7 +660,7 @@ TEXTS = (
     Failure(
         id="processes.wrapper_alone",
         kind=LogClass.EXIT_CODE,
-        what="Only a launcher's own exception is in the text: it says that a process failed, and not why.",
+        what="A launcher's own exception says that a process failed, and not why.",
         signs=(
             sign("ChildFailedError"),
             sign(
@@ -668,8 +676,8 @@ TEXTS = (
         headline=_only_launcher,
         why=_meaning_of_status,
         next=(
-            "look further up for the first traceback or signal of the process, or in the file of that rank (torchrun"
-            " --log-dir logs --tee 3 writes one for each)",
+            "look for the first traceback or signal of the process, in the rest of the log or in the file of that rank"
+            " (torchrun --log-dir logs --tee 3 writes one for each)",
             Advice(
                 "run the quoted command by itself, with one process: it prints its own error",
                 lambda case: "CalledProcessError" in case.lead.message,
@@ -702,7 +710,7 @@ TEXTS = (
         kind=LogClass.EXIT_CODE,
         what="SageMaker says that the training script ended with an error, and not why.",
         signs=(sign("ExecuteUserScriptError"), sign("UnexpectedStatusException")),
-        headline="SageMaker only says that the training script failed: its error is not in this text",
+        headline="SageMaker only says that the training script failed, and not why",
         why="the script prints its own error, and this exception is the same for every cause",
         next=(
             "read the job's log streams in CloudWatch (one for each host): the first traceback or signal there is the cause",
@@ -726,9 +734,9 @@ TEXTS = (
         kind=LogClass.EXIT_CODE,
         what="wandb reports that the program ended with an error, and not what it was.",
         signs=(sign("(failed", r"wandb:[^\n]{0,60}\(failed (?P<code>-?\d+)\)"),),
-        headline="The program ended with exit code {code}; wandb only reports it, the cause is above",
+        headline="The program ended with exit code {code}; wandb only reports it",
         why="wandb watches the program and writes its exit code; nothing shows that wandb failed",
-        next=("read the traceback before this line, or the file output.log of the run (wandb/latest-run/files)",),
+        next=("read the program's own traceback, or the file output.log of the run (wandb/latest-run/files)",),
         tier=Tier.VAGUE,
         event=EventKind.KNOWN,
         examples=(
