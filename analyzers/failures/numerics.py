@@ -18,7 +18,7 @@ def nonfinite_loss(case: Case) -> str:
     """Return the title for a loss or gradient that is not finite."""
     lead = case.lead
     if case.reason is Reason.SCALE_EXHAUSTED:
-        return f"fp16 gradients overflowed at every loss scale{at_step(lead)}: the training diverged"
+        return f"fp16 gradients overflowed at every loss scale{at_step(lead)}"
     if case.ranks and case.reason is Reason.LOSS:
         return f"the loss of {rank_names(case.ranks)} is not finite{at_step(lead)}{place(lead)}: {quoted(lead)}"
     if case.ranks:
@@ -47,10 +47,16 @@ def _why_nonfinite(case: Case) -> str:
     if case.reason is Reason.SCALE_EXHAUSTED:
         return ""
     if _what_is_nonfinite(case.lead) == "the gradient":
+        loss = values_in(case.lead.headline).get("loss", math.nan)
+        if loss == 0:
+            return (
+                "a loss of exactly 0 beside it most often stands for a NaN that the trainer does not print (transformers:"
+                " logging_nan_inf_filter), or was computed with weights that are NaN already"
+            )
         return (
-            "the loss of this row is finite and its gradient is not, so the backward pass made it; an optimizer step with it"
-            " makes all weights NaN, and a loss of 0 printed afterwards is an artefact of that"
-            if isfinite(values_in(case.lead.headline).get("loss", math.nan))
+            "the loss of this row is finite and its gradient is not, so the backward pass made it, if both are of one step; an optimizer"
+            " step with it makes the weights NaN, unless it is skipped"
+            if isfinite(loss)
             else "an optimizer step with such a gradient makes all weights NaN. Some trainers leave the loss out of a row when it"
             " is NaN, and skip such steps or not"
         )
@@ -69,7 +75,9 @@ def _why_nonfinite(case: Case) -> str:
         )
     if broken and finite:
         return f"of the terms of the loss {', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} NaN, the others are numbers"
-    return "once a NaN is in the loss, its gradients and the updated weights become NaN, too"
+    return (
+        "once a NaN is in the loss, its gradients become NaN, and so do the weights unless the trainer skips such steps"
+    )
 
 
 def _terms(case: Case) -> tuple[list[str], list[str]]:
@@ -139,7 +147,7 @@ def _for_course(case: Case) -> str:
         return _AT_START
     if _begins_broken(case):
         return (
-            "these weights are lost: find the last row that is finite, in the log before this text, and resume from a checkpoint"
+            "unless such steps are skipped, these weights are lost: find the last row that is finite, in the log before this text, and resume from a checkpoint"
             " of that time. If the loss or the gradient norm rose there: a lower learning rate, a longer warm-up, gradient clipping."
             f" If no row is finite: {_AT_START.partition(': ')[2]}"
         )
@@ -167,9 +175,10 @@ _CHECK_FINITE = (
     " torch.isfinite; in the backward pass torch.autograd.set_detect_anomaly(True)"
 )
 _AT_START = (
-    "NaN from the first steps on comes from a kernel, the precision, a mask or the data, hardly from the learning rate: try bf16 or fp32"
-    " instead of fp16, another attention implementation (attn_implementation='eager'), with DeepSpeed ZeRO-2 overlap_comm=false, and look"
-    " at the first batch (rows without any label or token)"
+    "NaN from the first steps on comes most often from a kernel, the precision, a mask or the data, not from"
+    " the learning rate: try bf16 or fp32 instead of fp16, another attention implementation"
+    " (attn_implementation='eager'), with DeepSpeed ZeRO-2 overlap_comm=false, and look at the first batch"
+    " (rows without any label or token)"
 )
 _BACKWARD = {
     "Sqrt": "the square root has an infinite slope at 0: add eps inside, torch.sqrt(x + 1e-8)",
@@ -201,8 +210,10 @@ def _step_of_nan(case: Case) -> str:
 def _evidence(case: Case) -> str:
     """Return what the lines around a NaN show about it."""
     if case.printed(r"(?i)cudnn sdpa"):
-        return "the warning about cuDNN's SDPA kernel above is evidence: its backward pass gave NaN in PyTorch 2.5"
-    return "once a NaN is in the loss, its gradients and the updated weights are NaN as well, and a loss of 0.0 afterwards is no success"
+        return (
+            "the log has a warning about cuDNN's SDPA kernel, whose backward pass gave NaN in some versions of PyTorch"
+        )
+    return "once a NaN is in the loss, its gradients are NaN as well, and so are the weights after a step with them"
 
 
 def _is_early(case: Case) -> bool:
@@ -257,8 +268,9 @@ TEXTS = (
         clues=(_CUDNN_SDPA,),
         headline="{name} gave the first NaN in the backward pass",
         why=lambda case: (
-            _backward(case).partition(":")[0]
-            or "it is the first whose result is NaN: what it got in the forward pass was NaN already, or its derivative is infinite"
+            f"{reason}; else what it got in the forward pass was NaN already"
+            if (reason := _backward(case).partition(":")[0])
+            else "it is the first whose result is NaN: what it got in the forward pass was NaN already, or its derivative is infinite"
             " there (a root or norm of 0, a logarithm of 0, 0/0)"
         ),
         next=(
@@ -338,7 +350,7 @@ TEXTS = (
         next=(
             Advice(
                 lambda case: (
-                    f"look at the batch and the device of {rank_names(case.ranks)}: other ranks did not see it in their own loss"
+                    f"look at the batch and the device of {rank_names(case.ranks)}: the logs show it on no other rank"
                 ),
                 when=lambda case: bool(case.ranks),
             ),
@@ -380,7 +392,7 @@ TEXTS = (
         headline=lambda case: (
             "fp16 gradients overflow at every loss scale"
             + (f" (down to {case.given['scale']})" if case.given.get("scale") else "")
-            + ": every step is skipped"
+            + ": the scale cannot fall further"
         ),
         why="the scale is halved after each overflow and cannot fall further: the gradients, or the activations before, are not finite in fp16,"
         " and nothing is learned any more",
@@ -396,7 +408,7 @@ TEXTS = (
         examples=(
             Example(
                 "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
-                says=("bf16", "every step is skipped"),
+                says=("bf16", "cannot fall further"),
             ),
             Example(
                 "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate, using"
@@ -431,7 +443,7 @@ TEXTS = (
             ),
         ),
         headline=lambda case: (
-            f"Rank {case.given.get('rank') or case.given.get('rank2')} computed a NaN"
+            f"Rank {case.given.get('rank') or case.given.get('rank2')} computed {'a NaN' if 'nan' in text_of(case.lead).lower() else 'a value that was not expected'}"
             + (
                 " in its own gradients"
                 if "grad" in case.given.get("what", "")
@@ -484,7 +496,7 @@ TEXTS = (
             + (": it is NaN" if re.search(r"\bnan\b", text_of(case.lead)) else "")
         ),
         why=lambda case: (
-            "what the network gave for it is NaN: its weights became NaN in an update before, or its input was"
+            "what the network gave for it is NaN: most often its weights became NaN in an update before, or its input was"
             if re.search(r"\bnan\b", text_of(case.lead))
             else "the probabilities do not sum to 1 within 1e-6, or one is negative"
             if "Simplex" in text_of(case.lead)
@@ -566,7 +578,7 @@ TEXTS = (
             ),
             sign("did not converge", r"(?P<name>SVD|eig\w*) did not converge"),
         ),
-        headline=lambda case: f"{case.given['name']} failed: its matrix is not finite, or too close to singular",
+        headline=lambda case: f"{case.given['name']} failed: most often its matrix is not finite or nearly singular",
         why="such algorithms fail on NaN and infinity first of all, and on repeated or tiny singular values",
         next=(
             "check the input: torch.isfinite(x).all(); if it is not finite, the cause is in the steps before ("
@@ -613,12 +625,12 @@ ENTRIES = (
         kind=LogClass.NONFINITE_LOSS,
         what="A row of a table of numbers, whose names stand elsewhere, has NaN.",
         signs=(sign("nan", r"^\s{0,12}\d{1,6}/\d{1,6}\s+\S{1,12}\s[\s\d.eE+-]{0,80}(?:\bnan\b\s*){2,}"),),
-        headline="A printed row has NaN where losses or norms stand",
-        sentence=lambda case: f"a printed row has NaN where losses or norms stand: {quoted(case.lead)}",
+        headline="A printed row of numbers has NaN",
+        sentence=lambda case: f"a printed row of numbers has NaN: {quoted(case.lead)}",
         why="once a weight is NaN, all that is computed from it is, too",
         next=(
-            "if the first rows have it: fp16 on this GPU or this model; train without mixed precision (amp off) or in bfloat16, and"
-            " look at the labels and the learning rate",
+            "if the first rows have it, most often fp16 on this GPU or this model: train without mixed precision (amp"
+            " off) or in bfloat16, and look at the labels and the learning rate",
             "if finite rows come before: look at the batches just before the first such row, lower the learning rate, clip"
             " gradients",
             _CHECK_FINITE,
