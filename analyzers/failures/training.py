@@ -15,6 +15,7 @@ _LOADED = re.compile(r"[Ll]oading the checkpoint (?:at|of|from) step (\d{1,12})"
 _STARTED = re.compile(r"[Tt]raining starts at step (\d{1,12})")
 _ROWS_OF_ZEROS, _DATA_SHARE, _ROWS_OF_MEDIAN = 2, 0.5, 8
 _ROWS_OF_SKIPS, _ROWS_OF_STUCK, _STUCK_SHARE, _CLASSES = 3, 10, 3e-4, (8.0, 300_000.0)
+_FALLEN = 0.8
 _LEVEL, _ROWS_AFTER = 3.0, 5
 _SPIKE, _SPIKE_LEAST = 200.0, 500.0
 """A gradient norm of the first number times the median, and of at least the second number, is a spike."""
@@ -34,6 +35,13 @@ def _is_of_rows(case: Case) -> bool:
 
 def _has_no_gradient(case: Case) -> bool:
     return are_all(case.rows, "grad_norm", lambda value: value == 0)
+
+
+def _loss_falls(case: Case) -> bool:
+    """Return whether the loss falls clearly from the first to the last third of the rows."""
+    losses = [loss for loss in column(case.rows, "loss") if isfinite(loss)]
+    third = len(losses) // 3
+    return third >= _ROWS_OF_ZEROS and median(losses[-third:]) < _FALLEN * median(losses[:third])
 
 
 def _has_equal_rewards(case: Case) -> bool:
@@ -191,8 +199,15 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.DEAD_TRAINING,
         what="The norm of the gradient is exactly 0 in all rows.",
         when=lambda case: _is_of_rows(case) and _has_no_gradient(case),
-        headline=lambda case: f"The gradient norm is exactly 0 in {_rows(case)}: nothing is learned",
-        why="a norm of exactly 0 means that no parameter got a gradient, or that every sample is masked out of the loss",
+        headline=lambda case: (
+            f"The gradient norm is exactly 0 in {_rows(case)}" + ("" if _loss_falls(case) else ": nothing is learned")
+        ),
+        why=lambda case: (
+            "the loss falls all the same, so the printed norm is not that of the gradients that the optimizer uses"
+            if _loss_falls(case)
+            else "a norm of exactly 0 means that no parameter got a gradient, or that every sample is masked out of the loss; some trainers"
+            " print 0 where they do not compute it"
+        ),
         next=(
             "count the parameters that require a gradient and are in the optimizer, and the labels of a batch that are not"
             " masked (-100): `workbench tokens DATASET` shows them",
@@ -210,7 +225,8 @@ ENTRIES: tuple[Failure, ...] = (
             if case.printed("will be ignored in loss calculation")
             else f"The loss is exactly 0 in {_rows(case)}: nothing is learned"
         ),
-        why="a loss of exactly 0 is no convergence: it is the mean over no label at all, or what a trainer prints for NaN",
+        why="a loss of exactly 0 is hardly convergence: most often it is the mean over no label at all, or what a"
+        " trainer prints for NaN",
         next=(
             Advice(
                 "the collator finds its response template in no sample, and ignores them: give the template as the tokenizer"
@@ -221,6 +237,7 @@ ENTRIES: tuple[Failure, ...] = (
             " the first NaN in the gradient norm, because after it the weights are dead and the printed loss is 0",
         ),
         tier=Tier.BROKEN_NUMBERS,
+        rules_out="the loss is that of a policy (GRPO, PPO), whose printed value may be 0 while it learns",
     ),
     Failure(
         id="training.all_skipped",
@@ -261,11 +278,11 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="training.raised_loss",
         kind=LogClass.LOSS_SPIKE,
-        what="The loss jumped to a level several times as high and stays there: an update has destroyed what was learned.",
+        what="The loss jumped to a level several times as high and stays there.",
         when=lambda case: case.kind is LogClass.LOSS_SPIKE and _raised(case) is not None,
         headline=_raised_headline,
-        why="a loss that does not come back within some rows shows that the weights are damaged, by one update that was too"
-        " large, by a resume with other weights, or by other data from then on",
+        why="a loss that does not come back within some rows points to weights that are damaged by one update that was"
+        " too large, to a resume with other weights, or to other data from then on",
         next=(
             "resume from a checkpoint before the jump; look at the gradient norm and the learning rate of that step, and clip"
             " (clip_grad_norm_, max_norm=1.0); a lower learning rate or a longer warm-up if it comes back",
@@ -355,8 +372,8 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(sign("ms collected", r"\bgen2: \d{2,6}(?:\.\d+)? ?ms collected"),),
         event=EventKind.CLUE,
         headline="Slow, not failed: Python's garbage collection stops single steps",
-        why="a collection of the oldest generation looks at all objects; it comes on each rank at another time, and the others"
-        " wait for that rank in the next collective, so that one step takes twice as long",
+        why="a collection of the oldest generation looks at all objects; it comes on each rank at another time, and"
+        " the others wait for that rank in the next collective, so that such a step takes longer",
         next=(
             "gc.collect() and gc.freeze() before the loop, gc.disable() in it, and gc.collect(1) every some hundred steps, on all"
             " ranks in the same step (torchtitan: training.gc_freq)",
