@@ -195,7 +195,7 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             "An autograd.Function has no backward that PyTorch can find (a static method)"
             if case.given.get("lacks")
-            else "An autograd.Function is written in the old style, which PyTorch removed in 1.5"
+            else "An autograd.Function is written in the old style, which PyTorch has removed"
         ),
         why="forward and backward must be static methods that get a context",
         next=(
@@ -231,7 +231,8 @@ ENTRIES: tuple[Failure, ...] = (
             else "A tensor with a history of gradients is sent to another process"
         ),
         why=lambda case: (
-            "a module keeps a computed tensor as an attribute: weight_norm or spectral_norm of the old kind, a cached output, a loss"
+            "most often a module keeps a computed tensor as an attribute: weight_norm or spectral_norm of the old"
+            " kind, a cached output, a loss"
             if case.given.get("copy")
             else "the graph of a tensor cannot leave its process"
         ),
@@ -333,8 +334,9 @@ ENTRIES: tuple[Failure, ...] = (
                 r"'(?P<wrapper>DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine|OptimizedModule|_FabricModule)' object has no attribute '(?P<name>\w+)'",
             ),
         ),
-        headline="{name} belongs to the model, and is asked of its wrapper {wrapper}{place}",
-        why="a wrapper has only what nn.Module has; the model is its attribute module (_orig_mod for torch.compile)",
+        headline="{name} is asked of the wrapper {wrapper}, which does not have it{place}",
+        why="a wrapper has only what nn.Module has; the model, which most often has it, is its attribute module"
+        " (_orig_mod for torch.compile)",
         next=(
             lambda case: (
                 f"write model.{'_orig_mod' if case.given['wrapper'] == 'OptimizedModule' else 'module'}.{case.given['name']}, or"
@@ -560,7 +562,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="FSDP was given no type of state dict.",
         when=lambda case: case.lead.message.startswith("KeyError: None") and case.called(r":set_state_dict_type"),
-        headline="fsdp_state_dict_type is not set, so FSDP has no type of state dict when a checkpoint was loaded",
+        headline="FSDP has no type of state dict where a checkpoint is loaded or saved",
         why="the plugin's setting is empty, or the checkpoint is loaded before FSDP has wrapped the model",
         next=(
             "set it: fsdp_state_dict_type: SHARDED_STATE_DICT (or FULL_STATE_DICT) in the configuration of accelerate",
@@ -701,8 +703,8 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="Gloo: the ranks could not connect to each other",
-        why="each rank connects to each other one directly, at the address of its host name; a name that resolves to 127.0.1.1, a"
-        " wrong interface, a firewall, or a rank that ended before all break it",
+        why="each rank connects to each other one directly, at the address of its host name; a name that resolves to"
+        " 127.0.1.1, a wrong interface, a firewall, or a rank that ended before breaks it",
         next=(
             "name the interface on every node: GLOO_SOCKET_IFNAME=eth0 (`ip -br addr`)",
             "correct /etc/hosts: `getent hosts $(hostname)` must give an address that other nodes reach",
@@ -793,11 +795,12 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"Ray's core stopped a process: its check {case.given['check'].strip()[:40]} failed ({case.given['file']})"
         ),
-        why="such a check guards Ray's internal state, and ends the process without an exception of Python; it is a fault of Ray, or its"
-        " state was damaged by a full disk, mixed versions or a process that was ended in the middle of a task",
+        why="such a check guards Ray's internal state, and ends the process without an exception of Python; most often"
+        " it is a fault of Ray, or its state was damaged by a full disk, mixed versions or a process that was"
+        " ended in the middle of a task",
         next=(
-            "look above for an earlier error of the same process (an exception, a kill, a full disk or object store): that one may be the"
-            " cause",
+            "look for an earlier error of the same process (an exception, a kill, a full disk or object store): that"
+            " one may be the cause",
             "use one version of Ray on all nodes, end left-over processes (ray stop --force) and start the cluster again; then update Ray",
             "if it comes back, report it with this line and the stack below it",
         ),
@@ -871,8 +874,8 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="A random generator on {found} is used for a tensor on {wanted}{place}",
-        why="after torch.set_default_device('cuda') or set_default_tensor_type(torch.cuda.FloatTensor) the sampler of a DataLoader,"
-        " random_split and randperm make tensors on the GPU with a generator of the CPU",
+        why="most often after torch.set_default_device('cuda') or set_default_tensor_type(torch.cuda.FloatTensor) the"
+        " sampler of a DataLoader, random_split and randperm make tensors on the GPU with a generator of the CPU",
         next=(
             "pass a fitting one: DataLoader(..., generator=torch.Generator(device='{wanted}')), random_split(..., generator=...)",
             "or do not set a default device: move model and batches by .to(device)",
@@ -938,8 +941,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=_starts_process,
             ),
             Advice(
-                "look for the first other error, above or in another process: that one is the cause; a kill for host memory shows in"
-                " `dmesg -T | grep -i killed`",
+                "look for the first other error, before this one or in another process: that one is then the cause; a kill"
+                " for host memory shows in `dmesg -T | grep -i killed`",
                 when=lambda case: not _starts_process(case),
             ),
             Advice(
@@ -1026,7 +1029,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A scheduler is to continue at an epoch, and the optimizer does not know where it began.",
         signs=(sign("'initial_lr' is not specified in param_groups"),),
-        headline="A scheduler with last_epoch continues an optimizer that was never scheduled",
+        headline="A scheduler with last_epoch continues an optimizer whose groups have no initial_lr",
         why="last_epoch other than -1 means a resume, and then each group must have initial_lr, which the first scheduler writes",
         next=(
             "make the scheduler with last_epoch=-1, and load both: optimizer.load_state_dict(...), scheduler.load_state_dict(...)",
@@ -1047,7 +1050,8 @@ ENTRIES: tuple[Failure, ...] = (
         what="HDF5 could not read a part of a file.",
         signs=(sign("t read data", r"Can't (?:synchronously )?read data \((?P<why>[^\n]{3,120}?)\)$"),),
         headline="HDF5 could not read a part of a file: {why}",
-        why="the file is damaged, or it was opened before the workers were forked, which then read through one shared position",
+        why="most often the file is damaged, or it was opened before the workers were forked, which then read through"
+        " one shared position",
         next=(
             "open it in each worker at first use (in __getitem__, not in __init__), so that no handle is shared",
             "if it fails with num_workers=0, too, the file is damaged: compare its size, copy it again (h5ls, h5check)",
@@ -1062,11 +1066,12 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="A package with C++ or CUDA code could not be compiled while it was installed.",
         signs=(sign("Error compiling objects for extension"),),
-        headline="A C++ or CUDA extension could not be compiled: the compiler's first error stands above",
+        headline="A C++ or CUDA extension could not be compiled",
         why="setuptools only reports that a compiler failed; the usual reasons are a compiler that CUDA does not take, a toolkit of"
         " another version than PyTorch's, code for an older PyTorch, and too little memory for many jobs",
         next=(
-            "read the first line with `error:` or `FAILED:` above; `Killed` there means host memory: MAX_JOBS=2",
+            "read the first line with `error:` or `FAILED:` of the compiler's output; `Killed` there means host"
+            " memory: MAX_JOBS=2",
             "compare nvcc --version with torch.version.cuda, and set TORCH_CUDA_ARCH_LIST to your GPU's capability",
             "look for a ready wheel, or a version of the package for your PyTorch",
         ),
@@ -1087,10 +1092,10 @@ ENTRIES: tuple[Failure, ...] = (
             f"{case.given['operation']} is not available for {case.given['backend']} in this installation"
         ),
         why=lambda case: (
-            "the installed torchvision is a build for the CPU, or for another PyTorch"
+            "most often the installed torchvision is a build for the CPU, or for another PyTorch"
             if case.given["operation"].startswith("torchvision")
-            else "the operation has no kernel for such tensors: a build without that device, a quantised model on the GPU, or a sparse or"
-            " meta tensor where a dense one is expected"
+            else "the operation has no kernel for such tensors: for example a build without that device, a quantised model"
+            " on the GPU, or a sparse or meta tensor where a dense one is expected"
         ),
         next=(
             Advice(
@@ -1193,8 +1198,8 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline="A CUDA call inside NCCL failed: {error}",
         why=lambda case: (
-            "a handle is only valid on the device that it was made on: the process works on another GPU than NCCL's, as when no"
-            " rank has chosen its own before the first collective"
+            "a handle is only valid on the device that it was made on: most often the process works on another GPU"
+            " than NCCL's, as when no rank has chosen its own before the first collective"
             if "resource handle" in case.given["error"]
             else "NCCL only reports it; an error of an earlier kernel of this process appears in its next call of CUDA as well"
         ),
@@ -1305,8 +1310,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="FSDP is to shard weights of an integer dtype: quantised ones.",
         signs=(sign("Cannot flatten integer dtype tensors"),),
-        headline="FSDP cannot shard quantised weights that are stored as integers",
-        why="bitsandbytes stores 4-bit weights as uint8 by default, and FSDP flattens floating-point parameters only",
+        headline="FSDP cannot shard parameters of an integer dtype, most often quantised weights",
+        why="the library bitsandbytes stores 4-bit weights as uint8 by default, and FSDP flattens floating-point"
+        " parameters only",
         next=(
             "store them in the dtype of the others: BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_storage=torch.bfloat16), with"
             " torch_dtype=torch.bfloat16 for the model (FSDP-QLoRA)",
@@ -1430,7 +1436,7 @@ ENTRIES: tuple[Failure, ...] = (
             f"A download failed: the server answered {case.given['code'] or case.given['other']}"
             f" ({_HTTP.get(case.given['code'] or case.given['other'], 'an error')})"
         ),
-        why="the frames of the traceback show which file was asked for",
+        why="the frames of the traceback usually show which file was asked for",
         next=(
             Advice(
                 "the address is no longer right: update the package that has it, or find the file's new place, and put it where the cache"
@@ -1560,7 +1566,8 @@ ENTRIES: tuple[Failure, ...] = (
             sign("invalid hash value", r"invalid hash value \(expected \"(?P<wanted>\w+)\", got \"(?P<got>\w+)\"\)"),
         ),
         headline="A downloaded weights file is incomplete or another one: its hash is wrong",
-        why="the download broke off, or a proxy or login page was stored in its place; the empty file has the hash e3b0c442",
+        why="most often the download broke off, or a proxy or login page was stored in its place; the empty file has"
+        " the hash e3b0c442",
         next=(
             "delete it (torch.hub.get_dir()/checkpoints, by default ~/.cache/torch/hub/checkpoints), and load it again",
             "with several ranks let rank 0 download first, and the others wait",
@@ -1594,6 +1601,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="fuse(8)",
+        when=lambda case: not case.called(r"socket|asyncio|ssl\.py|http|urllib|connection\.py|selectors"),
     ),
     Failure(
         id="checkpoints.made_by_other",
@@ -1603,8 +1611,12 @@ ENTRIES: tuple[Failure, ...] = (
             sign("FileExistsError", r"FileExistsError: \[Errno 17\] File exists: '(?P<path>[^'\n]{1,200})'"),
             sign("Directory not empty", r"OSError: \[Errno 39\] Directory not empty: '(?P<path>[^'\n]{1,200})'"),
         ),
-        headline=lambda case: f"Another process or an earlier run has made {case.given['path'][-50:]}",
-        why="several ranks run the same lines at the same time, or an earlier run left it",
+        headline=lambda case: (
+            f"…{case.given['path'][-44:]} is not empty where it is removed or replaced"
+            if "not empty" in case.lead.message
+            else f"…{case.given['path'][-44:]} is there already where it is to be made"
+        ),
+        why="most often several ranks run the same lines at the same time, or an earlier run left it",
         next=(
             "let one rank do it and the others wait (if rank == 0: ...; dist.barrier()), and write os.makedirs(path, exist_ok=True)",
             "if an earlier run left it: another output folder, or remove it before the start",
