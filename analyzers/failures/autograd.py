@@ -70,6 +70,21 @@ def _matmul(case: Case) -> str:
     return f"Matrices do not fit: {rows} x {inner} times {other} x {columns}, {inner} against {other}{place(case.lead)}"
 
 
+_INTEGERS = {"Int", "Byte", "Char", "Short", "Bool", "Long"}
+
+
+def _is_of_cpu(case: Case) -> bool:
+    """Return whether an operation without a kernel is one of the CPU, by its name; those for float16 are, but of libraries."""
+    name = case.given["op"].lower()
+    of_library = re.search(r"cuda|cublas|cusolver|magma|linalg|lu_|svd|eigh?|cholesky|qr|inverse|_out$", name)
+    return "cpu" in name or (case.given["dtype"] == "Half" and not of_library)
+
+
+def _is_linear(case: Case) -> bool:
+    """Return whether a linear layer failed, whose second operand is its weight."""
+    return case.called(r"linear\.py|:linear$") or case.printed(r"F\.linear\(|nn\.functional\.linear|addmm")
+
+
 def _channels(case: Case) -> str:
     """Return the headline for an image whose channels do not fit a convolution."""
     return f"A convolution expects {case.given['expected']} channels and got {case.given['got']}{place(case.lead)}"
@@ -95,6 +110,10 @@ def _in_evaluation(case: Case) -> bool:
     return case.called(r"eval|predict|generat|validat")
 
 
+_OWN_OPERANDS = {"deepspeed", "accelerate", "bitsandbytes", "apex", "torchao", "unsloth", "unsloth_zoo", "trl"}
+"""Packages whose operations work on what they make themselves, not on what a script passes to them."""
+
+
 def _for_two_devices(case: Case) -> str:
     """Return where to look for the tensor on the other device."""
     kinds = {case.given["first"].partition(":")[0], case.given["second"].partition(":")[0]}
@@ -104,6 +123,12 @@ def _for_two_devices(case: Case) -> str:
             if "cpu" in kinds
             else ""
         )
+        if package not in _OWN_OPERANDS and not case.called(r"optim\w*[^:]*:\d+:step$"):
+            return (
+                f"see first that all that you pass to {package} (inputs, masks, labels, cached states) is on the model's device; if it"
+                f" is, take a version of {package} that fits to the other packages (`pip show {package}`, its releases and issues)"
+                f"{offload}"
+            )
         return (
             f"the failing line is {package}'s own: take a version of it that fits to the other packages (`pip show {package}`, its"
             f" releases and issues){offload}"
@@ -133,7 +158,11 @@ _AUTOCAST = (
 
 def _is_of_embedding(case: Case) -> bool:
     """Return whether the failing index looks up rows of an embedding, and is not one of a gather or a scatter."""
-    return _has(case, "srcIndex|out of range in self") or case.called(r"embedding")
+    if case.called(r"embedding"):
+        return True
+    return _has(case, "srcIndex|out of range in self") and not case.context.says(
+        "torch_geometric|torch_scatter|edge_index|dgl"
+    )
 
 
 _NAN = re.compile(r"([A-Za-z][\w./]{0,40})['\"]?\s?[:=]\s?['\"]?(?:tensor\()?nan\b")
@@ -183,7 +212,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("does not require grad", r"element 0 of tensors does not require grad and does not have a grad_fn"),
         ),
         clues=(sign("None of the inputs have requires_grad"),),
-        when=lambda case: case.printed(r"None of the inputs have requires_grad|checkpoint\.py"),
+        when=lambda case: case.printed(r"None of the inputs have requires_grad|torch[/\\]utils[/\\]checkpoint\.py"),
         headline="The loss has no gradient: checkpointing was fed inputs that need none",
         why="reentrant checkpointing only records gradients if an input of the segment requires them; with a frozen"
         " embedding none does, and the trainable (LoRA) weights inside are never connected to the loss",
@@ -192,7 +221,7 @@ ENTRIES: tuple[Failure, ...] = (
             "or checkpoint without reentry: gradient_checkpointing_kwargs={{'use_reentrant': False}}, or"
             " checkpoint(..., use_reentrant=False)",
         ),
-        check="the warning `None of the inputs have requires_grad=True` stands above",
+        check="the warning `None of the inputs have requires_grad=True` is printed before",
         rules_out="without gradient checkpointing the same error comes",
         examples=(
             Example(
@@ -215,9 +244,18 @@ ENTRIES: tuple[Failure, ...] = (
                 "does not require grad", r"One of the differentiated Tensors (?:does not require grad|appears to not)"
             ),
         ),
-        headline="The loss is connected to no trainable parameter, so backward has nothing to do",
-        why="all parameters on the way to the loss are frozen, or the graph was cut by no_grad, inference_mode, detach,"
-        " .item(), .data or a new torch.tensor(loss)",
+        headline=lambda case: (
+            "A gradient is asked for a tensor that does not require one, or that the loss does not use"
+            if "differentiated Tensors" in case.lead.message
+            else "The loss is connected to no trainable parameter, so backward has nothing to do"
+        ),
+        why=lambda case: (
+            "torch.autograd.grad needs inputs with requires_grad=True that are in the graph of the output; a copy, a cast or .to() makes"
+            " another tensor"
+            if "differentiated Tensors" in case.lead.message
+            else "all parameters on the way to the loss are frozen, or the graph was cut by no_grad, inference_mode, detach,"
+            " .item(), .data or a new torch.tensor(loss)"
+        ),
         next=(
             "check that something is trainable: sum(p.numel() for p in model.parameters() if p.requires_grad) is not 0"
             " (LoRA: target_modules must match; a loaded adapter needs is_trainable=True)",
@@ -268,7 +306,7 @@ ENTRIES: tuple[Failure, ...] = (
             "write the operation out of place (a = a + b in place of a += b), or change a .clone(); look for a tensor of"
             " that shape",
             Advice(
-                "the backtrace above the error (anomaly detection was on) shows the forward line whose result was changed",
+                "the backtrace of the forward call (anomaly detection was on) shows the forward line whose result was changed",
                 when=lambda case: case.printed("the backtrace further above"),
             ),
             Advice(
@@ -343,9 +381,10 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="backward runs through a part of the graph that an earlier backward has freed.",
         signs=(sign("Trying to backward through the graph a second time"),),
-        headline="backward ran twice through the same graph: something from an earlier step is still in it",
-        why="the first backward frees what the graph had saved; the second reaches it through a tensor that was computed"
-        " before the loop, or kept from the step before (hidden state, running loss, memory bank)",
+        headline="backward ran a second time through the same graph, or through a part of it",
+        why="the first backward frees what the graph had saved; the second most often reaches it through a tensor that"
+        " was computed before the loop, or kept from the step before (hidden state, running loss, memory bank);"
+        " else two losses share one forward pass",
         next=(
             "detach what is carried over: state = state.detach(), total += loss.item(), buffer.append(x.detach())",
             "compute inside the loop what depends on parameters, such as a projection or an embedding table",
@@ -372,7 +411,7 @@ ENTRIES: tuple[Failure, ...] = (
         what="backward was called on a loss with several elements.",
         signs=(sign("grad can be implicitly created only for scalar outputs"),),
         headline="backward was called on a loss that is not a single number{place}",
-        why="a loss with reduction='none', or DataParallel, which returns one loss for each GPU",
+        why="most often a loss with reduction='none', or DataParallel, which returns one loss for each GPU",
         next=("reduce it first: loss = loss.mean() (DataParallel and reduction='none' alike)",),
         check="print(loss.shape) before backward",
         examples=(
@@ -414,8 +453,8 @@ ENTRIES: tuple[Failure, ...] = (
         why=lambda case: (
             "ZeRO-3 or FSDP had released the parameters that the recomputation reads"
             if _has(case, r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)")
-            else "the segment is run again in backward and must do the same: what differs is autocast, a cache (use_cache),"
-            " random routing of experts, or a module that changed its state in between"
+            else "the segment is run again in backward and must do the same: most often what differs is autocast, a cache"
+            " (use_cache), random routing of experts, or a module that changed its state in between"
         ),
         next=(
             Advice(
@@ -544,7 +583,9 @@ ENTRIES: tuple[Failure, ...] = (
             f"{case.given['op'] or 'An operation'} got a DTensor (sharded) and a plain tensor{place(case.lead)}"
         ),
         why=lambda case: (
-            "the optimizer keeps a state or a factor as a plain tensor, while the parameters are DTensors"
+            "some gradients are DTensors and others plain tensors: a part of the model was not sharded, or on another mesh"
+            if case.called("clip_grad|get_total_norm")
+            else "most often the optimizer keeps a state or a factor as a plain tensor, while the parameters are DTensors"
             if case.called(r"optim\w*\.py|:step$") or _has(case, "_foreach")
             else "parameters of FSDP2 and tensor parallelism are DTensors; here one operand was created outside of them,"
             " or the layer was resharded before it is recomputed"
@@ -553,7 +594,10 @@ ENTRIES: tuple[Failure, ...] = (
             Advice(
                 "update the optimizer, or choose one that makes its state by torch.zeros_like(parameter); without"
                 " momentum or with foreach=False the failing operation may not be used",
-                when=lambda case: case.called(r"optim\w*\.py|:step$") or _has(case, "_foreach"),
+                when=lambda case: (
+                    not case.called("clip_grad|get_total_norm")
+                    and (case.called(r"optim\w*\.py|:step$") or _has(case, "_foreach"))
+                ),
             ),
             Advice(
                 "in backward with activation checkpointing: reshard_after_forward=False, one forward for each backward,"
@@ -755,10 +799,10 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=_mixed_dtypes,
         why=lambda case: (
-            "the labels or indices have the wrong integer type"
+            "most often labels or indices have another type than the operation takes"
             if "int" in _dtype(case, "first") or "int" in _dtype(case, "second")
-            else "model and inputs (or a part, such as LoRA weights, a head or a norm) were cast differently, and no"
-            " autocast brings them together here"
+            else "most often model and inputs (or a part, such as LoRA weights, a head or a norm) were cast differently,"
+            " and no autocast brings them together here"
         ),
         next=(
             Advice(
@@ -1010,7 +1054,11 @@ ENTRIES: tuple[Failure, ...] = (
             sign("has already been called", r"(?P<call>unscale_\(\)|step\(\)) has already been called"),
             sign("is being called after step", r"(?P<call>unscale_\(\)) is being called after step\(\)"),
         ),
-        headline="GradScaler: {call} was called twice for one optimizer between two updates",
+        headline=lambda case: (
+            "GradScaler: unscale_() was called after step(), before update()"
+            if "being called after" in case.lead.message
+            else f"GradScaler: {case.given['call']} was called twice for one optimizer between two updates"
+        ),
         why="the gradients may be unscaled only once in a step; clipping by a library (accelerate, Lightning) unscales"
         " them too, and with gradient accumulation it is often called in each micro-batch",
         next=(
@@ -1040,12 +1088,14 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=_matmul,
         why=lambda case: (
-            f"the layer was built for {case.given['c']} features and its input has {case.given['b']} in the last"
-            " dimension"
+            f"the layer was built for {case.given['c']} features and its input has {case.given['b']} in the last dimension"
+            if _is_linear(case)
+            else f"a product needs as many columns of the first operand ({case.given['b']}) as rows of the second ({case.given['c']}); for"
+            " a linear layer these are the features of its input and those that it was built for"
         ),
         next=(
             lambda case: (
-                f"set in_features of the layer in the traceback's line to {case.given['b']}, or see why the input has not"
+                f"for a linear layer, set in_features to {case.given['b']}, or see why the input has not"
                 f" {case.given['c']} features: the size of the image or the backbone (after flatten), the hidden size of"
                 " another encoder, or a missing transpose"
             ),
@@ -1081,9 +1131,10 @@ ENTRIES: tuple[Failure, ...] = (
         headline=_channels,
         why=lambda case: (
             (
-                "the images have another number of channels (grey 1, colour 3, with transparency 4) than the layer was built for"
+                "most often the images have another number of channels (grey 1, colour 3, with transparency 4) than the"
+                " layer was built for"
                 if {case.given["expected"], case.given["got"]} <= {"1", "3", "4"}
-                else "the input has another layout or comes from another encoder than the layer was built for"
+                else "most often the input has another layout, or comes from another encoder than the layer was built for"
             )
             + f"; the input is [{case.given['shape']}]"
         ),
@@ -1176,8 +1227,11 @@ ENTRIES: tuple[Failure, ...] = (
                 r" at non-singleton dimension 1\.  Target sizes: \[\d+, \d+\]\.  Tensor sizes: \[1, \d+\]",
             ),
         ),
-        when=lambda case: case.printed(
-            r"Token indices sequence length is longer|bert|position|embeddings|Tensor sizes: \[1, \d+\]"
+        when=lambda case: (
+            int(case.given["got"]) > int(case.given["limit"])
+            and case.printed(
+                r"Token indices sequence length is longer|bert|position|embeddings|Tensor sizes: \[1, \d+\]"
+            )
         ),
         clues=(sign("Token indices sequence length is longer"),),
         headline="A sequence of {got} tokens is longer than the model's {limit} positions",
@@ -1187,7 +1241,7 @@ ENTRIES: tuple[Failure, ...] = (
             " table), or split long texts into windows",
             "or use a model for longer texts",
         ),
-        check="the warning `Token indices sequence length is longer than the specified maximum` stands above",
+        check="the warning `Token indices sequence length is longer than the specified maximum` is printed before",
         examples=(
             Example(
                 "   embeddings += position_embeddings\n"
@@ -1212,6 +1266,10 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="the documentation of tokenizers in transformers",
+        near_misses=(
+            "RuntimeError: The size of tensor a (300) must match the size of tensor b (512) at non-singleton dimension"
+            " 1, in modeling_bert embeddings",
+        ),
     ),
     Failure(
         id="autograd.sizes_differ",
@@ -1300,10 +1358,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline="The loss got {a} predictions and {b} targets",
         why=lambda case: (
-            "one is a multiple of the other: one side was flattened into the batch, or has a batch size written in the code"
+            "one is a multiple of the other: most often one side was flattened into the batch, or has a batch size"
+            " written in the code"
             if int(case.given["a"]) % max(1, int(case.given["b"])) == 0
             or int(case.given["b"]) % max(1, int(case.given["a"])) == 0
-            else "predictions and targets were cut, shifted or filtered differently"
+            else "most often predictions and targets were cut, shifted or filtered differently"
         ),
         next=(
             "print(logits.shape, labels.shape) before the loss: cross_entropy takes (N, C) and (N), or (N, C, d) and (N,"
@@ -1385,13 +1444,15 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(sign("not implemented for", r"\"(?P<op>\w+)\" not implemented for '(?P<dtype>\w+)'"),),
         headline=lambda case: (
             f"{case.given['op']} does not exist for {_dtype(case, 'dtype')}"
-            + (" on the CPU" if "cpu" in case.given["op"].lower() or case.given["dtype"] == "Half" else "")
+            + (" on the CPU" if _is_of_cpu(case) else "")
         ),
         why=lambda case: (
             "many operations of the CPU have no float16 kernel: the model runs on the CPU in half precision"
-            if case.given["dtype"] == "Half"
+            if case.given["dtype"] == "Half" and _is_of_cpu(case)
             else "class indices must be int64"
-            if case.given["dtype"] in {"Int", "Byte", "Char", "Short", "Bool"} or "nll" in case.given["op"]
+            if "nll" in case.given["op"]
+            else "the operation takes no tensors of this integer type"
+            if case.given["dtype"] in _INTEGERS
             else "gradients in bfloat16 need no GradScaler, and older PyTorch has none for them"
             if "_amp_foreach" in case.given["op"]
             else "this operation was written for other dtypes only"
@@ -1404,11 +1465,23 @@ ENTRIES: tuple[Failure, ...] = (
             Advice(
                 "put the model on the GPU, or load it in float32 or bfloat16 for the CPU (torch_dtype=torch.float32,"
                 " --no_half); if a GPU was meant, torch.cuda.is_available() is probably False",
-                when=lambda case: case.given["dtype"] == "Half",
+                when=lambda case: case.given["dtype"] == "Half" and _is_of_cpu(case),
             ),
             Advice(
                 "labels = labels.long() (targets of BCE and regression: .float())",
-                when=lambda case: case.given["dtype"] not in {"Half", "BFloat16"},
+                when=lambda case: "nll" in case.given["op"],
+            ),
+            Advice(
+                "convert it before this line: x.float() for arithmetic, x.long() for indices and class labels",
+                when=lambda case: case.given["dtype"] in _INTEGERS and "nll" not in case.given["op"],
+            ),
+            Advice(
+                "cast for this operation to a type that it takes: x.float()",
+                when=lambda case: (
+                    case.given["dtype"] not in {"BFloat16", *_INTEGERS}
+                    and "nll" not in case.given["op"]
+                    and not (case.given["dtype"] == "Half" and _is_of_cpu(case))
+                ),
             ),
             Advice(
                 "cast for this operation: x.float(), or update PyTorch, which adds bfloat16 kernels in each version",
@@ -1456,16 +1529,19 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=lambda case: (
             "An index is outside of the table: a token id beyond the embedding, or a position or label"
-            if _has(case, "srcIndex|out of range in self")
-            else "An index is outside of the tensor that it indexes (device-side assertion)"
+            if _is_of_embedding(case)
+            else "An index is outside of the tensor that it indexes"
+            + ("" if _has(case, "out of range in self") else " (device-side assertion)")
         ),
         why=lambda case: (
-            "token ids must be below the rows of the embedding; most often special tokens were added without resizing, the tokenizer"
-            " belongs to another model, a sequence is longer than the table of positions, or labels of -100 were embedded;"
-            " CUDA reports it later, at another line"
-            if _is_of_embedding(case)
-            else "a gather, a scatter or an index has a number below 0 or beyond the size of that dimension; CUDA reports it later, at"
-            " another line"
+            (
+                "token ids must be below the rows of the embedding; most often special tokens were added without resizing,"
+                " the tokenizer belongs to another model, a sequence is longer than the table of positions, or labels of"
+                " -100 were embedded"
+                if _is_of_embedding(case)
+                else "a gather, a scatter or an index has a number below 0 or beyond the size of that dimension"
+            )
+            + ("" if _has(case, "out of range in self") else "; CUDA reports it later, at another line")
         ),
         next=(
             Advice(
@@ -1483,7 +1559,10 @@ ENTRIES: tuple[Failure, ...] = (
                 " (of a graph: edge_index and batch against the number of nodes; of a pooling or a gather of positions: the length)",
                 when=lambda case: not _is_of_embedding(case),
             ),
-            "run one batch on the CPU (or CUDA_LAUNCH_BLOCKING=1): the traceback then shows the true line",
+            Advice(
+                "run one batch on the CPU (or CUDA_LAUNCH_BLOCKING=1): the traceback then shows the true line",
+                when=lambda case: not _has(case, "out of range in self"),
+            ),
         ),
         check="print(input_ids.min(), input_ids.max(), model.get_input_embeddings().num_embeddings)",
         rules_out="a defect of the GPU; memory",
@@ -1532,7 +1611,9 @@ ENTRIES: tuple[Failure, ...] = (
             " map the labels",
             "ignored pixels or tokens: ignore_index=255 (or the value in the masks; transformers use -100); masks saved"
             " as colour images or resized with interpolation have other values",
-            "run one batch on the CPU to see the value and the line",
+            Advice(
+                "run one batch on the CPU to see the value and the line", when=lambda case: not case.given.get("label")
+            ),
         ),
         check="print(torch.unique(labels), logits.shape) before the loss",
         rules_out="a defect of the GPU; memory",
@@ -1556,10 +1637,12 @@ ENTRIES: tuple[Failure, ...] = (
         what="A training's numbers became NaN, and the next generation fails because its probabilities are NaN, too.",
         signs=(sign("probability tensor contains", r"probability tensor contains either `?inf`?, `?nan`? or element"),),
         when=lambda case: bool(_nan_names(case)),
-        headline=lambda case: f"{_nan_names(case)[0]} was NaN before sampling failed: the model is broken by then",
+        headline=lambda case: (
+            f"{_nan_names(case)[0]} is NaN in the printed rows, and sampling got invalid probabilities"
+        ),
         why=lambda case: (
-            f"the rows before have NaN in {', '.join(_nan_names(case)[:4])}; an update with it makes all weights NaN, and sampling"
-            " from them is the first place that raises"
+            f"rows have NaN in {', '.join(_nan_names(case)[:4])}; an update with a NaN in the loss makes the weights NaN, and sampling"
+            " from them is then the first place that raises"
         ),
         next=(
             Advice(
@@ -1573,8 +1656,8 @@ ENTRIES: tuple[Failure, ...] = (
                 when=lambda case: any(re.fullmatch(r"rewards?", name) for name in _nan_names(case)),
             ),
             Advice(
-                "the weights are in float16 (torch_dtype): updates in it become NaN within steps. Load them in float32 or bfloat16,"
-                " and let the trainer's fp16 or bf16 option do the mixed precision",
+                "the weights are in float16 (torch_dtype): updates in it often become NaN within steps. Load them in"
+                " float32 or bfloat16, and let the trainer's fp16 or bf16 option do the mixed precision",
                 when=lambda case: case.context.says(r"torch_dtype ?= ?['\"]?(?:torch\.)?(?:half|float16)\b"),
             ),
             "find the first row with NaN and what made it: loss and gradient norm of the rows before, the batch of that step",
@@ -1616,13 +1699,13 @@ ENTRIES: tuple[Failure, ...] = (
             sign("all elements of input should be between"),
         ),
         headline=lambda case: (
-            "Sampling got NaN or infinite probabilities: the logits are broken"
+            "Sampling got probabilities that are NaN, infinite or negative"
             if _has(case, "probability tensor")
             else "BCE got values outside of 0 to 1: NaN, or logits without a sigmoid"
         ),
         why=lambda case: (
-            "NaN in the logits comes from float16 overflow, from weights that became NaN in training, or from a wrongly"
-            " loaded model"
+            "most often the logits are NaN: by an overflow of float16, by weights that became NaN in training, or by a"
+            " wrongly loaded model"
             if _has(case, "probability tensor")
             else "NaN fails this check too, so weights or inputs may be NaN already; else the output has no sigmoid"
         ),
@@ -1695,13 +1778,14 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         headline=lambda case: f"cuBLAS failed in {case.given['call']}: {case.given['status']}",
         why=lambda case: (
-            "this GPU or cuBLAS has no such product: bfloat16 before Ampere, or sizes that the format does not allow"
+            "this GPU or cuBLAS has no such product: for example bfloat16 before Ampere, or sizes that the format does"
+            " not allow"
             if "NOT_SUPPORTED" in case.given["status"]
             else "the arguments do not fit, most often because another libcublas than PyTorch's is loaded, or a shape is"
             " empty or wrong"
             if "INVALID_VALUE" in case.given["status"]
-            else "a kernel failed: often an index out of range in an earlier kernel, whose assertion stands above, or an"
-            " older cuBLAS on a new GPU"
+            else "a kernel failed: often an index out of range in an earlier kernel, whose assertion is printed before, or"
+            " an older cuBLAS on a new GPU"
         ),
         next=(
             Advice(
@@ -1715,7 +1799,7 @@ ENTRIES: tuple[Failure, ...] = (
             "run once on the CPU, or with CUDA_LAUNCH_BLOCKING=1: a wrong index or shape then shows at its own line",
             "if the same batch succeeds elsewhere, update PyTorch and its nvidia-cublas package",
         ),
-        check="look above for a line with `Assertion ... failed`: that is then the cause",
+        check="look for a line with `Assertion ... failed` before it: that is then the cause",
         examples=(
             Example(
                 "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb, m,"
@@ -1765,7 +1849,8 @@ ENTRIES: tuple[Failure, ...] = (
             sign("CUDNN_STATUS_NOT_SUPPORTED"),
         ),
         headline="cuDNN found no algorithm for this convolution",
-        why="too little free memory for its workspace, another cuDNN than PyTorch's is loaded, or a dtype that the GPU cannot do",
+        why="most often there is too little free memory for its workspace, another cuDNN than PyTorch's is loaded, or"
+        " a dtype that the GPU cannot do",
         next=(
             "look at the GPU's free memory (nvidia-smi): if it is almost full, a smaller batch or image helps",
             "run once with LD_LIBRARY_PATH unset, or install PyTorch anew with its own cuDNN (pip install --force-reinstall)",
@@ -1865,18 +1950,39 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="autograd.cpu_tensor_in_nccl",
         kind=LogClass.CRASHED,
-        what="A collective of NCCL got a tensor of the CPU.",
+        what="A collective got a tensor on a device for which its process group has no backend.",
         signs=(
             sign("No backend type associated with device type", r"associated with device type (?P<device>\w+)"),
             sign("Tensors must be CUDA and dense"),
         ),
-        headline="A collective got a CPU tensor, and this process group has only NCCL (GPU tensors)",
-        why="the group was made with backend nccl; a tensor, an optimizer state or a parameter that stayed on (or was"
-        " offloaded to) the CPU was passed to it",
+        headline=lambda case: (
+            f"A collective got a tensor on {device}, for which this process group has no backend"
+            if (device := case.given.get("device"))
+            else "A collective of NCCL got a tensor that is on the CPU or sparse"
+        ),
+        why=lambda case: (
+            "a group of gloo alone takes tensors of the CPU, and those of a GPU only for some operations"
+            if case.given.get("device", "cpu") != "cpu"
+            else "NCCL takes tensors of the GPU only; most often a tensor, an optimizer state or a parameter that stayed on (or was"
+            " offloaded to) the CPU was passed to it"
+        ),
         next=(
-            "move the tensor to torch.cuda.current_device() before the collective",
-            "if CPU tensors are meant (offload, loading a checkpoint): init_process_group('cpu:gloo,cuda:nccl')",
-            "FSDP with a model built on the CPU: pass device_id=torch.cuda.current_device() and sync_module_states=True",
+            Advice(
+                "give the group a backend for this device: init_process_group('cpu:gloo,cuda:nccl'), or 'nccl' for GPUs alone; or move the tensor to the CPU",
+                when=lambda case: case.given.get("device", "cpu") != "cpu",
+            ),
+            Advice(
+                "move the tensor to torch.cuda.current_device() before the collective",
+                when=lambda case: case.given.get("device", "cpu") == "cpu",
+            ),
+            Advice(
+                "if CPU tensors are meant (offload, loading a checkpoint): init_process_group('cpu:gloo,cuda:nccl')",
+                when=lambda case: case.given.get("device", "cpu") == "cpu",
+            ),
+            Advice(
+                "FSDP with a model built on the CPU: pass device_id=torch.cuda.current_device() and sync_module_states=True",
+                when=lambda case: case.given.get("device", "cpu") == "cpu",
+            ),
         ),
         check="print(tensor.device) in the innermost line of your code",
         examples=(
@@ -2165,7 +2271,7 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"NumPy has no {_dtype(case, 'dtype')}, and a tensor of it is converted"
             if case.given.get("dtype")
-            else "A tensor on the GPU is converted to NumPy"
+            else f"A tensor on {case.given['device']} is converted to NumPy"
             if case.given.get("device")
             else "A tensor with gradients is converted to NumPy"
         ),
@@ -2192,7 +2298,7 @@ ENTRIES: tuple[Failure, ...] = (
             Example(
                 "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
                 " first.",
-                says=("on the GPU", ".cpu()"),
+                says=("on cuda:0", ".cpu()"),
             ),
         ),
         knowledge="torch.Tensor.numpy",
