@@ -98,15 +98,16 @@ _CUDA_ERRORS = {
     " GraphicsDrivers) and reboot, on Linux use a GPU without a display; or make the kernel's work smaller (batch, sequence)",
     "misaligned address": f"{_BLOCKING}, or under compute-sanitizer; a custom or fused kernel (attention, optimizer, Triton) reads at"
     " an address that is not a multiple of its vector: try without it, or with sizes that are multiples of 8",
-    "invalid resource handle": "a stream, event or handle of another device or process is used: call torch.cuda.set_device(local_rank)"
-    " before anything else on the GPU, and do not share them with forked processes",
-    "driver shutting down": "something used the GPU while the process was ending (a thread, a destructor, a communicator): if training had"
-    " ended, its results are whole; join threads and loaders, and call torch.distributed.destroy_process_group() before the end of main()."
-    " If it had not ended, look above for what ended the process",
+    "invalid resource handle": "most often a stream, event or handle of another device or process is used: call"
+    " torch.cuda.set_device(local_rank) before anything else on the GPU, and do not share them with forked"
+    " processes",
+    "driver shutting down": "something used the GPU while the process was ending (a thread, a destructor, a communicator): join"
+    " threads and loaders, and call torch.distributed.destroy_process_group() before the end of main(). If the"
+    " training had not ended, look for what ended the process",
     "too many resources requested": "a kernel needs more registers or shared memory than this GPU gives to one block: update PyTorch or the"
     " extension, build it for this GPU (TORCH_CUDA_ARCH_LIST), and in own kernels use fewer threads per block or __launch_bounds__",
-    "invalid configuration argument": f"{_BLOCKING}: a kernel was started with no block, or with too many: a tensor there is empty, or a"
-    " dimension (batch times heads, rows) is above 65535; print the shapes, and make the batch smaller",
+    "invalid configuration argument": f"{_BLOCKING}: a kernel was started with no block, or with too many: most often a tensor there is empty, or "
+    "a dimension (batch times heads, rows) is above 65535; print the shapes, and make the batch smaller",
     "operation not supported": "this GPU, driver or system lacks the feature: tensors of the GPU cannot be sent to another process on"
     " Windows (move them to the CPU first, or num_workers=0), and on a vGPU, in WSL or on Jetson leave out expandable_segments in"
     " PYTORCH_CUDA_ALLOC_CONF, and try NCCL_P2P_DISABLE=1",
@@ -116,8 +117,9 @@ _CUDA_ERRORS = {
     " to another process, and try NCCL_P2P_DISABLE=1; `nvidia-smi topo -p2p r` shows which GPUs can reach each other",
     "peer access has not been enabled": "two GPUs cannot reach each other's memory directly: try NCCL_P2P_DISABLE=1, and call"
     " torch.cuda.set_device(local_rank) before anything else on the GPU; `nvidia-smi topo -p2p r` shows the pairs",
-    "named symbol not found": "the driver and the libraries that the program or container got do not fit: update the driver and restart; in"
-    " Docker Desktop on Windows update Docker Desktop as well, and `wsl --update`; a kernel that is not in its module says this too",
+    "named symbol not found": "most often the driver and the libraries that the program or container got do not fit: update the driver"
+    " and restart; in Docker Desktop on Windows update Docker Desktop as well, and `wsl --update`; a kernel"
+    " that is not in its module says this too",
     "invalid device function": "a kernel was not compiled for this GPU: rebuild the extension with TORCH_CUDA_ARCH_LIST of"
     " torch.cuda.get_device_capability(), or install a PyTorch that lists it in torch.cuda.get_arch_list()",
 }
@@ -184,8 +186,9 @@ def _empty_list(case: Case) -> str:
     """Return which lists of the failing line may be empty, if the first item of one is out of range; else an empty text."""
     if "list index out of range" not in case.lead.headline:
         return ""
-    names = list(dict.fromkeys(_FIRST_OF.findall(_code(case))))
-    return " or ".join(names)
+    code = _code(case)
+    names = list(dict.fromkeys(_FIRST_OF.findall(code)))
+    return " or ".join(names) if set(re.findall(r"\w\[([^\]]*)\]", code)) == {"0"} else ""
 
 
 _LOOKS = (
@@ -252,7 +255,7 @@ def _code(case: Case) -> str:
     lines = [_PREFIX.sub("", line).strip() for line in case.lead.excerpt.splitlines()]
     head = case.lead.headline.strip()
     at = next((n for n, line in enumerate(lines) if line.endswith(head)), 0)
-    code = [line for line in lines[max(0, at - 2) : at] if line.strip("^~ |")]
+    code = [line for line in lines[max(0, at - 2) : at] if line.strip("^~ |.")]
     return code[-1] if code and not code[-1].startswith(("File ", "assert ", "raise ")) else ""
 
 

@@ -66,9 +66,9 @@ ENTRIES: tuple[Failure, ...] = (
         "the prompt's tokens are compared with the beginning of the whole; a template that adds tokens at its end makes a small"
         " difference, versions that do not fit make one for every example",
         (
-            "if it comes for every example: update TRL so that it fits the installed transformers (with 5.x 0.24 and older compare"
-            " wrongly), or pin an older transformers; if only for some, compare the two by the chat template, and look at the"
-            " masked labels: `workbench tokens DATASET`",
+            "if it comes for every example: update TRL so that it fits the installed transformers, or pin an older"
+            " transformers; if only for some, compare the two by the chat template, and look at the masked labels:"
+            " `workbench tokens DATASET`",
         ),
         (sign("Mismatch between tokenized prompt and the start of tokenized prompt+completion"),),
         Example(
@@ -89,7 +89,7 @@ ENTRIES: tuple[Failure, ...] = (
     ),
     _harmless(
         "no_verbs",
-        "Only a note of NCCL: the library of InfiniBand is not installed, so it uses TCP sockets",
+        "Only a note of NCCL: the library of InfiniBand is not installed, so it connects nodes by TCP",
         "that is right on machines without InfiniBand; with it, the nodes would be connected more slowly than they could",
         ("nothing to do on one node or without InfiniBand; else apt-get install libibverbs1 in the image",),
         (sign("Failed to open libibverbs.so", r"Failed to open libibverbs\.so"),),
@@ -97,9 +97,9 @@ ENTRIES: tuple[Failure, ...] = (
     ),
     _harmless(
         "scheduler_before_optimizer",
-        "Only a warning: the scheduler stepped before the optimizer, at most one step is off",
-        "with fp16 the first steps of the optimizer are skipped while the loss scale is found, and the scheduler steps all"
-        " the same",
+        "Only a warning: the scheduler stepped before the optimizer",
+        "the first value of the schedule is left out then; with fp16 the first steps of the optimizer are skipped"
+        " while the loss scale is found, and the scheduler steps all the same",
         (
             "nothing to do if mixed precision is on and it is printed once; otherwise call optimizer.step() before"
             " scheduler.step()",
@@ -236,8 +236,8 @@ ENTRIES: tuple[Failure, ...] = (
         "the tracker of multiprocessing cleans up what a process did not close; it is printed after a kill, a crash or a normal"
         " end, and does not say which",
         (
-            "see how the process ended: its exit code, the lines above, and `dmesg -T | tail` for a kill for host memory or a"
-            " segmentation fault",
+            "see how the process ended: its exit code, the lines before it, and `dmesg -T | tail` for a kill for host"
+            " memory or a segmentation fault",
         ),
         (sign("resource_tracker: There appear to be"),),
         Example(
