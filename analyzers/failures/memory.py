@@ -542,6 +542,12 @@ ENTRIES = (
             "lower the engine's share (vllm_gpu_memory_utilization, for example 0.4) and its longest sequence (max_model_len)",
         ),
         lambda case: case.kind is LogClass.OOM and case.printed(r"cumem_allocator|cumem\.py"),
+        examples=(
+            Example(
+                "Starting the engine\nCUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62\n",
+                says=("own allocator (cumem)",),
+            ),
+        ),
     ),
     _entry(
         "driver",
@@ -564,7 +570,7 @@ ENTRIES = (
     ),
     _entry(
         "absurd_request",
-        "A size was asked for that no device has, because it was computed wrongly.",
+        "A size was asked for that no device has.",
         lambda case: f"{size(request_of(case).asked)} was asked for, more than any GPU has: the size is wrong",
         "such a number comes from a shape that is a product of large ones (all pairs of points, a broadcast), an overflow, an"
         " uninitialised value, or compiled code that does not fit; no GPU is large enough",
@@ -581,7 +587,7 @@ ENTRIES = (
     ),
     _entry(
         "spilled",
-        "PyTorch holds more than the GPU has: the driver has moved memory to the host, until that was full, too.",
+        "PyTorch holds more than the GPU has: most often the driver has moved memory to the host.",
         lambda case: (
             f"PyTorch holds {size(request_of(case).reserved)} on a GPU of {size(request_of(case).total)}: memory has moved to the host"
         ),
