@@ -75,6 +75,13 @@ ENTRIES: tuple[Failure, ...] = (
             ),
             Example("ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'", says=("sm_120", "12.8")),
             Example("RuntimeError: Cannot find ptxas.exe", source="woct0rdho/triton-windows#49"),
+            Example(
+                "ptxas fatal   : Value 'sm_70' is not defined for option 'gpu-name'",
+                says=(
+                    "ptxas does not know this GPU: sm_70",
+                    "have dropped",
+                ),
+            ),
         ),
         knowledge="triton-lang/triton#5929; the PTX ISA's table of versions",
     ),
@@ -682,7 +689,10 @@ ENTRIES: tuple[Failure, ...] = (
             "unset ZE_AFFINITY_MASK and ONEAPI_DEVICE_SELECTOR as a test",
         ),
         check="`sycl-ls` must list a level_zero GPU",
-        examples=(Example("RuntimeError: XPU device count is zero", says=("libze", "render")),),
+        examples=(
+            Example("RuntimeError: XPU device count is zero", says=("libze", "render")),
+            Example("AssertionError: Torch not compiled with XPU support", says=("cannot use an Intel GPU",)),
+        ),
         knowledge="PyTorch: getting started on Intel GPU",
     ),
     Failure(
