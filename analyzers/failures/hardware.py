@@ -438,7 +438,7 @@ XIDS = (
         why="the GPU itself is usually healthy: the program hit an error of its own, such as an illegal memory access"
         " or a failed assertion",
         next=(
-            "read the CUDA error that the program printed: that is the cause. Without one, " + _SANITIZE,
+            "read the CUDA error that the program printed: it names the fault. Without one, " + _SANITIZE,
             "if it stays on one GPU, run dcgmi diag -r 3",
         ),
         tier=Tier.ABORTED,
@@ -536,7 +536,7 @@ XIDS = (
         why="most often a program did this: memory of a peer that was freed or never mapped; a rank that died in the middle of"
         " a collective leaves such accesses, too",
         next=(
-            "look for the rank that failed first: its error is the cause, and this line its consequence",
+            "look for a rank that failed before: its error is then the cause, and this line its consequence",
             "else " + _SANITIZE,
         ),
         tier=Tier.ABORTED,
@@ -545,7 +545,7 @@ XIDS = (
             _xid_event(
                 "NVRM: Xid (PCI:0000:18:00): 137, pid=90211, name=python, NVLink FLA privilege error, remote MMU fault",
                 "18:00",
-                "failed first",
+                "failed before",
             ),
         ),
         knowledge="NVIDIA: Xid errors, 137",
@@ -1026,6 +1026,7 @@ DEVICES = (
                 " float32 instead.",
                 says=("float64", "float32"),
             ),
+            Example("TypeError: BFloat16 is not supported on MPS", says=("on the CPU, or with another type",)),
         ),
         knowledge="pytorch/pytorch#77764",
     ),
