@@ -197,23 +197,23 @@ def _pinned(case: Case) -> str:
 
 
 _ARGUMENTS = {
-    "evaluation_strategy": "write eval_strategy: transformers 4.46 removed the old name (or update transformers, if it"
+    "evaluation_strategy": "write eval_strategy: newer versions of transformers removed the old name (or update transformers, if it"
     " is older than 3.3)",
     "eval_strategy": "write evaluation_strategy, or update transformers to 4.41 or newer, which has the new name",
     "tokenizer": "write processing_class=tokenizer: Trainer and trl's trainers renamed it",
     "processing_class": "write tokenizer=..., or update transformers (4.46) and trl (0.12), which have the new name",
-    "max_seq_length": "write max_length in SFTConfig (trl 0.16 renamed it)",
-    "dataset_text_field": "set it in SFTConfig, not in SFTTrainer (trl 0.13 and newer)",
-    "packing": "set it in SFTConfig, not in SFTTrainer (trl 0.13 and newer)",
+    "max_seq_length": "write max_length in SFTConfig (newer versions of trl renamed it)",
+    "dataset_text_field": "set it in SFTConfig, not in SFTTrainer (newer versions of trl)",
+    "packing": "set it in SFTConfig, not in SFTTrainer (newer versions of trl)",
     "no_cuda": "write use_cpu=True",
     "dispatch_batches": "pass accelerate's DataLoaderConfiguration(dispatch_batches=...) as dataloader_config; or update"
     " transformers, which passes it for you",
     "split_batches": "pass it in accelerate's DataLoaderConfiguration as dataloader_config",
     "even_batches": "pass it in accelerate's DataLoaderConfiguration as dataloader_config",
     "use_seedable_sampler": "update accelerate: transformers is newer than it",
-    "keep_torch_compile": "update accelerate to 1.7 or newer: transformers is newer than it",
+    "keep_torch_compile": "update accelerate: transformers is newer than it",
     "num_items_in_batch": "add **kwargs to your compute_loss or model.forward: transformers 4.46 passes it",
-    "verbose": "leave it out: PyTorch 2.7 removed it from the schedulers",
+    "verbose": "leave it out: newer versions of PyTorch removed it from the schedulers",
     "use_auth_token": "write token",
     "dtype": "write torch_dtype, or update transformers to 4.56 or newer",
     "torch_dtype": "write dtype",
@@ -444,6 +444,14 @@ ENTRIES: tuple[Failure, ...] = (
                 "flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined\n symbol: _ZN3c104impl3cow11cow_deleterEPv",
                 source="Dao-AILab/flash-attention#950",
                 says=("another PyTorch",),
+            ),
+            Example(
+                "ImportError: /e/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol:"
+                " _ZN3c104cuda9warn_or_errorEv",
+                says=(
+                    "another PyTorch than the libraries beside it",
+                    "fresh environment",
+                ),
             ),
         ),
         near_misses=("ImportError: libfoo.so: undefined symbol: cblas_sgemm",),
@@ -787,6 +795,14 @@ ENTRIES: tuple[Failure, ...] = (
                 source="MathOnco/valis#165",
                 says=("numpy<2",),
             ),
+            Example(
+                "ValueError: numpy.ndarray size changed, may indicate binary incompatibility. Expected 88 from C header,"
+                " got 80 from PyObject",
+                says=(
+                    "another NumPy than the one",
+                    "if NumPy is 1.x",
+                ),
+            ),
         ),
         knowledge="NumPy's migration guide to 2.0; Xt-cyh/CoDI-Eval#4",
     ),
@@ -837,6 +853,7 @@ ENTRIES: tuple[Failure, ...] = (
                 source="wandb/wandb#7810",
                 says=("np.float64", "numpy<2"),
             ),
+            Example("AttributeError: module 'numpy' has no attribute 'trapezoid'", says=("numpy>=2",)),
         ),
         knowledge="NumPy's release notes of 1.20, 1.24 and 2.0",
     ),
@@ -1060,6 +1077,12 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: Distributed package doesn't have NCCL built in",
                 source="huggingface/finetrainers#326",
                 says=("gloo",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/Users/me/train.py", line 3, in <module>\n'
+                "    model.cuda()\nAssertionError: Torch not compiled with CUDA enabled",
+                says=("device='mps'",),
             ),
         ),
         knowledge="PyTorch's page of installation; the documentation of torch.distributed's backends",
@@ -1491,7 +1514,14 @@ ENTRIES: tuple[Failure, ...] = (
                 source="QwenLM/Qwen3#434",
             ),
         ),
-        near_misses=("KeyError: 'labels'",),
+        near_misses=(
+            "KeyError: 'labels'",
+            "Traceback (most recent call last):\n"
+            '  File "/w/a.py", line 3, in <module>\n'
+            "    x\n"
+            '  File "/e/lib/python3.11/site-packages/transformers/models/auto/configuration_auto.py", line 1100, in'
+            " from_pretrained\n    config_class = CONFIG_MAPPING[config_dict['model_type']]\nKeyError: 'model_type'",
+        ),
         knowledge="transformers' configuration_auto.py",
     ),
     Failure(
@@ -1716,6 +1746,7 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(
             Example("ModuleNotFoundError: No module named 'fcntl'", says=("fcntl", "WSL")),
             Example("AttributeError: module 'signal' has no attribute 'SIGKILL'", says=("SIGKILL",)),
+            Example("AttributeError: module 'os' has no attribute 'sched_getaffinity'", says=("Linux only",)),
         ),
         knowledge="Python: platform-specific modules",
     ),
@@ -1791,6 +1822,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "ModuleNotFoundError: No module named 'cv2'",
                 says=("opencv-python-headless",),
             ),
+            Example("ModuleNotFoundError: No module named 'mpi4py'", says=("mpi4py",)),
         ),
         near_misses=("ModuleNotFoundError: No module named 'torch._six'",),
         knowledge="Python's documentation of sys.path",
@@ -1997,8 +2029,8 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="{needs} and {file} are of two releases: {symbol} is missing",
-        why="the loader took the two libraries from different places (conda, pip's nvidia packages, a system CUDA in"
-        " LD_LIBRARY_PATH), and only those of one release fit together",
+        why="most often the loader took the two libraries from different places (conda, pip's nvidia packages, a"
+        " system CUDA in LD_LIBRARY_PATH), and only those of one release fit together",
         next=(
             "run once with LD_LIBRARY_PATH unset; if that helps, take the CUDA folder out of it",
             "else see which packages bring {file} (`pip list | grep nvidia`, conda list), remove the one that does not belong to"
@@ -2334,6 +2366,11 @@ ENTRIES: tuple[Failure, ...] = (
                 source="triton-lang/triton#8182",
                 says=("128 KiB", "99 KiB", "num_stages"),
             ),
+            Example(
+                "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 655360, Hardware limit:"
+                " 101376. Reducing block sizes or `num_stages` may help.",
+                says=("a dimension of the model",),
+            ),
         ),
         event=EventKind.KNOWN,
         near_misses=("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB",),
@@ -2486,6 +2523,7 @@ ENTRIES: tuple[Failure, ...] = (
                 source="pytorch/pytorch#120233",
                 says=("2.4",),
             ),
+            Example("RuntimeError: Windows not yet supported for torch.compile", says=("newer versions support it",)),
         ),
         knowledge="PyTorch's release notes",
     ),
