@@ -755,6 +755,10 @@ _TEXTS: tuple[Failure, ...] = (
                 source="congvvc/InstructSeg#7",
                 says=("torchrun",),
             ),
+            Example(
+                "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+                says=("or the group was destroyed",),
+            ),
         ),
         knowledge="torch.distributed's documentation",
     ),
@@ -891,7 +895,8 @@ _TEXTS: tuple[Failure, ...] = (
     Failure(
         id="startup.main_guard",
         kind=LogClass.STARTUP,
-        what="A script starts processes by spawn without protecting its main part.",
+        what="A spawned process starts processes while it imports the script, most often because its main part is not"
+        " protected.",
         signs=(
             sign(
                 "bootstrapping phase",
@@ -900,7 +905,7 @@ _TEXTS: tuple[Failure, ...] = (
             sign("An attempt has been made to start a new process before the"),
         ),
         event=EventKind.KNOWN,
-        headline="The script starts worker processes without `if __name__ == '__main__':`",
+        headline="A process is started while the script is imported again: most often a main guard lacks",
         why="spawned processes (the default on Windows and macOS) import the script again, and would start workers themselves",
         next=(
             "put everything that runs under `if __name__ == '__main__':` (a function main(), called there)",
@@ -1048,8 +1053,12 @@ _TEXTS: tuple[Failure, ...] = (
         headline=lambda case: (
             "Offline mode is on, and a request to the model hub was made"
             if "offline mode is enabled" in case.lead.message
-            else f"{(case.given.get('host') or 'The model hub').removeprefix('https://')} cannot be reached"
-            + (", and a file is not in the cache" if re.search(r"(?i)cached? |LocalEntry", text_of(case.lead)) else "")
+            else (
+                f"A file could not be fetched from {case.given['host'].removeprefix('https://')}"
+                if "couldn't connect" in case.lead.message
+                else f"{(case.given.get('host') or 'The model hub').removeprefix('https://')} cannot be reached"
+            )
+            + (", and it is not in the cache" if re.search(r"(?i)cached? |LocalEntry", text_of(case.lead)) else "")
         ),
         why="compute nodes often have no way to the internet; the library asks the hub for each file that an earlier"
         " download had not fetched, and for newer versions of the others",
@@ -1070,13 +1079,18 @@ _TEXTS: tuple[Failure, ...] = (
                 "Check your internet connection or see how to run the library in offline mode at"
                 " 'https://huggingface.co/docs/transformers/installation#offline-mode'.",
                 source="huggingface/lerobot#4131",
-                says=("huggingface.co cannot be reached", "HF_HOME"),
+                says=("could not be fetched from huggingface.co", "HF_HOME"),
             ),
             Example(
                 "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub"
                 " and we cannot find the requested files in the local cache. Please check your connection and try again or make"
                 " sure your Internet connection is on.",
                 says=("huggingface-cli download",),
+            ),
+            Example(
+                "requests.exceptions.ConnectionError: Cannot reach https://huggingface.co/api/models/gpt2: offline mode is"
+                " enabled. To disable it, please unset the `HF_HUB_OFFLINE` environment variable.",
+                says=("Offline mode is on",),
             ),
         ),
         knowledge="huggingface_hub's page on environment variables",
@@ -1173,6 +1187,10 @@ _TEXTS: tuple[Failure, ...] = (
             Example(
                 "Reqwest Error: HTTP status client error (429 Too Many Requests)",
                 source="huggingface/datasets#7871",
+            ),
+            Example(
+                "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://api.example.org/v1/files",
+                says=("A server limits",),
             ),
         ),
         knowledge="the hub's page on rate limits",
@@ -1356,6 +1374,14 @@ _TEXTS: tuple[Failure, ...] = (
                 "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name':"
                 " '/data/models/llama-7b'. Use `repo_type` argument if needed.",
                 says=("path on the node",),
+            ),
+            Example(
+                "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or"
+                " 'namespace/repo_name': './out/adapter'. Use `repo_type` argument if needed.",
+                says=(
+                    "no name of one",
+                    "adapter_config.json",
+                ),
             ),
         ),
         knowledge="transformers' utils/hub.py; huggingface_hub's validators",
