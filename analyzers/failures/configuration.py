@@ -535,7 +535,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="configuration.ragged_batch",
         kind=LogClass.CRASHED,
-        what="Samples of different length cannot become one tensor, because nothing pads or truncates them.",
+        what="Samples of different length cannot become one tensor, most often because nothing pads or truncates them.",
         signs=(
             sign("Unable to create tensor", r"Unable to create tensor, you should probably activate"),
             sign("excessive nesting", r"features \(`?(?P<feature>\w+)`? in this case\) have excessive nesting"),
@@ -1336,7 +1336,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="configuration.no_labels",
         kind=LogClass.CRASHED,
-        what="The model returned no loss, because the batch has no labels.",
+        what="The model returned no loss, most often because the batch has no labels.",
         signs=(
             sign(
                 "did not return a loss",
