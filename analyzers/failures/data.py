@@ -158,6 +158,10 @@ LOADING = (
                 " entry 5",
                 says=("channels", "collate"),
             ),
+            Example(
+                "RuntimeError: stack expects each tensor to be equal size, but got [4] at entry 0 and [3] at entry 1",
+                says=("dimension 0: 4 and 3",),
+            ),
         ),
         knowledge="torch.utils.data: default_collate; torch.stack",
     ),
@@ -474,6 +478,10 @@ LOADING = (
                 "RuntimeError: unable to write to file </torch_1034_3310563345_0>: No space left on device (28)",
                 says=("--shm-size",),
             ),
+            Example(
+                "RuntimeError: unable to mmap 1024 bytes from file </torch_4411_2211_1>: Cannot allocate memory (12)",
+                says=("errno 12",),
+            ),
         ),
         near_misses=("OSError: [Errno 28] No space left on device: '/scratch/ckpt/model.pt'",),
         knowledge="pytorch/pytorch#5040; docker run: --shm-size",
@@ -519,6 +527,7 @@ LOADING = (
                 "RuntimeError: DataLoader worker (pid(s) 411948) exited unexpectedly",
                 says=("411948", "num_workers=0", "dmesg"),
             ),
+            Example("RuntimeError: Pin memory thread exited unexpectedly", says=("thread that pins memory",)),
         ),
         knowledge="torch.utils.data: DataLoader",
     ),
@@ -1009,6 +1018,17 @@ LOADING = (
                 "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f2b>: attribute lookup <lambda> on __main__ failed",
                 says=("functools.partial",),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 9, in main\n'
+                "    best = copy.deepcopy(model)\n"
+                '  File "/usr/lib/python3.11/copy.py", line 161, in deepcopy\n'
+                "    rv = reductor(4)\nTypeError: cannot pickle '_thread.lock' object",
+                says=(
+                    "Cannot be copied",
+                    "deepcopy",
+                ),
+            ),
         ),
         knowledge="Python: pickle, what can be pickled",
     ),
@@ -1219,6 +1239,10 @@ LOADING = (
                 "ValueError: Image features and image tokens do not match: tokens: 1333, features 1332.",
                 source="real-absolute-AI/NoisyRollout#3",
                 says=("generated",),
+            ),
+            Example(
+                "ValueError: Image features and image tokens do not match: tokens: 1200, features 1296",
+                says=("model and processor count differently",),
             ),
         ),
         knowledge="huggingface/trl#5927; 2U1/Qwen-VL-Series-Finetune#128",
@@ -1435,6 +1459,10 @@ LOADING = (
         ),
         knowledge="webdataset: handlers; Python: tarfile",
         when=lambda case: "ReadError" in text_of(case.lead) or case.called(r"tarfile|tariterators|webdataset|wids"),
+        near_misses=(
+            "Traceback (most recent call last):\n"
+            '  File "/w/a.py", line 4, in main\n    json5.loads(text)\nValueError: unexpected end of data',
+        ),
     ),
     Failure(
         id="data.no_shards_for_worker",
