@@ -409,6 +409,11 @@ ENTRIES: tuple[Failure, ...] = (
                 source="MIC-DKFZ/nnUNet#1784",
                 says=("L0550",),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 9, in main\n    print(loss)\nOSError: [Errno 5] Input/output error',
+                says=("nohup",),
+            ),
         ),
         knowledge="errno(3): EIO",
     ),
@@ -576,8 +581,9 @@ ENTRIES: tuple[Failure, ...] = (
             if "central directory" in text_of(case.lead)
             else f"The {_file(case)} is damaged: a part of it cannot be read"
         ),
-        why="its writing, copy or download stopped early (a full disk, a job that was killed while saving, an interrupted transfer), or"
-        " is not finished: another process still writes it, or several write the same file",
+        why="most often its writing, copy or download stopped early (a full disk, a job that was killed while saving,"
+        " an interrupted transfer); else it is not finished, several processes write it, or it was wrong at its"
+        " source",
         next=(
             "compare its size with the original or with the other checkpoints (ls -l), and copy or download it again",
             _ANOTHER_CHECKPOINT,
@@ -603,6 +609,11 @@ ENTRIES: tuple[Failure, ...] = (
                 says=("3302021",),
             ),
             Example("EOFError: Ran out of input", says=("empty",)),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/data.py", line 9, in read\n    return pickle.load(f)\nEOFError: Ran out of input',
+                says=("file that is unpickled is empty",),
+            ),
         ),
         knowledge="pytorch/pytorch#170244",
         near_misses=("RuntimeError: PytorchStreamReader failed locating file constants.pkl: file not found",),
@@ -915,6 +926,18 @@ ENTRIES: tuple[Failure, ...] = (
                     "state_dict",
                 ),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "<string>", line 1, in <module>\n'
+                "    x\n"
+                '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 122, in spawn_main\n'
+                "    exitcode = _main(fd, parent_sentinel)\n"
+                "AttributeError: Can't get attribute 'MySet' on <module '__main__' (built-in)>",
+                says=(
+                    "A new process was sent",
+                    "in a module that the process imports",
+                ),
+            ),
         ),
         knowledge="PyTorch: saving and loading models",
     ),
@@ -1051,6 +1074,12 @@ ENTRIES: tuple[Failure, ...] = (
                 " param with shape torch.Size([0]) from checkpoint, the shape in current model is torch.Size([32000, 4096]).",
                 says=("ZeRO-3", "zero_to_fp32"),
             ),
+            Example(
+                "RuntimeError: Error(s) in loading state_dict for BertModel:\n"
+                "\tsize mismatch for embeddings.position_embeddings.weight: copying a param with shape torch.Size([1024,"
+                " 768]) from checkpoint, the shape in current model is torch.Size([512, 768]).",
+                says=("other sizes",),
+            ),
         ),
         knowledge="torch.nn.Module.load_state_dict",
     ),
@@ -1124,7 +1153,7 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "build the optimizer from the same parameters as when it was saved: freeze and unfreeze first (requires_grad), same groups of"
             " weight decay, same LoRA targets, same code version",
-            "or load only the model and start the optimizer fresh, with a short warm-up; the model's weights are not affected",
+            "or load only the model and start the optimizer fresh, with a short warm-up",
         ),
         rules_out="a damaged file",
         examples=(
@@ -1191,8 +1220,8 @@ ENTRIES: tuple[Failure, ...] = (
             f"The checkpoint has no '{case.given.get('key', 'state')}'"
             + (" for the schedule" if case.given.get("key") == "lr_scheduler" else " for the optimizer")
         ),
-        why="it was saved without the optimizer, by another version or another optimizer, or in a form that this one does not read; the"
-        " model's weights are not affected",
+        why="it was saved without the optimizer, by another version or another optimizer, or in a form that this one"
+        " does not read",
         next=(
             "load the model only and start the optimizer fresh (Megatron: --no-load-optim --no-load-rng or --finetune; others: do not pass"
             " the optimizer)",
@@ -1455,7 +1484,14 @@ ENTRIES: tuple[Failure, ...] = (
                 says=("new optimizer",),
             ),
         ),
-        near_misses=("KeyError: 'labels'",),
+        near_misses=(
+            "KeyError: 'labels'",
+            "Traceback (most recent call last):\n"
+            '  File "/w/train.py", line 9, in main\n'
+            "    loss = net(x)\n"
+            '  File "/e/lib/python3.11/site-packages/torch/utils/checkpoint.py", line 451, in checkpoint\n'
+            "    ret = function(*args)\n  File \"/w/net.py\", line 5, in block\n    cfg['model']\nKeyError: 'model'",
+        ),
         knowledge="PyTorch: saving and loading models",
     ),
     Failure(
