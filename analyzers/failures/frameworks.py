@@ -339,7 +339,8 @@ ENTRIES = (
     Failure(
         id="data.map_mixed_values",
         kind=LogClass.CRASHED,
-        what="Values of one column cannot become a column of Arrow, because they are of different kinds.",
+        what="Values of one column cannot become a column of Arrow, because they are of different kinds, or of one that"
+        " it does not have.",
         signs=(
             sign("cannot mix list and non-list"),
             sign("cannot mix struct and non-struct"),
@@ -382,6 +383,14 @@ ENTRIES = (
                 "pyarrow.lib.ArrowInvalid: cannot mix list and non-list, non-null values",
                 source="agiresearch/OpenP5#5",
                 says=("always a list",),
+            ),
+            Example(
+                "pyarrow.lib.ArrowInvalid: Could not convert <PIL.Image.Image image mode=RGB> with type Image: did not"
+                " recognize Python value type when inferring an Arrow data type",
+                says=(
+                    "which Arrow cannot store",
+                    "Image()",
+                ),
             ),
         ),
         knowledge="pyarrow's conversion of Python objects; agiresearch/OpenP5#5",
@@ -713,7 +722,7 @@ ENTRIES = (
                 when=_is_quantised,
             ),
             Advice(
-                "or train over the unquantised model in 4 bits: BitsAndBytesConfig(load_in_4bit=True), which peft always supports",
+                "or train over the unquantised model in 4 bits: BitsAndBytesConfig(load_in_4bit=True), which peft supports",
                 when=_is_quantised,
             ),
             Advice(
@@ -1060,6 +1069,12 @@ ENTRIES = (
                 "[rank6]: IndexError: index 151643 is out of bounds for dimension 0 with size 0",
                 source="modelscope/ms-swift#7988",
                 says=("ZeRO-3", "151643"),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 9, in main\n'
+                "    first = boxes[0]\nIndexError: index 0 is out of bounds for dimension 0 with size 0",
+                says=("there is nothing in it",),
             ),
         ),
         near_misses=("IndexError: index 2 is out of bounds for dimension 1 with size 2",),
