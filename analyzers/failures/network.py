@@ -253,7 +253,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="network.nccl_shared_memory",
         kind=LogClass.CRASHED,
-        what="NCCL could not make its buffers in /dev/shm, because it is full or too small.",
+        what="NCCL could not make its buffers in /dev/shm, most often because it is full or too small.",
         signs=(
             sign("shm/nccl", r"dev/shm/nccl-[\s\S]{0,120}?No space left on device"),
             sign(
@@ -268,7 +268,7 @@ ENTRIES: tuple[Failure, ...] = (
             if case.printed("No space left")
             else "NCCL could not make its buffers in /dev/shm"
         ),
-        why="ranks of one node exchange data through shared memory; lost connections of other ranks follow from it",
+        why="ranks of one node exchange data through shared memory; lost connections of other ranks can follow from it",
         next=(
             Advice(
                 "make it writable for all users, as it usually is: chmod 1777 /dev/shm (ls -ld /dev/shm), or remove the files of"
@@ -304,7 +304,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="network.gloo_loopback",
         kind=LogClass.NETWORK,
-        what="Gloo uses the loopback address, because the host name resolves to no address of this machine.",
+        what="Gloo uses the loopback address, most often because the host name resolves to no address of this machine.",
         signs=(
             sign("Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address"),
             sign("connectFullMesh failed", r"connectFullMesh failed[\s\S]{0,400}?(?:127\.0\.0\.1|\[::1\]|localhost)"),
