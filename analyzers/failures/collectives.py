@@ -464,7 +464,10 @@ ENTRIES = (
             and not any(log.last_step for log in case.logs.values())
             and (case.lead.seq or 0) <= _FIRST_OPERATIONS
             and _is_wait(case)
-            and (_is_preparing(case) or re.search(rf"(?:{_PREPARES}).{{0,80}}\d%", last_said(case)) is not None)
+            and (
+                _is_preparing(case)
+                or re.search(rf"(?:{_PREPARES}).{{0,80}}?\b(?!100%)\d{{1,3}}%", last_said(case)) is not None
+            )
         ),
         headline=lambda case: (
             f"{who(case.ranks)} {agree(case.ranks, 'was', 'were')} still preparing data when the timeout ended the job"
@@ -484,6 +487,12 @@ ENTRIES = (
             " ddp_timeout=7200",
         ),
         rules_out="steps were trained before",
+        near_misses=(
+            "Loading checkpoint shards: 100%|##########| 4/4 [00:09<00:00,  2.3s/it]\n"
+            "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout:"
+            " WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029"
+            " milliseconds before timing out.\n",
+        ),
     ),
     Failure(
         id="collectives.no_parameters_arrived",
@@ -639,7 +648,7 @@ ENTRIES = (
     Failure(
         id="collectives.timeout",
         kind=LogClass.COLLECTIVE_TIMEOUT,
-        what="Ranks waited in a collective until its timeout, because another rank did not join it.",
+        what="Ranks waited in a collective until its timeout, most often because another rank did not join it.",
         when=lambda case: case.kind is LogClass.COLLECTIVE_TIMEOUT,
         headline=lambda case: collective_timeout(case).partition("; the logs")[0],
         sentence=collective_timeout,
