@@ -327,8 +327,8 @@ ENTRIES: tuple[Failure, ...] = (
             sign("actor died unexpectedly before finishing this task"),
         ),
         headline="A Ray worker process ended: it was killed, crashed in native code, or called exit",
-        why="Ray only saw its connection end, so its message lists candidates: the OOM killer of the host or of the"
-        " job's limit, `ray stop --force`, or a crash such as SIGSEGV",
+        why="Ray only saw its connection end; the usual causes are the OOM killer of the host or of the job's limit,"
+        " `ray stop --force`, or a crash such as SIGSEGV",
         next=(
             "look for a kill first: `dmesg -T | grep -i 'killed process'` on its node, `sacct -j JOB -o State,MaxRSS`"
             " under Slurm, `kubectl describe pod` (OOMKilled). If it was killed for memory: fewer workers, less offload"
@@ -994,6 +994,15 @@ ENTRIES: tuple[Failure, ...] = (
                     "persistent_workers",
                 ),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/data.py", line 9, in read\n'
+                "    return mmap.mmap(f.fileno(), 0)\nOSError: [Errno 12] Cannot allocate memory",
+                says=(
+                    "too much of it is promised",
+                    "see what fills it",
+                ),
+            ),
         ),
         knowledge="fork(2): ENOMEM; Linux: overcommit-accounting",
     ),
@@ -1023,7 +1032,7 @@ ENTRIES: tuple[Failure, ...] = (
         next=(
             "raise the limit before the start: ulimit -n 65535 (in a container --ulimit nofile=65535, in a service"
             " LimitNOFILE)",
-            "if DataLoader workers pass tensors, or share them by name:"
+            "if DataLoader workers pass tensors, share them by name:"
             " torch.multiprocessing.set_sharing_strategy('file_system'), in the workers as well (worker_init_fn)",
             "if it grows with the steps, something keeps them open: batches kept in a list (copy what is kept: .clone(),"
             " or NumPy arrays), or files opened in __getitem__ without close",
@@ -1107,6 +1116,11 @@ ENTRIES: tuple[Failure, ...] = (
             or case.called(r"fork|subprocess|thread|popen|process")
             or not case.lead.calls
         ),
+        near_misses=(
+            "Traceback (most recent call last):\n"
+            '  File "/w/log.py", line 9, in emit\n'
+            "    sys.stdout.write(text)\nBlockingIOError: [Errno 11] Resource temporarily unavailable",
+        ),
     ),
     Failure(
         id="host.slurm_requeued",
@@ -1140,7 +1154,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="host.slurm_refused",
         kind=LogClass.STARTUP,
-        what="Slurm refused a job or a step, because it asks for what is not there.",
+        what="Slurm refused a job or a step, most often because it asks for what is not there.",
         signs=(
             sign(
                 "srun: error: Unable to",
@@ -1192,6 +1206,13 @@ ENTRIES: tuple[Failure, ...] = (
             Example(
                 "sbatch: error: Batch job submission failed: Requested node configuration is not available",
                 says=("sinfo",),
+            ),
+            Example(
+                "srun: error: Unable to allocate resources: Unable to contact slurm controller (connect failure)",
+                says=(
+                    "did not answer in time",
+                    "scontrol ping",
+                ),
             ),
         ),
         knowledge="Slurm: srun, sbatch",
