@@ -570,7 +570,7 @@ TEXTS = (
     Failure(
         id="numerics.linalg",
         kind=LogClass.NONFINITE_LOSS,
-        what="A factorisation of a matrix failed, because the matrix is not finite or is ill-conditioned.",
+        what="A factorisation of a matrix failed, most often because the matrix is not finite or is ill-conditioned.",
         signs=(
             sign(
                 "linalg",
@@ -712,5 +712,12 @@ ENTRIES = (
             _for_numbers,
         ),
         tier=Tier.BROKEN_NUMBERS,
+        examples=(
+            Example(
+                "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n"
+                "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 9e-06, 'epoch': 0.02}\n",
+                says=("a NaN that the trainer does not print",),
+            ),
+        ),
     ),
 )
