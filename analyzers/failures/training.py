@@ -213,6 +213,34 @@ ENTRIES: tuple[Failure, ...] = (
             " masked (-100): `workbench tokens DATASET` shows them",
         ),
         tier=Tier.BROKEN_NUMBERS,
+        examples=(
+            Example(
+                "{'loss': 2.5000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.0}\n"
+                "{'loss': 2.3000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+                "{'loss': 2.1000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.2}\n"
+                "{'loss': 1.9000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.3}\n"
+                "{'loss': 1.7000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.4}\n"
+                "{'loss': 1.5000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.5}\n"
+                "{'loss': 1.3000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.6}\n"
+                "{'loss': 1.1000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.7}\n"
+                "{'loss': 0.9000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.8}\n"
+                "{'loss': 0.7000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.9}\n",
+                says=("the loss falls all the same",),
+            ),
+            Example(
+                "{'loss': 2.5000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.0}\n"
+                "{'loss': 2.5100, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+                "{'loss': 2.5200, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.2}\n"
+                "{'loss': 2.5000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.3}\n"
+                "{'loss': 2.5100, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.4}\n"
+                "{'loss': 2.5200, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.5}\n"
+                "{'loss': 2.5000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.6}\n"
+                "{'loss': 2.5100, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.7}\n"
+                "{'loss': 2.5200, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.8}\n"
+                "{'loss': 2.5000, 'grad_norm': 0.0, 'learning_rate': 1e-05, 'epoch': 0.9}\n",
+                says=("nothing is learned",),
+            ),
+        ),
     ),
     Failure(
         id="training.loss_zero",
@@ -325,10 +353,10 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="training.group_not_destroyed",
         kind=LogClass.HEALTHY,
-        what="PyTorch warns that a program ended without destroy_process_group(): nothing failed.",
+        what="PyTorch warns that a program ended without destroy_process_group(): the warning itself is no failure.",
         signs=(sign("process group has NOT been destroyed"), sign("destroy_process_group() was not called")),
         event=EventKind.CLUE,
-        headline="Nothing failed: the program only ended without destroy_process_group()",
+        headline="Only a warning: the program ended without destroy_process_group()",
         why="the warning is printed at the end of a program that leaves the process group open",
         next=(
             "call torch.distributed.destroy_process_group() at the end of the program; what it had saved is not touched by this",
@@ -348,8 +376,8 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.HEALTHY,
         what="fp16 training skips steps at its start while it looks for its loss scale: that is normal.",
         signs=(sign("Attempted loss scale", r"Attempted loss scale: \d{3,}(?:\.0)?, (?:reducing|but hysteresis)"),),
-        headline="Nothing failed: fp16 training looks for its loss scale, and skips steps meanwhile",
-        why="the scale begins high and is halved at each overflow; it has not reached its minimum",
+        headline="Only a note: fp16 training looks for its loss scale, and skips steps meanwhile",
+        why="the scale begins high and is halved at each overflow; the scale of this line is not its minimum",
         next=("nothing to do while the loss falls; bfloat16 needs no loss scale",),
         rules_out="the scale falls to 1 or below, or most steps are skipped later on",
         examples=(
