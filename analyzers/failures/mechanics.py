@@ -1402,9 +1402,9 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="startup.github_limit",
         kind=LogClass.STARTUP,
-        what="GitHub refuses torch.hub, because too many requests came from this address.",
+        what="GitHub refuses a request, most often of torch.hub, because too many came from this address.",
         signs=(sign("rate limit exceeded", r"HTTP Error 403: rate limit exceeded"),),
-        headline="GitHub refused a request of torch.hub: too many came from this address in the last hour",
+        headline="GitHub refused a request: too many came from this address in the last hour",
         why="torch.hub asks GitHub which branches a repository has; without a token GitHub answers 60 such requests per hour and address,"
         " which all jobs behind one proxy share",
         next=(
@@ -1602,6 +1602,11 @@ ENTRIES: tuple[Failure, ...] = (
         ),
         knowledge="fuse(8)",
         when=lambda case: not case.called(r"socket|asyncio|ssl\.py|http|urllib|connection\.py|selectors"),
+        near_misses=(
+            "Traceback (most recent call last):\n"
+            '  File "/usr/lib/python3.11/socket.py", line 500, in shutdown\n'
+            "    self._sock.shutdown(how)\nOSError: [Errno 107] Transport endpoint is not connected",
+        ),
     ),
     Failure(
         id="checkpoints.made_by_other",
@@ -1625,6 +1630,10 @@ ENTRIES: tuple[Failure, ...] = (
         examples=(
             Example("FileExistsError: [Errno 17] File exists: '/out/run'", says=("/out/run", "exist_ok=True")),
             Example("OSError: [Errno 39] Directory not empty: '/ckpt/tmp'", says=("/ckpt/tmp",)),
+            Example(
+                "OSError: [Errno 39] Directory not empty: '/scratch/run/tmp_cache'",
+                says=("is not empty where it is removed",),
+            ),
         ),
         knowledge="Python: os.makedirs",
     ),
