@@ -275,6 +275,15 @@ ENTRIES: tuple[Failure, ...] = (
                 source="huggingface/peft#2742",
                 says=("enable_input_require_grads",),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 9, in main\n'
+                "    g = torch.autograd.grad(out, x)\nRuntimeError: One of the differentiated Tensors does not require grad",
+                says=(
+                    "that does not require one",
+                    "requires_grad=True",
+                ),
+            ),
         ),
         knowledge="PyTorch's notes on autograd mechanics",
     ),
@@ -616,6 +625,16 @@ ENTRIES: tuple[Failure, ...] = (
                 source="facebookresearch/optimizers#79",
                 says=("aten._foreach_add_.List", "optimizer"),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 9, in main\n'
+                "    clip_grad_norm_(model.parameters(), 1.0)\n"
+                '  File "/e/lib/python3.11/site-packages/torch/nn/utils/clip_grad.py", line 150, in clip_grad_norm_\n'
+                "    torch._foreach_mul_(device_grads, clip)\n"
+                "RuntimeError: aten._foreach_mul_.Tensor: got mixed torch.Tensor and DTensor, need to convert all"
+                " torch.Tensor to DTensor before calling distributed operators!",
+                says=("was not sharded",),
+            ),
         ),
         knowledge="torch.distributed.tensor's dispatcher; pytorch/pytorch#153354",
     ),
@@ -884,6 +903,16 @@ ENTRIES: tuple[Failure, ...] = (
                 " cpu! (when checking argument for argument index in method wrapper_CUDA__index_select)",
                 says=("register_buffer",),
             ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/m.py", line 9, in main\n'
+                "    model(x)\n"
+                '  File "/e/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", line 200, in'
+                " apply_rotary_pos_emb\n"
+                "    q_embed = (q * cos)\n"
+                "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+                says=("is on the model's device",),
+            ),
         ),
         knowledge="accelerate's documentation of device_map; torch.nn.Module.register_buffer",
     ),
@@ -1073,6 +1102,7 @@ ENTRIES: tuple[Failure, ...] = (
                 source="huggingface/transformers#23935",
                 says=("sync_gradients",),
             ),
+            Example("RuntimeError: unscale_() is being called after step().", says=("after step(), before update()",)),
         ),
         knowledge="PyTorch's examples of automatic mixed precision",
     ),
@@ -1113,6 +1143,21 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1920x2048 and 4096x512)",
                 source="ekosman/AnomalyDetectionCVPR2018-Pytorch#230",
                 says=("2048 against 4096", "in_features"),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/m.py", line 9, in forward\n'
+                "    return self.fc(x)\n"
+                '  File "/e/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward\n'
+                "    return F.linear(input, self.weight, self.bias)\n"
+                "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x512 and 768x10)",
+                says=("built for 768 features",),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/w/m.py", line 9, in forward\n'
+                "    return q @ k\nRuntimeError: mat1 and mat2 shapes cannot be multiplied (4x512 and 768x10)",
+                says=("as many columns of the first operand (512)",),
             ),
         ),
         knowledge="torch.nn.Linear",
@@ -1513,6 +1558,7 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: \"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Int'",
                 says=("labels.long()",),
             ),
+            Example("RuntimeError: \"cholesky_cuda\" not implemented for 'Half'", says=("cast for this operation",)),
         ),
         knowledge="the dispatch macros of ATen",
     ),
@@ -1585,6 +1631,12 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmStridedBatchedExFix`",
                 source="EvolvingLMMs-Lab/Otter#218",
                 says=("device-side", "CUDA_LAUNCH_BLOCKING"),
+            ),
+            Example(
+                "from torch_geometric.nn import GCNConv\n"
+                "../aten/src/ATen/native/cuda/Indexing.cu:1292: indexSelectLargeIndex: block: [10,0,0], thread: [31,0,0]"
+                " Assertion `srcIndex < srcSelectDimSize` failed.",
+                says=("outside of the tensor that it indexes",),
             ),
         ),
         knowledge="ATen's Indexing.cu and IndexKernel.cu",
@@ -1995,6 +2047,13 @@ ENTRIES: tuple[Failure, ...] = (
                 "    work = default_pg.broadcast([tensor], opts)\n"
                 "RuntimeError: No backend type associated with device type cpu",
                 source="zai-org/CogVLM#328",
+            ),
+            Example(
+                "RuntimeError: No backend type associated with device type cuda",
+                says=(
+                    "on cuda, for which",
+                    "'nccl' for GPUs alone",
+                ),
             ),
         ),
         knowledge="torch.distributed.init_process_group",
