@@ -188,7 +188,7 @@ def _empty_list(case: Case) -> str:
         return ""
     code = _code(case)
     names = list(dict.fromkeys(_FIRST_OF.findall(code)))
-    return " or ".join(names) if set(re.findall(r"\w\[([^\]]*)\]", code)) == {"0"} else ""
+    return " or ".join(names) if set(re.findall(r"\[([^\[\]]*)\]", code)) == {"0"} else ""
 
 
 _LOOKS = (

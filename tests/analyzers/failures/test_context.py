@@ -99,3 +99,18 @@ def test_what_windows_does_not_have_is_no_advice_there() -> None:
     )
     assert "LD_LIBRARY_PATH" in _steps(failure.format("/home/me/train.py"))
     assert "LD_LIBRARY_PATH" not in _steps(failure.format("C:\\Users\\me\\train.py"))
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("first = files[0]", "files is empty"),
+        ("first = files[0][i]", "print the index and the length"),
+    ],
+)
+def test_a_list_is_called_empty_only_where_no_other_index_stands_in_the_line(line, advice):
+    frame = f'  File "/w/data.py", line 9, in read\n    {line}\n'
+    case = case_of(f"Traceback (most recent call last):\n{frame}IndexError: list index out of range\n")
+    assert case is not None
+    entry, case = known(case)
+    assert any(advice in step for step in next_steps(entry, case))
