@@ -177,7 +177,30 @@ def next_steps(entry: Failure, case: Case) -> list[str]:
     given = (step if isinstance(step, Advice) else Advice(step) for step in entry.next)
     steps = [written for step in given if (not step.when or step.when(case)) and (written := write(step.text, case))]
     fitting = [_fitted(step, case.context) for step in steps]
-    return [step for step in fitting if step] or steps
+    fitting = [step for step in fitting if step] or steps
+    package = _only_package(case) if entry.domain == "autograd" else ""
+    if not package or any(package in step for step in fitting[:1]):
+        return fitting
+    first = (
+        f"no frame shown is of your own code: if you changed nothing in {package}, look for this message among its issues, and take"
+        f" a version of it that fits (`pip show {package}`); what follows is for the line itself"
+    )
+    return [first, *fitting]
+
+
+_IN_PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]([A-Za-z]\w{1,60})[/\\]")
+_FRAMES_AT_LEAST = 3
+
+
+def _only_package(case: Case) -> str:
+    """Return the innermost package beside PyTorch if no frame of an exception is of the user's code; empty otherwise."""
+    calls = case.lead.calls
+    source = case.lead.source or ""
+    # Without a frame of the user's code, the source of an event is that of its innermost frame.
+    if len(calls) < _FRAMES_AT_LEAST or (source and not _IN_PACKAGE.search(source)):
+        return ""
+    packages = [match[1] for call in calls if (match := _IN_PACKAGE.search(call))]
+    return next((name for name in reversed(packages) if name not in ("torch", "torchrun")), "")
 
 
 _SETTING = re.compile(

@@ -114,3 +114,21 @@ def test_a_list_is_called_empty_only_where_no_other_index_stands_in_the_line(lin
     assert case is not None
     entry, case = known(case)
     assert any(advice in step for step in next_steps(entry, case))
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_advice_on_a_line_names_the_package_where_no_frame_is_the_users(is_own):
+    packages = "/e/lib/python3.11/site-packages"
+    frames = [
+        ("/w/train.py" if is_own else f"{packages}/swift/cli/sft.py", "main"),
+        (f"{packages}/swift/trainers/mixin.py", "training_step"),
+        (f"{packages}/swift/model/patch.py", "forward"),
+    ]
+    shown = "".join(f'  File "{file}", line 5, in {function}\n    x.view(2, -1)\n' for file, function in frames)
+    error = "RuntimeError: view size is not compatible with input tensor's size and stride"
+    case = case_of(f"Traceback (most recent call last):\n{shown}{error}\n")
+    assert case is not None
+    entry, case = known(case)
+    first = next_steps(entry, case)[0]
+    assert (".reshape" in first) is is_own
+    assert ("no frame shown is of your own code" in first and "swift" in first) is not is_own
