@@ -1868,9 +1868,9 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.CRASHED,
         what="cuDNN could not be initialised.",
         signs=(sign("CUDNN_STATUS_NOT_INITIALIZED"),),
-        headline="cuDNN could not start: it does not fit the GPU or driver, or the GPU's memory is full",
-        why="the first convolution sets up cuDNN; a build for an older CUDA than the GPU needs, another libcudnn"
-        " that is found first, and a full GPU all end here",
+        headline="cuDNN could not start: most often a full GPU, or a build that does not fit it",
+        why="the first convolution sets up cuDNN; a build for an older CUDA than the GPU needs, another libcudnn that"
+        " is found first, and a full GPU end here",
         next=(
             "check that this PyTorch is made for the GPU: torch.cuda.get_arch_list() must have its architecture"
             " (torch.cuda.get_device_capability()); else install a PyTorch built for a newer CUDA",

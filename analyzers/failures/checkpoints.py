@@ -1420,9 +1420,9 @@ ENTRIES: tuple[Failure, ...] = (
             )
             or case.printed(r"torch\.load|load_state_dict|(?:checkpoint|ckpt|state)\w{0,20}\[['\"]")
         ),
-        headline="The checkpoint has no entry '{key}': it was saved in another form",
+        headline="The checkpoint has no entry '{key}'",
         why=lambda case: (
-            "the file holds weights and not the state of the training"
+            "most often the file holds weights and not the state of the training"
             if _is_training_state(case)
             else "some programs save the bare weights, others a dictionary with the weights under 'model' or 'state_dict'"
         ),

@@ -1566,7 +1566,8 @@ LOADING = (
         headline="A file is shorter than its index, its header or the reader expects",
         why="preprocessing or a copy was cut off (also by a full disk), or the reader was given the shape of another file",
         next=(
-            "remove unpacked or cached files beside the data (nnU-Net: the .npy next to the .npz), and let one process build them again",
+            "if the file was unpacked or is a cache (nnU-Net: the .npy next to the .npz), remove it, and let one"
+            " process build it again",
             "compare its size with the original and with the shape and dtype that np.memmap is given, and copy it again if it is shorter",
         ),
         event=EventKind.KNOWN,

@@ -333,7 +333,7 @@ ENTRIES: tuple[Failure, ...] = (
         kind=LogClass.STARTUP,
         what="A running container lost its access to the GPUs.",
         signs=(sign("Failed to initialize NVML: Unknown Error"),),
-        headline="NVML cannot be initialised (unknown error): a container without access to the GPUs",
+        headline="NVML cannot be initialised (unknown error), most often in a container that lost its GPUs",
         why="most often a running container lost it: `systemctl daemon-reload` on the host rewrites the rules of the"
         " container's cgroup, and the devices that the NVIDIA runtime had added are dropped; programs that run"
         " keep the GPU, new ones do not get it",

@@ -723,8 +723,8 @@ ENTRIES: tuple[Failure, ...] = (
         why="each process that imports torch commits some GiB for its CUDA libraries, and on Windows each DataLoader"
         " worker imports torch anew; a file that is mapped in full, such as a model, counts as well",
         next=(
-            "use fewer DataLoader workers (num_workers or --workers of 0 to 2)",
-            "or enlarge the paging file: System > Advanced > Performance > Virtual memory, at least as large as RAM, on a"
+            "with DataLoader workers or several processes, use fewer (num_workers or --workers of 0 to 2)",
+            "enlarge the paging file: System > Advanced > Performance > Virtual memory, at least as large as RAM, on a"
             " drive with room",
             Advice(
                 "load the model in parts or in a smaller type, as the file that failed to open is read by one process",

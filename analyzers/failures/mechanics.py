@@ -892,7 +892,7 @@ ENTRIES: tuple[Failure, ...] = (
     Failure(
         id="data.spawned_child",
         kind=LogClass.CRASHED,
-        what="A process that spawn started could not read what its parent sends, because the parent had failed.",
+        what="A process that spawn started could not read what its parent sends, because the parent had failed or ended.",
         signs=(sign("Ran out of input"), sign("pickle data was truncated")),
         when=_caught_by_spawn,
         headline="A spawned process found its parent's data cut off: the parent failed or ended while sending it",
@@ -1355,9 +1355,10 @@ ENTRIES: tuple[Failure, ...] = (
         headline="The RDMA adapter could not register a buffer: {reason}",
         why="for GPU memory it needs nvidia-peermem or DMA-BUF of a fitting kernel and driver; for host memory the right to lock it",
         next=(
-            "load the module: modprobe nvidia-peermem on each node (or update driver and kernel for DMA-BUF); as a test"
-            " NCCL_NET_GDR_LEVEL=LOC, which does without GPUDirect",
-            "let the job lock memory: ulimit -l unlimited (docker --ulimit memlock=-1, Kubernetes IPC_LOCK, Slurm's PropagateResourceLimits)",
+            "for GPU memory load the module: modprobe nvidia-peermem on each node (or update driver and kernel for"
+            " DMA-BUF); as a test NCCL_NET_GDR_LEVEL=LOC, which does without GPUDirect",
+            "for host memory let the job lock it: ulimit -l unlimited (docker --ulimit memlock=-1, Kubernetes"
+            " IPC_LOCK, Slurm's PropagateResourceLimits)",
         ),
         check="`lsmod | grep peermem`, `ulimit -l`",
         tier=Tier.NETWORK,

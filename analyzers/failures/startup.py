@@ -687,8 +687,9 @@ _TEXTS: tuple[Failure, ...] = (
         why="torch.distributed.launch of PyTorch 2.0 and newer writes --local-rank with a hyphen, before --local_rank;"
         " the launcher of deepspeed writes --local_rank; torchrun passes none and sets LOCAL_RANK",
         next=(
-            "start with torchrun in place of python -m torch.distributed.launch, and read int(os.environ['LOCAL_RANK'])",
-            "or accept both: parser.add_argument('--local-rank', '--local_rank', type=int, default=0)",
+            "accept both: parser.add_argument('--local-rank', '--local_rank', type=int, default=0)",
+            "or, if it is torch.distributed.launch, start with torchrun in its place, and read"
+            " int(os.environ['LOCAL_RANK'])",
         ),
         check="python -c 'import torch; print(torch.__version__)'",
         event=EventKind.KNOWN,
