@@ -208,7 +208,10 @@ _SETTING = re.compile(
 )
 """Matches a setting in an advice: `name=value`, or an option."""
 _NOT = re.compile(r"\b(?:not|never|without|instead of)\b[^;:]{0,40}$")
-_NOT_ON_WINDOWS = re.compile(r"`(?:dmesg|ulimit|ldd|apt|sysctl)\b|\bLD_LIBRARY_PATH\b|/dev/shm\b|--shm-size")
+_NOT_ON_WINDOWS = re.compile(
+    r"`(?:dmesg|ulimit|ldd|apt|sysctl|free|ss|getent|df|strings|sacct|lsmod)\b|\b(?:apt-get|modprobe|systemctl|ldconfig)\b"
+    r"|\bLD_(?:LIBRARY_PATH|PRELOAD)\b|/dev/shm\b|--shm-size"
+)
 _BF16 = re.compile(r"(?i)\bbf(?:loat)?16\b")
 
 

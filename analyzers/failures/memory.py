@@ -1047,7 +1047,8 @@ ENTRIES = (
         headline="Memory is nearly full: the allocator empties its cache within steps, which makes them slow",
         why="each flush frees cached blocks and asks the driver for new ones, which stops all streams of the GPU",
         next=(
-            "use less memory: a smaller batch or sequence, more recomputation, offload; or set " + EXPANDABLE_SEGMENTS,
+            "use less memory: a smaller batch or sequence, more recomputation, offload",
+            Advice(f"or set {EXPANDABLE_SEGMENTS}", lambda case: not _has_expandable_segments(case)),
             "if ranks flush at different steps they wait for each other: call get_accelerator().empty_cache() (or"
             " torch.cuda.empty_cache()) on all ranks at the same step",
         ),

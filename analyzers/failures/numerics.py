@@ -144,12 +144,12 @@ def _for_course(case: Case) -> str:
     if case.ranks:
         return ""
     if _is_early(case):
-        return _AT_START
+        return _at_start(case)
     if _begins_broken(case):
         return (
             "unless such steps are skipped, these weights are lost: find the last row that is finite, in the log before this text, and resume from a checkpoint"
             " of that time. If the loss or the gradient norm rose there: a lower learning rate, a longer warm-up, gradient clipping."
-            f" If no row is finite: {_AT_START.partition(': ')[2]}"
+            f" If no row is finite: {_at_start(case).partition(': ')[2]}"
         )
     if rise := _rise_before(case):
         return (
@@ -159,10 +159,11 @@ def _for_course(case: Case) -> str:
     if len(_finite_before(case)) > 1:
         return (
             "the rows before are finite and calm: look at the batch of that step (lengths, rows without labels, inf in the data), skip"
-            " steps whose gradient norm is not finite, and resume from a checkpoint before it. fp16 overflows at 65504, bf16 does not"
+            " steps whose gradient norm is not finite, and resume from a checkpoint before it"
+            + ("" if _is_in_bf16(case) else ". fp16 overflows at 65504, bf16 does not")
         )
     return (
-        f"if it is so from the first rows on: {_AT_START.partition(': ')[2]}. If the loss rose before: a lower learning rate, a longer"
+        f"if it is so from the first rows on: {_at_start(case).partition(': ')[2]}. If the loss rose before: a lower learning rate, a longer"
         " warm-up, gradient clipping. If one batch causes it, check that batch or leave it out"
     )
 
@@ -180,6 +181,23 @@ _AT_START = (
     " (attn_implementation='eager'), with DeepSpeed ZeRO-2 overlap_comm=false, and look at the first batch"
     " (rows without any label or token)"
 )
+
+
+def _is_in_bf16(case: Case) -> bool:
+    """Return whether the text says that the training is in bfloat16 already, and nowhere in float16."""
+    return any(case.context.has(name, "true") for name in ("bf16", "use_bf16")) or (
+        case.context.says(r"(?i)(?:precision|dtype)['\"]?\s?[:=]\s?['\"]?(?:torch\.)?(?:bf16|bfloat16)")
+        and not case.context.says(
+            r"(?i)(?:precision|dtype)['\"]?\s?[:=]\s?['\"]?(?:torch\.)?(?:fp16|float16)|\bfp16\W{1,4}true"
+        )
+    )
+
+
+def _at_start(case: Case) -> str:
+    """Return advice on a number that is not finite from the first steps on, without what the text shows to be so."""
+    return _AT_START.replace("bf16 or fp32 instead of fp16", "fp32 instead of bf16") if _is_in_bf16(case) else _AT_START
+
+
 _BACKWARD = {
     "Sqrt": "the square root has an infinite slope at 0: add eps inside, torch.sqrt(x + 1e-8)",
     "Norm": "a norm has no slope at 0: add eps, or leave out rows that are all zero",
@@ -355,11 +373,13 @@ TEXTS = (
                 when=lambda case: bool(case.ranks),
             ),
             Advice(_NO_CUDNN, when=lambda case: case.printed(r"(?i)cudnn sdpa")),
-            Advice(_AT_START, when=_is_early),
+            Advice(_at_start, when=_is_early),
             _CHECK_FINITE,
             Advice(
-                "if the loss rose before: a lower learning rate, a longer warm-up, clip_grad_norm_; if one batch does it, look at that batch;"
-                " fp16 overflows at 65504, bf16 does not",
+                lambda case: (
+                    "if the loss rose before: a lower learning rate, a longer warm-up, clip_grad_norm_; if one batch does it, look at"
+                    " that batch" + ("" if _is_in_bf16(case) else "; fp16 overflows at 65504, bf16 does not")
+                ),
                 when=lambda case: not _is_early(case),
             ),
         ),
@@ -717,6 +737,12 @@ ENTRIES = (
                 "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n"
                 "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 9e-06, 'epoch': 0.02}\n",
                 says=("a NaN that the trainer does not print",),
+            ),
+            Example(
+                "bf16: true\n"
+                "{'loss': nan, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n"
+                "{'loss': nan, 'grad_norm': nan, 'learning_rate': 9e-06, 'epoch': 0.02}\n",
+                says=("fp32 instead of bf16",),
             ),
         ),
     ),

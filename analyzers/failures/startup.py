@@ -862,10 +862,16 @@ _TEXTS: tuple[Failure, ...] = (
                 " fetch the files before, and set HF_HUB_OFFLINE=1 for those of the hub",
                 when=lambda case: not case.given["name"] and not _meets_ranks(case),
             ),
-            "set MASTER_ADDR (or --rdzv-endpoint) to an IP address, or a name that `getent hosts NAME` resolves on each node:"
-            " Slurm: scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1",
-            "Kubernetes: the headless service of the master must exist and its pod must run first; check the service name, the"
-            " namespace and publishNotReadyAddresses",
+            Advice(
+                "for the store of rank 0, set MASTER_ADDR (or --rdzv-endpoint) to an IP address, or a name that `getent"
+                " hosts NAME` resolves on each node: Slurm: scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1",
+                when=lambda case: bool(case.given["name"]) or _meets_ranks(case) or not case.lead.calls,
+            ),
+            Advice(
+                "Kubernetes: the headless service of the master must exist and its pod must run first; check the service name, the"
+                " namespace and publishNotReadyAddresses",
+                when=lambda case: bool(case.given["name"]) or _meets_ranks(case) or not case.lead.calls,
+            ),
             "if no name resolves, DNS is broken in this node or container: `cat /etc/resolv.conf`",
         ),
         check="`getent hosts NAME` and `env | grep MASTER` on this node",
