@@ -410,10 +410,32 @@ def _entry(
     )
 
 
-_USE_LESS = (
-    "use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills the memory,"
-    " record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
+_BATCHES = (
+    "per_device_train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "micro_batch_size",
+    "train_batch_size",
+    "batch_size",
 )
+_RECOMPUTES = ("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing")
+
+
+def _use_less(case: Case) -> str:
+    """Return how to use less device memory, without what the text of the job shows to be so already."""
+    is_one = any(case.context.has(name, "1") for name in _BATCHES)
+    ways = [
+        "a shorter sequence or a smaller resolution (the batch is 1 already)"
+        if is_one
+        else "a smaller batch or sequence",
+        *([] if any(case.context.has(name, "true") for name in _RECOMPUTES) else ["recompute activations"]),
+        "or shard over more ranks",
+    ]
+    return (
+        f"use {', '.join(ways)}. To see what fills the memory,"
+        " record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
+    )
+
+
 _SNAPSHOT = "record a memory snapshot (`torch.cuda.memory._record_memory_history()`) and give it to `workbench memory`"
 
 
@@ -700,7 +722,7 @@ ENTRIES = (
                 " fraction, as set by `torch.cuda.memory.set_per_process_memory_fraction` or"
                 " per_process_memory_fraction)"
             ),
-            _USE_LESS,
+            _use_less,
         ),
         _is_limited,
     ),
@@ -967,7 +989,7 @@ ENTRIES = (
                 "compute the loss in pieces of the batch or of the positions, or at a smaller resolution",
                 lambda case: not _is_of_language(case),
             ),
-            f"otherwise {_USE_LESS}",
+            lambda case: f"otherwise {_use_less(case)}",
         ),
         _is_for_loss,
         examples=(
@@ -995,7 +1017,7 @@ ENTRIES = (
                 f"first compare rank {case.ranks[0]} with the other ranks: the samples and lengths of its batch, and what"
                 " only it does (evaluation, a checkpoint, logging, more layers of a pipeline)"
             ),
-            lambda case: f"if they are nearly as full: {_USE_LESS}{_lacks(case)}",
+            lambda case: f"if they are nearly as full: {_use_less(case)}{_lacks(case)}",
         ),
         lambda case: case.kind is LogClass.OOM and _has_one_rank_of_several(case),
     ),
@@ -1015,7 +1037,7 @@ ENTRIES = (
                 "print the shapes at the line that failed: it asked for one tensor of this size",
                 lambda case: _is_one_large_tensor(case) and not _is_of_language(case) and bool(case.lead.calls),
             ),
-            lambda case: f"{_USE_LESS}{_lacks(case)}",
+            lambda case: f"{_use_less(case)}{_lacks(case)}",
         ),
         lambda case: case.kind is LogClass.OOM,
         examples=(
@@ -1034,6 +1056,17 @@ ENTRIES = (
                 " 23.64 GiB of which 60.00 MiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in"
                 " use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch"
                 " but unallocated.\n"
+            ),
+            Example(
+                "$ torchrun train.py --per_device_train_batch_size 1 --gradient_checkpointing True\n"
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 40, in main\n'
+                "    loss = net(x)\n"
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB. GPU 0 has a total capacity of"
+                " 23.64 GiB of which 60.00 MiB is free. Including non-PyTorch memory, this process has 23.50 GiB memory in"
+                " use. Of the allocated memory 22.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch"
+                " but unallocated.",
+                says=("the batch is 1 already), or shard",),
             ),
         ),
     ),
