@@ -33,6 +33,8 @@ class Tier(IntEnum):
     VAGUE = 58
     LOST_CONNECTION = 60
     ABORTED = 62
+    WARNED = 64
+    """The program only warned of it, and went on."""
 
 
 class Role(NamedTuple):

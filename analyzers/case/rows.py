@@ -80,14 +80,36 @@ def lasting_jump(rows: Sequence[Row], name: str, *, factor: float, after_at_leas
     numbers = [row.values[name] for row in having]
     for at in range(1, len(numbers) - after_at_least + 1):
         highest, lowest = max(numbers[:at]), min(numbers[at:])
+        if at == 1 and _counts_otherwise(having[0], having[1], name):
+            continue
         if highest > 0 and math.isfinite(lowest) and lowest >= factor * highest:
             return having[at - 1], having[at]
     return None
 
 
+def _counts_otherwise(first: Row, second: Row, name: str) -> bool:
+    """Return whether other numbers of the first row differ as much: it sums or averages over other steps."""
+    common = (first.values.keys() & second.values.keys()) - {name}
+    pairs = [(first.values[other], second.values[other]) for other in common]
+    return any(min(pair) > 0 and max(pair) >= 2 * min(pair) for pair in pairs)
+
+
+def _of_started_workers(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows without the first one of each epoch, in which the loader's workers start, if there are others."""
+    steps = [row.step for row in rows]
+    begins = [
+        at == 0 or (step is not None and (before := steps[at - 1]) is not None and step < before)
+        for at, step in enumerate(steps)
+    ]
+    return [row for row, is_first in zip(rows, begins, strict=True) if not is_first] or rows
+
+
 def data_share(rows: Sequence[Row]) -> float | None:
-    """Return the share of the time of all rows that was spent waiting for data, from 0 to 1; None if it is unknown."""
-    both = [row.values for row in rows if {"time", "data"} <= row.values.keys()]
+    """Return the share of the time that was spent waiting for data, from 0 to 1; None if it is unknown.
+
+    The first row of each epoch is left out, as the loader's workers start in it, unless there is no other row.
+    """
+    both = [row.values for row in _of_started_workers([row for row in rows if {"time", "data"} <= row.values.keys()])]
     spent = sum(values["time"] for values in both)
     waited = sum(values["data"] for values in both)
     return waited / spent if spent > 0 and math.isfinite(spent) and 0 <= waited <= spent else None

@@ -1343,7 +1343,11 @@ ENTRIES: tuple[Failure, ...] = (
             + (f" in dimension {case.given['dim']}" if case.given["dim"] else "")
             + place(case.lead)
         ),
-        why="element-wise operations and cat need equal sizes in this dimension (or 1)",
+        why=lambda case: (
+            "torch.cat and torch.stack need equal sizes in all other dimensions"
+            if "Sizes of tensors must match" in case.lead.message
+            else "element-wise operations need equal sizes in this dimension, or 1 on one side"
+        ),
         next=(
             Advice(
                 "a transparent image among colour images: Image.open(path).convert('RGB')",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent
-from analyzers.case.hypothesis import Case, Hypothesis, Role
+from analyzers.case.hypothesis import Case, Hypothesis, Role, Tier
 from analyzers.case.wording import shortened
 from analyzers.failures import (
     autograd,
@@ -47,6 +47,10 @@ LINE_WORDS = tuple(dict.fromkeys(word for entry in CATALOGUE for word in entry.w
 """The words of which each line has one that is read as an event only because an entry knows it."""
 
 
+_WARNING = re.compile(r"^(?:\[rank\d+\]:\s?)?\S{1,300}:\d{1,6}: \w{0,30}Warning: ")
+"""Matches a line of Python's module `warnings`: the program goes on."""
+
+
 @lru_cache(maxsize=4096)
 def shown_by(text: str) -> tuple[Failure, ...]:
     """Return the entries of which a text shows a sign, the most specific first."""
@@ -69,7 +73,10 @@ def role_of(event: LogEvent) -> Role | None:
     # A line is an event only because an entry knows it; an exception is one also where no condition holds.
     rest = shown[0] if shown and event.kind is EventKind.KNOWN else None
     entry = next((entry for entry in shown if entry.when is None or _holds_alone(entry, event)), rest)
-    return Role(entry.kind, entry.tier) if entry and entry.kind is not LogClass.HEALTHY else None
+    if not entry or entry.kind is LogClass.HEALTHY:
+        return None
+    is_warning = event.kind is not EventKind.EXCEPTION and _WARNING.match(event.message)
+    return Role(entry.kind, Tier.WARNED if is_warning else entry.tier)
 
 
 def _holds_alone(entry: Failure, event: LogEvent) -> bool:

@@ -31,6 +31,10 @@ _FIRST_OPERATIONS = 5
 _PREPARES = r"okeniz|Map\b|Grouping|Generating|Filter|Loading checkpoint|(?i:preprocess)"
 
 
+_GENERATES = re.compile(r"Generating \w+ split: \d+ examples \[")
+"""Matches a progress bar of datasets, which a rank draws while it prepares."""
+
+
 def _is_preparing(case: Case) -> bool:
     """Return whether the last line on preparation that a rank printed does not show its end."""
     last = {
@@ -308,25 +312,21 @@ def collective_timeout(case: Case) -> str:
     if basis is Basis.STACKS:
         return stuck(case)
     usual = f"{ranks} never joined {name}{where}{at_step(case.lead)}; {waiting} timed out{after}"
-    if case.ranks and basis is Basis.SILENT and not _is_heard(case):
+    if case.ranks and basis is Basis.SILENT and not _has_own_logs(case):
         # A text that several ranks share may be cut, or lack the lines of some of them.
         verb = agree(case.ranks, "reports", "report")
         usual = (
-            f"{waiting} timed out in {name}{where}{at_step(case.lead)}{after}; {ranks} {verb} no timeout in this text"
+            f"{waiting} timed out{after} in {name}{where}{at_step(case.lead)}; {ranks} {verb} no timeout in this text"
         )
     return (alone if case.ranks else without_culprit).get(basis, usual)
 
 
-def _is_heard(case: Case) -> bool:
-    """Return whether the logs would show a timeout of each rank to blame, had it one.
-
-    It has a log that no other rank writes to, or lines in a console that goes on to torchrun's table.
-    """
-    is_whole = any(event.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE) for event in case.events)
+def _has_own_logs(case: Case) -> bool:
+    """Return whether each rank to blame has a log that no other rank writes to: it would show a timeout."""
     others = {log.path for rank, log in case.logs.items() if rank not in case.ranks}
     others |= {event.path for event in case.failure.events}
     theirs = [case.logs.get(rank) for rank in case.ranks]
-    return all(log and log.last_line and (is_whole or log.path not in others) for log in theirs)
+    return all(log and log.last_line and log.path not in others for log in theirs)
 
 
 def stuck(case: Case) -> str:
@@ -462,7 +462,7 @@ ENTRIES = (
             case.kind in (LogClass.COLLECTIVE_TIMEOUT, LogClass.STARTUP)
             and case.lead.step is None
             and not any(log.last_step for log in case.logs.values())
-            and (case.lead.seq or 0) <= _FIRST_OPERATIONS
+            and ((case.lead.seq or 0) <= _FIRST_OPERATIONS or bool(_GENERATES.search(last_said(case))))
             and _is_wait(case)
             and (
                 _is_preparing(case)
@@ -551,6 +551,36 @@ ENTRIES = (
             ),
         ),
         knowledge="torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp",
+    ),
+    Failure(
+        id="collectives.different_models",
+        kind=LogClass.MISMATCH,
+        what="DDP compares the models of the ranks at its start, and they have different numbers of parameters.",
+        signs=(
+            sign(
+                "has inconsistent",
+                r"Rank (?P<one>\d+) has (?P<count>\d+) params, while rank (?P<other>\d+) has inconsistent (?P<others>[1-9]\d*) params",
+            ),
+        ),
+        headline="Rank {one} built a model of {count} parameters, rank {other} one of {others}",
+        why="DistributedDataParallel needs the same model on all ranks; the numbers count tensors, not elements",
+        next=(
+            "compare what each rank builds its model from: arguments, configuration and code (git rev-parse HEAD on each node), a"
+            " branch on the rank or on its GPU, a checkpoint or file that only some ranks find",
+            "print [name for name, _ in model.named_parameters()] on both ranks just before DDP wraps the model, and compare",
+        ),
+        examples=(
+            Example(
+                "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 87 params, while rank 1 has inconsistent"
+                " 31 params.",
+                says=("87 parameters", "31", "named_parameters"),
+            ),
+        ),
+        near_misses=(
+            "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 212 params, while rank 0 has inconsistent"
+            " 0 params.",
+        ),
+        knowledge="torch.distributed: _verify_params_across_processes",
     ),
     Failure(
         id="collectives.different_calls",

@@ -292,6 +292,7 @@ LOADING = (
         kind=LogClass.DATALOADER_WORKER,
         what="A worker of a DataLoader was killed, most often for lack of host memory.",
         signs=(sign("is killed by signal", r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Killed"),),
+        explains=("data.worker_exited",),
         headline="A DataLoader worker (pid {pid}) was killed (SIGKILL), most often for host memory",
         why="nobody but the kernel's OOM killer usually kills a worker: each worker holds its own copy of what the data set keeps"
         " in memory, and prefetch_factor batches",
@@ -314,6 +315,30 @@ LOADING = (
         knowledge="pytorch/pytorch#13246",
     ),
     Failure(
+        id="data.worker_terminated",
+        kind=LogClass.DATALOADER_WORKER,
+        what="A worker of a DataLoader was ended by SIGTERM: somebody asked it to end.",
+        signs=(sign("is killed by signal", r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Terminated"),),
+        headline="A DataLoader worker (pid {pid}) was ended from outside (SIGTERM)",
+        why="SIGTERM is an order to end, from a launcher or scheduler that stops the job, from kill, or from the end of its"
+        " own rank; it shows no fault of the worker or its data",
+        next=(
+            "find who stopped the job: a message of the scheduler or launcher (time limit, preemption, another rank's failure), or"
+            " a kill of your own; then start again from the last checkpoint",
+        ),
+        explains=("data.worker_exited",),
+        tier=Tier.ABORTED,
+        event=EventKind.DATALOADER_WORKER,
+        examples=(
+            Example(
+                "RuntimeError: DataLoader worker (pid 43430) is killed by signal: Terminated.",
+                says=("SIGTERM", "checkpoint"),
+            ),
+        ),
+        near_misses=("RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed.",),
+        knowledge="torch.utils.data: _utils/signal_handling.py; signal(7)",
+    ),
+    Failure(
         id="data.worker_crashed",
         kind=LogClass.DATALOADER_WORKER,
         what="A worker of a DataLoader crashed in native code.",
@@ -328,6 +353,7 @@ LOADING = (
                 r"Unexpected (?P<how>segmentation fault|floating-point exception) encountered in worker",
             ),
         ),
+        explains=("data.worker_exited",),
         headline=lambda case: f"A DataLoader worker crashed in native code: {case.given['how'].lower()}",
         why="most often a library that decodes or transforms samples crashed: one that does not survive a fork (OpenCV"
         " with threads, an open HDF5 or LMDB file), or a damaged sample",

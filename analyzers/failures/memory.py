@@ -62,7 +62,9 @@ _IN_TRANSFORMERS = "; in transformers TrainingArguments(use_liger_kernel=True)"
 _LARGE_SHARE, _UNUSED_SHARE = 0.05, 0.1
 """A request of the first share of the device is large by itself; reserved memory of which the second share is not in
 use is fragmented, or else nearly full."""
-_EVALUATION = re.compile(r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation)(_|$)")
+_EVALUATION = re.compile(
+    r"(?i)^(?!.*train).*(^|_)(eval|evaluate|estimate_loss|evaluation|val|valid|validate|validation)(_|$)"
+)
 _SAVING = re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))")
 _LOADING = re.compile(
     r"torch/serialization\.py|(?i:^|[._\s:])load_(?:state_dict|checkpoint|optimizer)"
@@ -427,7 +429,11 @@ def _use_less(case: Case) -> str:
         "a shorter sequence or a smaller resolution (the batch is 1 already)"
         if is_one
         else "a smaller batch or sequence",
-        *([] if any(case.context.has(name, "true") for name in _RECOMPUTES) else ["recompute activations"]),
+        *(
+            []
+            if any(case.context.has(name, "true") for name in _RECOMPUTES)
+            else ["recompute activations (in training)"]
+        ),
         "or shard over more ranks",
     ]
     return (

@@ -117,6 +117,10 @@ def _is_other_value(case: Case) -> bool:
     return _what_is_nonfinite(case.lead) == _OTHER_VALUE
 
 
+_BESIDE = re.compile(r"(?:rewards|logps|logits)/|kl |L ")
+"""Matches the name of a number of a row in which no loss and no gradient was read."""
+
+
 def _what_is_nonfinite(lead: LogEvent) -> str:
     """Return what is not finite according to an event: `the loss`, `the gradient`, or both if it does not say which."""
     broken = {name for name, value in values_in(lead.headline).items() if not isfinite(value)}
@@ -125,6 +129,8 @@ def _what_is_nonfinite(lead: LogEvent) -> str:
             word for name, word in (("loss", "the loss"), ("grad_norm", "the gradient")) if name in broken
         )
     text = lead.headline.lower()
+    if lead.facts.name and _BESIDE.match(lead.facts.name):
+        return lead.facts.name.partition(" ")[0].replace("L", "the loss")
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
     if not named and lead.kind is EventKind.EXCEPTION:
         return _OTHER_VALUE

@@ -263,6 +263,33 @@ TEXTS = (
         knowledge="Python: KeyboardInterrupt",
     ),
     Failure(
+        id="processes.no_terminal",
+        kind=LogClass.CRASHED,
+        what="The program asks for input on a terminal, and has none.",
+        signs=(
+            sign("EOF when reading a line"),
+            sign("Bad file descriptor", r"\[Errno 9\] Bad file descriptor"),
+        ),
+        when=lambda case: any(re.search(r"\b(?:raw_)?input\(", event.excerpt) for event in case.failure.events),
+        headline="The program asks for input, and there is no terminal to answer",
+        why="input() reads from stdin, which is closed or empty under nohup, a scheduler or torchrun",
+        next=(
+            "take the answer from an argument or a file in place of input(), or ask only where sys.stdin.isatty()",
+            "or run it in tmux or screen instead of nohup",
+        ),
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "/home/me/core/trainer.py", line 69, in _write_prompt\n'
+                '    self.logger.dump(input("\\nWrite some notes: "))\n'
+                "OSError: [Errno 9] Bad file descriptor",
+                says=("isatty",),
+            ),
+        ),
+        near_misses=("OSError: [Errno 9] Bad file descriptor",),
+        knowledge="Python: input(); nohup(1)",
+    ),
+    Failure(
         id="processes.bus_error",
         kind=LogClass.SIGNAL,
         what="A process was ended by a bus error (SIGBUS).",

@@ -2528,6 +2528,39 @@ ENTRIES: tuple[Failure, ...] = (
         knowledge="PyTorch's release notes",
     ),
     Failure(
+        id="software.triton_helper",
+        kind=LogClass.CRASHED,
+        what="Triton compiles a small C program at its start, and the compiler failed.",
+        signs=(
+            sign(
+                "CalledProcessError",
+                r"CalledProcessError: Command '\['(?P<compiler>[^']{0,200}?(?:gcc|g\+\+|clang|cc))', '[^']{0,300}/main\.c'[\s\S]{0,3000}?cuda_utils",
+            ),
+        ),
+        headline="Triton's own C program (cuda_utils) could not be compiled by {compiler}",
+        why="Triton compiles it before its first kernel; the reason is in the compiler's own message, which is printed above where it"
+        " is printed at all. The usual ones are a missing Python.h and a libcuda.so that the linker does not find",
+        next=(
+            "install the headers of the Python that runs (python3-dev, python3.N-devel; a venv uses those of its base), and see that"
+            " `ldconfig -p | grep libcuda` finds the driver's library (or LIBRARY_PATH names its folder)",
+            "run the printed command by hand: its message names what lacks",
+            "meanwhile run without torch.compile: TORCHDYNAMO_DISABLE=1",
+        ),
+        explains=("software.inductor", "software.dynamo"),
+        examples=(
+            Example(
+                "torch._inductor.exc.InductorError: CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tmpbztr0w45/main.c', '-O3',"
+                " '-shared', '-fPIC', '-Wno-psabi', '-o', '/tmp/tmpbztr0w45/cuda_utils.cpython-39-x86_64-linux-gnu.so', '-lcuda']'"
+                " returned non-zero exit status 1.",
+                says=("/usr/bin/gcc", "Python.h", "by hand"),
+            ),
+        ),
+        near_misses=(
+            "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero exit status 128.",
+        ),
+        knowledge="triton/runtime/build.py, triton/backends/nvidia/driver.py",
+    ),
+    Failure(
         id="software.inductor",
         kind=LogClass.CRASHED,
         what="torch.compile failed to compile a part of the model.",

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 import pandas as pd
 
-from analyzers.columns import Floats
+from analyzers.columns import Floats, Mask
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.steps.model import Event, EventKind, Problem
 from analyzers.steps.reading.log_lines import BROKEN, FINITE
@@ -79,6 +79,7 @@ SPIKE, _SPIKE_SHARE = 8.0, 0.2
 """The limits for a spike of the loss, which is 8 robust standard deviations and 20 % above the expected loss."""
 _JUMP, _JUMP_SHARE = 12.0, 3.0
 """The same limits for a jump of the gradient norm, which varies more than the loss."""
+_FLOOR_WINDOW, _MOST, _FLOOR_SHARE = 50, 0.9, 0.1
 _EVENTS_AT_MOST = 20
 _PLATEAU_FROM, _PLATEAU_VALUES, _PLATEAU_FALL = 0.6, 60, 0.01
 """The limits for a plateau, which is searched for in the last part of a run.
@@ -168,6 +169,8 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
     with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
         excess = (numbers - expected) / scale
         high = excess > np.maximum(deviations * _usual_excess(excess), share)
+        if kind is EventKind.LOSS_SPIKE:
+            high &= ~_is_near_the_floor(numbers, expected)
     for at, level in early_jumps(numbers, share).items() if kind is EventKind.LOSS_SPIKE else ():
         if not high[at]:
             high[at], expected[at], scale[at] = True, level, max(abs(level), smallest)
@@ -187,6 +190,16 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
 
 def height(event: Event) -> float:
     return (event.value or 0.0) - (event.before or 0.0)
+
+
+def _is_near_the_floor(numbers: Floats, expected: Floats) -> Mask:
+    """Return whether each value is one of those between which a loss near zero goes up and down.
+
+    Its expected value is far below the recent ones, and it is not twice as high as most of these.
+    """
+    recent = pd.Series(numbers).shift().rolling(_FLOOR_WINDOW, min_periods=_RECENT).quantile(_MOST).to_numpy()
+    near: Mask = (expected < _FLOOR_SHARE * recent) & (numbers <= 2 * recent)
+    return near
 
 
 def _expected_values(numbers: Floats) -> Floats:

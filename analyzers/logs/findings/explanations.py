@@ -6,7 +6,7 @@ from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.case.hypothesis import Answer, Basis, Blame, Case
 from analyzers.case.wording import first_with, place, quoted, who
 from analyzers.logs.answers.failures import handled_errors
-from analyzers.logs.loading import Logs
+from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
 from analyzers.words import capitalised, quantity, rank_names, size
@@ -281,7 +281,9 @@ def whose(log: RankLog) -> str:
 def last_line(log: RankLog) -> str:
     """Return a sentence that quotes the last line of a rank, with its step if the log has one."""
     step = f" (step {log.last_step})" if log.last_step is not None else ""
-    return f"the last line of rank {log.rank}{step} is: {log.last_line.strip()[:_LINE_LENGTH]}"
+    # In a console that ranks share, only some lines name their rank.
+    which = "last line" if is_of_one_rank(log.path) else "last line marked as that"
+    return f"the {which} of rank {log.rank}{step} is: {log.last_line.strip()[:_LINE_LENGTH]}"
 
 
 def evidence_of(event: LogEvent) -> Evidence:

@@ -173,8 +173,7 @@ def _broken_numbers(logs: Logs) -> list[Finding]:
         Finding(
             id="logs.nonfinite_loss",
             severity=Severity.WARNING,
-            title=f"{quantity(count, 'row')} {of_what} {'has' if count == 1 else 'have'} a loss or a gradient that is"
-            " not finite",
+            title=f"{quantity(count, 'row')} {of_what} {'has' if count == 1 else 'have'} numbers that are not finite",
             why="a step whose gradient is not finite either changed all weights to NaN, or was skipped: later rows show"
             " which",
             next="look for the batch of the first such row; skip steps whose gradient norm is not finite"
@@ -412,8 +411,8 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
         return Verdict(
             status=Status.WARNING,
             kind=LogClass.NONFINITE_LOSS,
-            sentence=f"the training completed{after}, but {rows} {'has' if rows == '1 row' else 'have'} a loss or a"
-            f" gradient that is not finite, first: {quoted(broken[0])}",
+            sentence=f"the training completed{after}, but {rows} {'has' if rows == '1 row' else 'have'} numbers that"
+            f" are not finite ({broken[0].facts.name or 'NaN'} in the first): {quoted(broken[0])}",
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
             headline=f"The training completed, but {rows} {'has' if rows == '1 row' else 'have'} NaN or infinity",

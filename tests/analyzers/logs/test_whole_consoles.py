@@ -124,3 +124,76 @@ def test_the_module_that_refuses_a_name_is_not_the_one_that_asks(read):
         "AttributeError: module 'PIL.Image' has no attribute 'ExifTags'\n"
     )
     assert read(text).verdict.sentence.startswith("Datasets asks PIL.Image for ExifTags")
+
+
+def test_a_warning_at_the_start_is_not_the_end(read):
+    warned = (
+        "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py:118: UserWarning: CUDA initialization: CUDA driver"
+        " initialization failed, you might not have a CUDA gpu.\n"
+    )
+    end = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 626, in main\n    trainer.train()\n'
+        "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-1000/trainer_state.json'\n"
+    )
+    assert "trainer_state.json" in read(warned + end).verdict.sentence
+    assert read(warned).verdict.failure == "startup.driver_unreachable"
+
+
+def test_the_last_error_of_nccl_says_what_failed(read):
+    text = (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled cuda error (run with"
+        " NCCL_DEBUG=INFO for details), NCCL version 2.27.3\n[rank0]: ncclUnhandledCudaError: Call to CUDA function"
+        " failed.\n[rank0]: Last error:\n[rank0]: Failed to CUDA calloc async 4 bytes\n"
+    )
+    assert read(text).verdict.failure == "memory.nccl_buffers"
+
+
+def test_other_numbers_of_a_row_may_be_nan(read):
+    row = "{'loss': 0.7, 'rewards/chosen': nan, 'logps/chosen': nan, 'epoch': 0.5}\n"
+    verdict = read(row * 3 + "{'train_runtime': 4730.6, 'train_loss': 0.7, 'epoch': 1.0}\n").verdict
+    assert verdict.kind == "nonfinite_loss"
+    assert "rewards/chosen nan" in verdict.sentence
+    assert read("[INFO] ep=20 step=180/193 L=nan mfm=nan top=1.25\n").verdict.kind == "nonfinite_loss"
+
+
+def test_one_first_row_that_sums_over_other_steps_is_no_level(read):
+    rows = [f"step {step} | loss 13.{step} | lr 1e-4 | mfu 37.4{step % 10}%" for step in range(11, 40)]
+    assert read("\n".join(["step 10 | loss 1.47 | lr 1e-4 | mfu 114.2%", *rows]) + "\n").verdict.kind != "loss_spike"
+    assert read("\n".join(["step 10 | loss 1.47 | lr 1e-4 | mfu 37.2%", *rows]) + "\n").verdict.kind == "loss_spike"
+
+
+def test_the_row_in_which_workers_start_is_no_waiting(read):
+    first = "Epoch: [7] [   0/12614] lr: 0.0001 loss: 0.9 time: 60.1 data: 59.9\n"
+    rows = "".join(f"Epoch: [7] [{n:4}0/12614] lr: 0.0001 loss: 0.8 time: 0.20 data: 0.0003\n" for n in range(1, 60))
+    assert read(first + rows).verdict.kind != "data_time"
+
+
+def test_a_loss_near_zero_goes_up_and_down(tmp_path):
+    losses = [0.012, 0.0083, 0.0096, 0.0303, 0.0064, 0.0083, 0.0145, 0.0191, 0.0002, 0.0001] * 12
+    losses += [0.0002, 0.0003] * 4 + [0.0137] + [0.0002] * 6
+    rows = [f"{{'loss': {loss}, 'learning_rate': 1e-05, 'epoch': {n / 100}}}" for n, loss in enumerate(losses)]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    assert not [one for one in steps.analyze(tmp_path).findings if one.id == "steps.loss_spike"]
+
+
+def test_a_worker_that_was_killed_in_the_same_chain_says_how(read):
+    killed = "RuntimeError: DataLoader worker (pid 71096) is killed by signal: {how}.\n"
+    later = (
+        "\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        '  File "/home/me/train.py", line 126, in train\n    for batch in loader:\n'
+        "RuntimeError: DataLoader worker (pid(s) 71096) exited unexpectedly\n"
+    )
+    frame = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 126, in train\n    next(it)\n'
+    assert read(frame + killed.format(how="Segmentation fault") + later).verdict.failure == "data.worker_crashed"
+    assert read(frame + killed.format(how="Terminated") + later).verdict.failure == "data.worker_terminated"
+
+
+def test_a_rank_that_generates_its_data_is_preparing_whatever_the_number_of_the_wait(read):
+    bar = "Generating train split: {n} examples [16:08, 17.25 examples/s]"
+    wait = (
+        "[rank1]:[E922 03:32:06.1 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout:"
+        " WorkNCCL(SeqNum=875, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800011"
+        " milliseconds before timing out.\n"
+    )
+    verdict = read("\n".join(bar.format(n=n) for n in (902, 904)) + "\n" + bar.format(n=908) + wait).verdict
+    assert verdict.failure == "collectives.preparation"

@@ -21,6 +21,13 @@ LOSS = (
 )
 
 
+_NUMBER_BESIDE = (
+    r"(?:^|[\s|,:{'\"(\[])((?:rewards|logps|logits)/[a-z]\w{0,20}|kl|L)['\"]?\s{0,4}[:=]\s{0,4}['\"]?"
+    r"([-+]?(?:nan|inf(?:inity)?))\b"
+)
+"""Matches other numbers of a row that are not finite: those of preference training, and a loss called `L`."""
+
+
 def _killed_worker(match: "re.Match[str]") -> Found:
     """Return the event for a data-loader worker that was ended by a signal, with its process id and the signal.
 
@@ -46,6 +53,11 @@ def _lost_number(match: "re.Match[str]") -> Found:
     """Return the event that reports a loss or gradient norm that is not finite."""
     reason = Reason.GRADIENT if "norm" in match[1] else Reason.LOSS
     return Found(NAN, Facts(reason=reason, name=f"{match[1].strip()} {match[2]}"))
+
+
+def _number_beside(match: "re.Match[str]") -> Found:
+    reason = Reason.LOSS if match[1] == "L" else None
+    return Found(NAN, Facts(reason=reason, name=f"{match[1]} {match[2]}"))
 
 
 def _local_gradient(match: "re.Match[str]") -> Found:
@@ -99,6 +111,7 @@ PATTERNS = (
     pattern("nan", LOSS, _lost_number),
     pattern("NaN", LOSS.replace("nan", "NaN"), _lost_number),
     pattern("inf", LOSS, _lost_number),
+    pattern("nan", _NUMBER_BESIDE, _number_beside),
     *(plain(f"raining {word}", EventKind.COMPLETED, None, rf"\b[Tt]raining {_IS_DONE}") for word in _WORDS_OF_AN_END),
     plain("inished training", EventKind.COMPLETED, None, r"\b[Ff]inished training\W*$"),
     plain("inished Training", EventKind.COMPLETED, None, r"\b[Ff]inished Training\W*$"),

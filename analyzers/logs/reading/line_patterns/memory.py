@@ -104,7 +104,7 @@ def _killed_in_step(match: "re.Match[str]") -> Found:
 
 PATTERNS = (
     pattern("Tried to allocate", rf"[Tt]ried to allocate {SIZE}(?! of dynamic)", _cuda_out_of_memory),
-    pattern("Failed to CUDA calloc", r"\[(\d+)\].*Failed to CUDA calloc(?: async)? (\d+) bytes", nccl_buffers),
+    pattern("Failed to CUDA calloc", r"(?:\[(\d+)\].*)?Failed to CUDA calloc(?: async)? (\d+) bytes", nccl_buffers),
     pattern("Cuda failure", r"\[(\d+)\].*Cuda failure (?:\d+ )?'out of memory'()", nccl_buffers),
     pattern("Cuda failure", r"^(?:\[\w+\]:\s?)?()Cuda failure (?:\d+ )?'out of memory'()", nccl_buffers),
     plain("CUDA Error: out of memory", EventKind.OUT_OF_MEMORY, Reason.DRIVER_MEMORY, r"out of memory at \S*cumem"),
