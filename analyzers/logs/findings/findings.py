@@ -377,12 +377,6 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
     upto = f" up to step {max(steps)}" if steps else ""
     count = quantity(len(logs.rows), "row") if len(logs.rows) < ROWS_AT_MOST else "the first and the last rows"
     odd = sum(not row.is_finite for row in logs.rows)
-    finite = [
-        name for name in ("loss", "grad_norm") if (numbers := column(logs.rows, name)) and all(map(isfinite, numbers))
-    ]
-    tested = [f"{name.replace('_', ' ')} is finite and not stuck at 0 in {count}" for name in finite]
-    share = data_share(logs.rows)
-    tested += [f"{percent(share)} of the time is waiting for data"] if share is not None else []
     return Verdict(
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
@@ -393,8 +387,21 @@ def _so_far(logs: Logs, lacks: list[str]) -> Verdict:
         " text",
         confidence=_UNKNOWN_CONFIDENCE,
         missing=[*lacks, _END],
-        tested=["known errors and tracebacks: none that ended a rank", *tested],
+        tested=_tested(logs),
     )
+
+
+def _tested(logs: Logs) -> list[str]:
+    """Return what was tested of a log that shows no failure, and how it came out."""
+    count = quantity(len(logs.rows), "row") if len(logs.rows) < ROWS_AT_MOST else "the first and the last rows"
+    tested = ["known errors and tracebacks: none that ended a rank"]
+    for name in ("loss", "grad_norm"):
+        numbers = column(logs.rows, name)
+        if numbers and all(map(isfinite, numbers)):
+            stuck = "" if not any(numbers) else " and not stuck at 0"
+            tested.append(f"{name.replace('_', ' ')} is finite{stuck} in {count}")
+    share = data_share(logs.rows)
+    return [*tested, *([f"{percent(share)} of the time is waiting for data"] if share is not None else [])]
 
 
 def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
@@ -422,7 +429,7 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
         before = len(failed_attempts(logs))
         odd = unread_count(logs)
         earlier = [event for event in logs.events if event.kind in _RAISED]
-        rest = "; the logs show no failure"
+        rest = "; its lines show no known failure"
         if earlier:
             rest = f"; {quantity(len(earlier), 'error')} printed before did not end it, first: {quoted(earlier[0])}"
         rest = f", at attempt {before + 1}: {before} failed before" if before else rest
@@ -433,6 +440,7 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             sentence=f"the training completed{after}{rest}",
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
+            tested=_tested(logs),
         )
     if unread := [line for file in logs.files for line in file.unread]:
         first, count = unread[0], unread_count(logs)
