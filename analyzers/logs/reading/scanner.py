@@ -429,6 +429,8 @@ _WIDTH_AT_LEAST, _WRAPPED_SHARE, _WRAPPED_AT_MOST = 60, 0.25, 12
 first number; at most the last number of lines are joined."""
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """The exceptions that launchers raise because a rank failed; they are not events of their own."""
+_BROKEN_FRAME = re.compile(r'\s*File "(?!.*, in )')
+"""Matches a frame of a traceback that is broken before the name of its function."""
 _QUOTED = re.compile(r"[|>] ")
 """Matches a line of another log that a program quotes; tracebacks of exception groups have blanks before the bar."""
 _CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in (?:DataLoader worker process|replica \d)")
@@ -478,6 +480,8 @@ class Scanner:
     """The last exception of a launcher, which is an event only if the log has no other."""
     message_below: dict[str, str] = field(default_factory=dict)
     """{prefix of the lines of a process: the line below its exception that is the message of that}."""
+    joined: int = 0
+    """The number of the line that was read with the one before it, where a console wrapped a frame."""
     logged_last: tuple[int, int] = (-1, 0)
     """The index of the last exception that a logger printed as an error, and the number of the last line of it."""
     last_frames: dict[str, Position] = field(default_factory=dict)
@@ -577,8 +581,13 @@ class Scanner:
 
         `shape` is the line without its digits, `at` its position.
         """
+        if at.number == self.joined:
+            return
         text = self.tracebacks.unquoted(text)
         prefix, body = split_prefix(text, self.labelled)
+        if self.width and len(text) >= self.width and _BROKEN_FRAME.match(body):
+            body += next(iter(lines_after(at, 1)), "")
+            self.joined = at.number + 1
         self.clock = time_in(text, self.year) or self.clock
         if failure := self.table.feed(body):
             # The block of the next rank follows.

@@ -197,3 +197,20 @@ def test_a_rank_that_generates_its_data_is_preparing_whatever_the_number_of_the_
     )
     verdict = read("\n".join(bar.format(n=n) for n in (902, 904)) + "\n" + bar.format(n=908) + wait).verdict
     assert verdict.failure == "collectives.preparation"
+
+
+def test_a_frame_that_a_console_wrapped_names_its_line(read):
+    folder = "/weka/scratch/groupab1/mkeller7/dmaier3/DeepMagnet/src"
+    lines = [
+        "Traceback (most recent call last):",
+        f'  File "{folder}/models/train_operator_on_all_meshes.py", line 236, in <module>',
+        "    main()",
+        f'  File "{folder}/models/deeponet_with_branches_and_trunks.py", line 142, in forward',
+        "    return self.trunk(x)",
+        f'  File "{folder}/models/layers_of_the_trunk_of_deeponet.py", line 14, in trunk',
+        "    return x @ self.weight",
+        "ValueError: bad shapes",
+    ]
+    width = 78
+    wrapped = [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+    assert "layers_of_the_trunk_of_deeponet.py:14" in read("\n".join(wrapped) + "\n").verdict.sentence
