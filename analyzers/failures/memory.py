@@ -18,6 +18,12 @@ from analyzers.words import (
 )
 
 
+def _asked_and_free(asked: int, free: int) -> tuple[str, str]:
+    """Return both sizes, in MiB where they would read alike in a larger unit: 2.6 GiB may not fit into 2.6 GiB."""
+    texts = size(asked), size(free)
+    return texts if texts[0] != texts[1] or asked == free else (f"{asked / _MIB:,.1f} MiB", f"{free / _MIB:,.1f} MiB")
+
+
 def oom(case: Case) -> str:
     """Return the title for a device that ran out of memory, with the sizes that the allocator reported."""
     lead = first_with(case, "requested_bytes")
@@ -31,8 +37,9 @@ def oom(case: Case) -> str:
             f"a CUDA call outside PyTorch's caching allocator ran out of device memory{place(lead)} on"
             f" {who(case.ranks)}: {quoted(lead)}"
         )
-    wanted = f": tried to allocate {size(facts.requested_bytes)}" if facts.requested_bytes is not None else ""
-    free = f", {size(facts.free_bytes)} free of {size(facts.total_bytes)}" if facts.free_bytes is not None else ""
+    wanted, free = _asked_and_free(facts.requested_bytes or 0, facts.free_bytes or 0)
+    wanted = f": tried to allocate {wanted}" if facts.requested_bytes is not None else ""
+    free = f", {free} free of {size(facts.total_bytes)}" if facts.free_bytes is not None else ""
     return f"{who(case.ranks)} ran out of device memory{at_step(lead)}{place(lead)}{wanted}{free}"
 
 
@@ -340,9 +347,10 @@ def _numbers(case: Case) -> str:
     held = asked.reserved is not None and asked.unused is not None
     # What a pool has unmapped is counted as held, too.
     held = held and (asked.process is None or asked.process >= (asked.reserved or 0))
+    wanted, free = _asked_and_free(asked.asked or 0, asked.free or 0)
     parts = (
-        (asked.asked, f"{size(asked.asked)} was asked for"),
-        (asked.free, f"{size(asked.free)} was free of {size(asked.total)}"),
+        (asked.asked, f"{wanted} was asked for"),
+        (asked.free, f"{free} was free of {size(asked.total)}"),
         (
             asked.reserved if held else None,
             f"PyTorch held {size(asked.reserved)} in this process, {size(asked.unused)} of it unused",
