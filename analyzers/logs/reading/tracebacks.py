@@ -58,6 +58,7 @@ _BOXED_START = re.compile(r"^\s*[\u256d\u250c\u250f+][\u2500\u2501-]{2,} Traceba
 _BOXED_END = re.compile(r"^\s*[\u2570\u2514\u2517+][\u2500\u2501-]{2,}")
 _BOXED_FRAME = re.compile(r"^(\S.{0,1000}):(\d{1,9}) in (\S[^\n]{0,200})$")
 _BOXED_CODE = re.compile(r"^(?:\u2771|>) {1,8}\d{1,9} [\u2502\u2503|] (.*)$")
+_IN_SMALL_LETTERS = {"error", "gaierror", "herror", "timeout"}
 _MISSES = 40
 FRAMES_AT_MOST = 200
 _CODE_LENGTH = 200
@@ -291,8 +292,12 @@ def _code_of(body: str) -> str:
 
 
 def _is_exception_name(name: str) -> bool:
-    """Return whether a name can be the name of an exception class, such as `KeyError` or `my.module.Stop`."""
-    return name.rpartition(".")[2][:1].isupper()
+    """Return whether a name can be the name of an exception class, such as `KeyError` or `my.module.Stop`.
+
+    Some modules have classes in small letters: `socket.gaierror`, `struct.error`, `cv2.error`.
+    """
+    module, _, last = name.rpartition(".")
+    return last[:1].isupper() or (bool(module) and last in _IN_SMALL_LETTERS)
 
 
 def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:

@@ -5,6 +5,7 @@ import pytest
 from analyzers import logs, steps
 from analyzers.errors import InputError
 from analyzers.incident import analyze
+from analyzers.logs.report import case_of
 from analyzers.run import discover
 
 WAIT = """[rank{rank}]: Traceback (most recent call last):
@@ -250,3 +251,21 @@ def test_a_traceback_that_another_rank_cut_off_explains_its_wait(tmp_path):
     assert "model.py:167" in verdict.sentence
     log.write_text(wait + frames)
     assert logs.analyze(log).verdict.kind == "collective_timeout"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "struct.error: unpack requires a buffer of 4 bytes",
+        "cv2.error: OpenCV(4.8.0) /io/opencv/modules/imgproc/src/color.cpp:182: error: (-215) !_src.empty()",
+        "zlib.error: Error -3 while decompressing data: incorrect header check",
+    ],
+)
+def test_the_class_of_an_exception_may_be_in_small_letters(error):
+    case = case_of(
+        f'Traceback (most recent call last):\n  File "/w/data.py", line 5, in read\n    x = get()\n{error}\n'
+    )
+    assert case is not None
+    assert [event.message[:30] for event in case.events] == [error[:30]]
+    assert case.lead.calls == ["/w/data.py:5:read"]
