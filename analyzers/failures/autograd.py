@@ -233,6 +233,11 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="torch.utils.checkpoint's documentation; huggingface/peft's troubleshooting",
+        near_misses=(
+            "Traceback (most recent call last):\n"
+            '  File "/w/checkpoint.py", line 40, in main\n'
+            "    loss.backward()\nRuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+        ),
     ),
     Failure(
         id="autograd.no_grad_fn",

@@ -621,7 +621,12 @@ ENTRIES = (
                 says=("earlier exception", "LLM"),
             ),
         ),
-        near_misses=("AttributeError: 'LLM' object has no attribute 'llm_engine'",),
+        near_misses=(
+            "AttributeError: 'LLM' object has no attribute 'llm_engine'",
+            "Traceback (most recent call last):\n"
+            '  File "/w/io.py", line 40, in __del__\n'
+            "    pickle.dumps(self.rest)\nAttributeError: 'NoneType' object has no attribute 'dumps'",
+        ),
         knowledge="Python's data model: object.__del__",
     ),
     Failure(

@@ -7,7 +7,7 @@ import pytest
 from analyzers import logs
 from analyzers.case.context import Context
 from analyzers.failures.catalogue import known
-from analyzers.failures.entry import next_steps
+from analyzers.failures.entry import headline, next_steps, sentence, write
 from analyzers.logs.report import case_of
 
 _UNUSED = """
@@ -132,3 +132,56 @@ def test_advice_on_a_line_names_the_package_where_no_frame_is_the_users(is_own):
     first = next_steps(entry, case)[0]
     assert (".reshape" in first) is is_own
     assert ("no frame shown is of your own code" in first and "swift" in first) is not is_own
+
+
+_OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of"
+    " which 1.10 GiB is free. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.00 MiB is reserved by"
+    " PyTorch but unallocated."
+)
+
+
+def _raised(error, *frames):
+    shown = "".join(f'  File "{file}", line 5, in {function}\n    {line}\n' for file, function, line in frames)
+    return f"Traceback (most recent call last):\n{shown}{error}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "absent"),
+    [
+        (
+            "TypeError: DataCollatorWithPacking.__init__() got an unexpected keyword argument 'tokenizer'",
+            "processing_class",
+        ),
+        (
+            _raised("IndexError: index out of range in self", ("/w/train.py", "main", "x = emb(ids)")),
+            "CUDA reports it later",
+        ),
+        (
+            _raised(_OOM, ("/w/seg.py", "step", "loss = cross_entropy(out, mask)"), ("/e/f.py", "cross_entropy", "r")),
+            "vocabulary",
+        ),
+        (
+            _raised(
+                "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+                ("/w/train.py", "main", "urlretrieve(url, path)"),
+                ("/usr/lib/python3.11/urllib/request.py", "urlopen", "r"),
+                ("/usr/lib/python3.11/socket.py", "getaddrinfo", "r"),
+            ),
+            "MASTER_ADDR",
+        ),
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load this file",
+            "huggingface.co cannot be reached",
+        ),
+        ("RuntimeError: \"cholesky_cuda\" not implemented for 'Half'", "on the CPU"),
+        ("RuntimeError: No backend type associated with device type cuda", "CPU tensor"),
+        ("[rank0]: OSError: [Errno 5] Input/output error", "The disk"),
+    ],
+)
+def test_what_a_text_does_not_show_is_not_said(text, absent):
+    case = case_of(text)
+    assert case is not None
+    entry, case = known(case)
+    said = [headline(entry, case), sentence(entry, case), write(entry.why, case), *next_steps(entry, case)]
+    assert not any(absent in part for part in said), said
