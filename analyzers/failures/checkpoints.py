@@ -380,9 +380,14 @@ ENTRIES: tuple[Failure, ...] = (
             if (path := _path(case))
             else "A read or write failed: input/output error (errno 5)"
         ),
-        why="the storage failed or did not answer; some network drives report so that they are full, or that they are"
-        " asked too often. Without the name of a file it may also be the terminal, which is gone (a closed ssh"
-        " session)",
+        why=lambda case: (
+            "the storage failed or did not answer; some network drives report so that they are full, or that they are asked too often"
+            + (
+                ""
+                if _path(case)
+                else ". Without the name of a file it may also be the terminal, which is gone (a closed ssh session)"
+            )
+        ),
         next=(
             Advice(
                 "copy the data to the machine's own disk (/content): Google Drive limits reads, above all of many small files",

@@ -294,8 +294,8 @@ LOADING = (
         signs=(sign("is killed by signal", r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Killed"),),
         explains=("data.worker_exited",),
         headline="A DataLoader worker (pid {pid}) was killed (SIGKILL), most often for host memory",
-        why="nobody but the kernel's OOM killer usually kills a worker: each worker holds its own copy of what the data set keeps"
-        " in memory, and prefetch_factor batches",
+        why="nobody but the kernel's OOM killer usually kills a worker: each worker holds prefetch_factor batches, and"
+        " can come to hold its own copy of what the data set keeps in memory",
         next=(
             f"{_FEWER_WORKERS} (0 as a test), and do not hold the data set in memory (caches, lists of Python objects, which grow"
             " in every worker)",

@@ -788,7 +788,7 @@ DEVICES = (
             else f"The AMD GPU is full: {size(int(case.given['required']))} asked for, {size(int(case.given['free']))} free"
         ),
         why=lambda case: (
-            f"the GPU was not full ({size(int(case.given['free']))} of {size(int(case.given['total']))} free): a buffer of the"
+            f"the GPU was not full ({size(int(case.given['free']))} of {size(int(case.given['total']))} free): most often a buffer of the"
             " runtime or the driver failed, not a tensor"
             if int(case.given["required"]) < int(case.given["free"])
             else "the request was larger than what was free"

@@ -41,7 +41,7 @@ def _ray_headline(case: Case) -> str:
 def _ray_why(case: Case) -> str:
     """Return why Ray killed this worker, with what it used and the largest processes if they are printed."""
     own, used = case.given.get("own"), case.given.get("used")
-    text = "Ray kills the task that it can restart best, often the youngest one, and not the one that uses most"
+    text = "Ray kills the task that it can restart best, often the youngest one, which need not use most"
     if own and used:
         text += f"; the killed one used {own} of the {used} GB, so the rest belongs to others"
     largest: dict[str, float] = {}
@@ -225,7 +225,7 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="Host memory of a node ran out: Ray's memory monitor killed {count} of its workers",
-        why="Ray kills the task that it can restart best, often the youngest one, and not the one that uses most",
+        why="Ray kills the task that it can restart best, often the youngest one, which need not use most",
         next=_RAY_NEXT,
         check="`ray logs raylet.out -ip NODE` shows the memory of all processes at the time of the kill",
         explains=_FOLLOWS,

@@ -964,7 +964,8 @@ ENTRIES = (
         "An evaluation ran out of memory, not a training step.",
         "The evaluation ran out of memory, not a training step",
         lambda case: _with_numbers(
-            "the predictions of all batches are joined on the device, and kept there until the evaluation ends or they accumulate"
+            "the predictions of all batches are joined on the device, and kept there until the evaluation ends, unless"
+            " eval_accumulation_steps moves them to the host before"
             if _keeps_predictions(case)
             else "an evaluation may keep the predictions of all batches, run without no_grad, or have larger batches"
         )(case),

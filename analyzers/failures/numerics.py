@@ -57,8 +57,8 @@ def _why_nonfinite(case: Case) -> str:
             "the loss of this row is finite and its gradient is not, so the backward pass made it, if both are of one step; an optimizer"
             " step with it makes the weights NaN, unless it is skipped"
             if isfinite(loss)
-            else "an optimizer step with such a gradient makes all weights NaN. Some trainers leave the loss out of a row when it"
-            " is NaN, and skip such steps or not"
+            else "an optimizer step with such a gradient makes the weights NaN, unless it is skipped. Some trainers leave"
+            " the loss out of a row when it is NaN"
         )
     if _is_other_value(case):
         return "the exception names the value; it need not be the loss, and may be made before any step"
