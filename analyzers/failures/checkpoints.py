@@ -1622,6 +1622,11 @@ ENTRIES: tuple[Failure, ...] = (
                 " path)",
                 when=lambda case: "share memory" in text_of(case.lead),
             ),
+            Advice(
+                "if the list names nearly all parameters, they are no tied weights but views of one buffer, or hold no data"
+                " (ZeRO-3, FSDP, the meta device): gather them first, by the save of the trainer that wrapped the model",
+                when=lambda case: "share memory" in text_of(case.lead),
+            ),
             "or write no safetensors: save_safetensors=False in TrainingArguments, safe_serialization=False; a plain dictionary can be cloned:"
             " dict((k, v.clone().contiguous()) for k, v in state.items())",
         ),
