@@ -1123,6 +1123,48 @@ ENTRIES: tuple[Failure, ...] = (
         ),
     ),
     Failure(
+        id="host.semaphores",
+        kind=LogClass.CRASHED,
+        what="Python's multiprocessing could not make a lock or a block in shared memory: there is no space for it.",
+        signs=(sign("No space left on device", r"\[Errno 28\] No space left on device"),),
+        when=lambda case: bool(
+            case.lead.calls and re.search(r"multiprocessing[/\\](?:synchronize|shared_memory)\.py", case.lead.calls[-1])
+        ),
+        headline=lambda case: (
+            "No space in shared memory for "
+            + ("a lock or queue" if "synchronize" in case.lead.calls[-1] else "a block")
+            + " of multiprocessing (errno 28)"
+        ),
+        why="on Linux these are files in /dev/shm, a file system in memory (64 MB in a Docker container unless more is asked"
+        " for): its bytes or its number of files are used up, whatever is free on the disks",
+        next=(
+            "see what fills it (df -h /dev/shm, df -i /dev/shm, ls -la /dev/shm), and delete what runs that have ended left there:"
+            " sem.*, psm_*, torch_*, nccl-*",
+            "or make it larger: docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir of medium Memory at"
+            " /dev/shm",
+            "or use fewer workers (num_workers) and queues",
+        ),
+        rules_out="a full disk: the innermost frame makes no file on one",
+        examples=(
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 55, in main\n    for batch in loader:\n'
+                '  File "/usr/lib/python3.10/multiprocessing/context.py", line 68, in Lock\n'
+                "    return Lock(ctx=self.get_context())\n"
+                '  File "/usr/lib/python3.10/multiprocessing/synchronize.py", line 57, in __init__\n'
+                "    sl = self._semlock = _multiprocessing.SemLock(\n"
+                "OSError: [Errno 28] No space left on device",
+                says=("lock", "df -h /dev/shm"),
+            ),
+        ),
+        near_misses=(
+            "Traceback (most recent call last):\n"
+            '  File "train.py", line 70, in save\n    handle.write(data)\n'
+            "OSError: [Errno 28] No space left on device",
+        ),
+        knowledge="sem_overview(7): named semaphores lie in /dev/shm; errno(3): ENOSPC; python/cpython#93253",
+    ),
+    Failure(
         id="host.slurm_requeued",
         kind=LogClass.TERMINATED,
         what="Slurm requeued a job.",
