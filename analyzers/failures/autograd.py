@@ -90,6 +90,11 @@ def _channels(case: Case) -> str:
     return f"A convolution expects {case.given['expected']} channels and got {case.given['got']}{place(case.lead)}"
 
 
+def _has_overflowed(case: Case) -> bool:
+    """Return whether a negative length is too far below zero to be the difference of two lengths."""
+    return int(case.given["length"]) < -(1 << 24)
+
+
 def _reshape_reason(case: Case) -> str:
     """Return which dimension of a requested shape would fit the elements of a tensor, as far as one does."""
     shape = [int(number) for number in re.findall(r"-?\d+", case.given["shape"])]
@@ -2259,6 +2264,62 @@ ENTRIES: tuple[Failure, ...] = (
             Example("RuntimeError: shape '[-1, 400]' is invalid for input of size 179776", says=("[-1, 400]",)),
         ),
         knowledge="torch.Tensor.view",
+    ),
+    Failure(
+        id="autograd.negative_length",
+        kind=LogClass.CRASHED,
+        what="A tensor is to be made with a length below zero, most often the result of a subtraction.",
+        signs=(
+            sign(
+                "create tensor with negative dimension",
+                r"create tensor with negative dimension (?P<length>-\d{1,20}): (?P<shape>\[[\d, -]{1,200}\])",
+            ),
+        ),
+        headline=lambda case: (
+            f"A tensor of shape {case.given['shape']} is asked for, with a length of {case.given['length']}"
+        ),
+        why=lambda case: (
+            "the number is so far below zero that it has overflowed: a count beyond 2,147,483,647 was computed in 32 bits"
+            if _has_overflowed(case)
+            else "a length below zero is most often the result of a subtraction, such as a sequence length minus a window, a"
+            " kernel or a prompt that is longer than the sequence"
+        ),
+        next=(
+            Advice(
+                "print both sides of the subtraction before that line: leave out or pad samples that are shorter than the"
+                " window, or take a smaller window for them (min(window, length))",
+                when=lambda case: not _has_overflowed(case),
+            ),
+            Advice(
+                "a length from a configuration (layers, channels, context minus prompt) is wrong in each step, and one of the"
+                " data only in some: set it right, or filter the data set by length",
+                when=lambda case: not _has_overflowed(case),
+            ),
+            Advice(
+                "make the batch, the scene or the sequence smaller, or compute the count in 64 bits",
+                when=_has_overflowed,
+            ),
+        ),
+        check="the line of the innermost frame of your code: where the negative length in its arguments is computed",
+        examples=(
+            Example(
+                "RuntimeError: Trying to create tensor with negative dimension -4: [2, -4, 64]",
+                says=("[2, -4, 64]", "a length of -4", "minus a window", "min(window, length)"),
+            ),
+            Example(
+                "Traceback (most recent call last):\n"
+                '  File "train.py", line 61, in forward\n'
+                "    past = x.new_zeros(x.shape[0], x.shape[1] - self.window, x.shape[2])\n"
+                "RuntimeError: Trying to create tensor with negative dimension -4: [2, -4, 64]",
+                says=("a length of -4", "train.py:61"),
+            ),
+            Example(
+                "RuntimeError: Trying to create tensor with negative dimension -1794967296: [-1794967296]",
+                says=("32 bits", "64 bits"),
+            ),
+        ),
+        near_misses=("RuntimeError: invalid shape dimension -4 at index 1 of shape [2, -4, 64]",),
+        knowledge="ATen/EmptyTensor.h (check_size_nonnegative)",
     ),
     Failure(
         id="autograd.not_contiguous_collective",
