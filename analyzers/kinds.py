@@ -81,7 +81,7 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     head = head_of(path)
     if kind := kind_by_name(path):
         return kind
-    return _kind_by_content(head) or _step_log_kind(path, head, alone=alone) or _text_kind(path, head)
+    return _kind_by_content(head) or _step_log_kind(path, head, alone=alone) or _text_kind(path, head, alone=alone)
 
 
 def _step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
@@ -114,13 +114,18 @@ _TEXT_SIGNS = re.compile(
     re.MULTILINE,
 )
 """Matches text that only logs of PyTorch or of its launchers have, whatever the name of the file."""
+_PASTED = re.compile(rb"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .|\s*$)", re.MULTILINE)
+"""Matches the line of a traceback that names the exception."""
 _ROW_OF_LOSS = re.compile(rb'\{"[^{}\n]{0,300}loss"?[^{}\n]{0,500}\}\s*\n')
 """Matches a row of numbers that a trainer prints as JSON."""
 _TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
-def _text_kind(path: Path, head: bytes) -> Kind | None:
-    """Return `Kind.TEXT` for a text log, by its name or by typical lines of PyTorch and launchers; else None."""
+def _text_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
+    """Return `Kind.TEXT` for a text log, by its name or by typical lines of PyTorch and launchers; else None.
+
+    Of a file that the user named (`alone`), the last line of a traceback is enough, as somebody pastes it.
+    """
     # A JSON file of another kind and a damaged pickle may have any name; a log may begin with a line of JSON.
     if head.startswith((b"\x80", b"PK")) or not head:
         return None
@@ -131,7 +136,9 @@ def _text_kind(path: Path, head: bytes) -> Kind | None:
     # Named logs may begin with zero bytes, where they were truncated while a job wrote.
     if _TEXT_NAME.fullmatch(path.name):
         return Kind.TEXT
-    return Kind.TEXT if path.suffix in _TEXT_SUFFIXES and _TEXT_SIGNS.search(head) else None
+    if path.suffix not in _TEXT_SUFFIXES:
+        return None
+    return Kind.TEXT if _TEXT_SIGNS.search(head) or (alone and _PASTED.search(head)) else None
 
 
 def _tail_of(path: Path) -> bytes:

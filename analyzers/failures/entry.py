@@ -8,7 +8,7 @@ from functools import cached_property
 from analyzers.case.context import Context
 from analyzers.case.facts import EventKind, LogClass, LogEvent
 from analyzers.case.hypothesis import Case, Hypothesis, Tier
-from analyzers.case.wording import at_line, at_step, place, quoted, who
+from analyzers.case.wording import at_line, at_step, place, quoted, shortened, who
 from analyzers.report import shortened_headline
 
 Text = str | Callable[[Case], str]
@@ -35,7 +35,7 @@ _DOMAINS = {
     LogClass.STARTUP: ("startup",),
 }
 """{class of a failure that no text tells apart: the chapters that know it}."""
-_TEXT_AT_MOST = 6000
+_TEXT_AT_MOST, _SENTENCES_AT_MOST = 6000, 2000
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def text_of(event: LogEvent) -> str:
 def write(text: Text, case: Case) -> str:
     """Return a text of an entry for a case, with the names in it filled in."""
     if not isinstance(text, str):
-        return " ".join(text(case).split())
+        return " ".join(text(case).split())[:_SENTENCES_AT_MOST]
     lead = case.lead
     names = {
         "who": who(case.ranks),
@@ -165,8 +165,9 @@ def write(text: Text, case: Case) -> str:
         "step": at_step(lead),
         "quote": case.quote or quoted(lead),
     }
-    # What a text gives may have line ends.
-    return " ".join(text.format_map({**case.given, **names}).split()) if "{" in text else text
+    # What a text gives may have line ends, and any length.
+    given = {name: shortened(value) for name, value in case.given.items()}
+    return " ".join(text.format_map({**given, **names}).split()) if "{" in text else text
 
 
 def next_steps(entry: Failure, case: Case) -> list[str]:

@@ -331,7 +331,9 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
         finding=finding_id(case),
         failure=entry.id if entry.is_specific else "",
         next=_all(next_steps(entry, case)),
-        ruled_out=[RuledOut(kind=o.role.kind, because="it is a usual consequence of the answer") for o in answer.explained],
+        ruled_out=[
+            RuledOut(kind=one.role.kind, because="a usual consequence of the answer") for one in answer.explained
+        ],
     )
 
 

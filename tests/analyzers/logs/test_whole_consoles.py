@@ -2,7 +2,8 @@
 
 import pytest
 
-from analyzers import logs, steps
+from analyzers import incident, logs, steps
+from analyzers.errors import InputError
 
 WARNING = "[2024-02-15 02:41:52,204] [0/1] torch._inductor.fx_passes.split_cat: [WARNING] example value absent\n"
 OOM = """Traceback (most recent call last):
@@ -214,3 +215,24 @@ def test_a_frame_that_a_console_wrapped_names_its_line(read):
     width = 78
     wrapped = [line[at : at + width] for line in lines for at in range(0, len(line), width)]
     assert "layers_of_the_trunk_of_deeponet.py:14" in read("\n".join(wrapped) + "\n").verdict.sentence
+
+
+def test_a_pasted_message_is_answered(tmp_path):
+    (tmp_path / "message.txt").write_text(
+        "RuntimeError: Trying to create tensor with negative dimension -4: [2, -4, 64]\n"
+    )
+    assert incident.analyze(tmp_path / "message.txt").verdict.failure == "autograd.negative_length"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "README"])
+def test_other_text_is_none(tmp_path, name):
+    (tmp_path / name).write_text("The Error of our ways.\nAn Exception to the rule\nErrors: none\n")
+    with pytest.raises(InputError):
+        incident.analyze(tmp_path / name)
+
+
+def test_no_text_of_any_length_fills_the_answer(read):
+    digits = "9" * 5000
+    report = read(f"RuntimeError: shape '[{digits}, 3]' is invalid for input of size {digits}\n")
+    assert len(report.verdict.sentence) < 3000
+    assert len(report.verdict.headline) <= 90
