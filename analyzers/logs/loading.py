@@ -153,6 +153,22 @@ def is_of_one_rank(path: str) -> bool:
     return bool(_WORKER.fullmatch(path))
 
 
+_FALLS_TO = 0.5
+_EPOCH = re.compile(r"\b[Ee]poch['\"]?\s{0,3}[:=\[]?\s{0,3}(\d{1,6}(?:\.\d{1,20})?)")
+
+
+def _of_last_run(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the last of several trainings in one log: from where the epoch last began anew."""
+    epochs = [float(match[1]) if (match := _EPOCH.search(row["text"])) else None for row in rows]
+    begin, before = 0, None
+    for at, epoch in enumerate(epochs):
+        # Ranks may print out of order, and a resumed training goes back by a part of an epoch.
+        if epoch is not None and before is not None and epoch < _FALLS_TO * before:
+            begin = at
+        before = before if epoch is None else epoch
+    return rows[begin:]
+
+
 def _rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
     """Return the rank whose output a file holds; None if neither its folder nor its name shows the rank.
 
@@ -190,7 +206,8 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: _Read, first: 
         loaded.left_out += file["left_out"]
         loaded.has_rccl = loaded.has_rccl or file["rccl"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
-    for artefact, rank, rows in zip(artefacts, ranks, columns.meta["rows"], strict=True):
+    for artefact, rank, all_rows in zip(artefacts, ranks, columns.meta["rows"], strict=True):
+        rows = _of_last_run(all_rows)
         loaded.rows_source = loaded.rows_source or (str(artefact.path) if rows else "")
         loaded.rows += [
             Row(

@@ -236,3 +236,13 @@ def test_no_text_of_any_length_fills_the_answer(read):
     report = read(f"RuntimeError: shape '[{digits}, 3]' is invalid for input of size {digits}\n")
     assert len(report.verdict.sentence) < 3000
     assert len(report.verdict.headline) <= 90
+
+
+def test_rows_of_a_finished_run_are_not_those_before(read):
+    def run(value, count):
+        rows = [f"{{'loss': {value}, 'grad_norm': {value}, 'epoch': {n / 10}}}" for n in range(1, count)]
+        return "\n".join([*rows, f"{{'train_runtime': 99.1, 'train_loss': 0.2, 'epoch': {count / 10}}}"]) + "\n"
+
+    verdict = read(run(0.18, 40) + run("nan", 20).rpartition("{'train_runtime'")[0]).verdict
+    assert verdict.kind == "nonfinite_loss"
+    assert "rows before are finite" not in verdict.next
