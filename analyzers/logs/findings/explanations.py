@@ -3,7 +3,7 @@
 import msgspec
 
 from analyzers.case.facts import EventKind, LogClass, LogEvent, RankLog, Reason
-from analyzers.case.hypothesis import Answer, Basis, Blame, Case
+from analyzers.case.hypothesis import Answer, Basis, Blame, Case, Hypothesis, Tier
 from analyzers.case.wording import first_with, place, quoted, who
 from analyzers.logs.answers.failures import handled_errors
 from analyzers.logs.loading import Logs, is_of_one_rank
@@ -187,10 +187,28 @@ def _survived_before(case: Case, logs: Logs) -> str:
     return f"{whose or f'rank {error.rank}'} reported before: {quoted(error)}{place(error)}"
 
 
+_WAITS_IN_VAIN = (
+    Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.NETWORK, Tier.UNREACHED,
+    Tier.NAMED_BY_OTHERS,
+)  # fmt: skip
+
+
+def follows(other: Hypothesis, case: Case) -> bool:
+    """Return whether another failure is said to be a usual consequence of the cause.
+
+    It is one by which ranks notice that others are gone, and not the end of an earlier run in the same text.
+    """
+    lead = case.lead
+    is_earlier = all(event.path == lead.path and event.line < lead.line for event in other.events)
+    return other.role.tier in _WAITS_IN_VAIN and not is_earlier
+
+
 def _consequences_of(answer: Answer) -> str:
     """Return a clause that names the other ranks, which report only consequences of the cause; empty without any."""
-    ranks = sorted({rank for failure in answer.explained for rank in failure.ranks})
-    if not ranks or answer.case is None or set(ranks) <= set(answer.case.ranks):
+    if answer.case is None:
+        return ""
+    ranks = sorted({rank for one in answer.explained if follows(one, answer.case) for rank in one.ranks})
+    if not ranks or set(ranks) <= set(answer.case.ranks):
         return ""
     others = [rank for rank in ranks if rank not in answer.case.ranks]
     if not others:

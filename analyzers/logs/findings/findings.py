@@ -8,13 +8,13 @@ from pathlib import PurePath
 import msgspec
 
 from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent
-from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis
+from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis, Tier
 from analyzers.case.rows import column, data_share
 from analyzers.case.wording import at_line, place, quoted, shortened, who
 from analyzers.failures.catalogue import known, shown_by
 from analyzers.failures.entry import Failure, headline, next_steps, sentence, write
 from analyzers.logs.answers.failures import count_closed, failed_attempts, handled_errors, has_completed
-from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
+from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, follows, missing
 from analyzers.logs.loading import Logs, unread_count
 from analyzers.logs.model import LogFile
 from analyzers.logs.reading.roster import ROWS_AT_MOST
@@ -40,8 +40,10 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     If there is no cause, skipped steps and handled errors are reported instead.
     """
     found = [_cause_finding(answer.case, answer, logs)] if answer.case else []
-    found += _others(_of_other_text(answer.explained, answer.case), answer.case, follow=True)
-    found += _others(_of_other_text(answer.independent, answer.case), answer.case, follow=False)
+    follow = [one for one in answer.explained if answer.case and follows(one, answer.case)]
+    apart = [one for one in answer.others if one not in follow and one.role.tier is not Tier.EXIT_CODE]
+    found += _others(_of_other_text(follow, answer.case), answer.case, follow=True)
+    found += _others(_of_other_text(apart, answer.case), answer.case, follow=False)
     found += [*_overflow_finding(logs), *_handled_finding(logs)] if not answer.case else []
     found += [] if answer.case else _broken_numbers(logs)
     found += _attempts_finding(logs)
@@ -94,7 +96,7 @@ def _others(failures: Sequence[Hypothesis], case: Case | None, *, follow: bool) 
     else:
         count = f"{quantity(len(failures), 'other error')} were reported, too"
         why = ""
-        step = "look at this, too, if it comes back when the first failure is mended"
+        step = "look at this, too"
     return [
         Finding(
             id="logs.consequence" if follow else "logs.also_found",
