@@ -126,6 +126,8 @@ def _text_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
 
     Of a file that the user named (`alone`), the last line of a traceback is enough, as somebody pastes it.
     """
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        head = head.decode("utf-16", "ignore").encode()
     # A JSON file of another kind and a damaged pickle may have any name; a log may begin with a line of JSON.
     if head.startswith((b"\x80", b"PK")) or not head:
         return None

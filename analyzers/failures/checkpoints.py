@@ -489,6 +489,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("failed opening archive", r"PytorchStreamWriter failed (?P<opened>opening archive)"),
             sign("unexpected pos", r"unexpected pos \d+ vs \d+"),
             sign("iostream error", r"basic_ios::clear: iostream error"),
+            sign("iostream stream error", r"ios_base::badbit set: iostream stream error"),
             sign("I/O error: No space", r"I/O error: No space"),
             sign("cannot be opened", r"RuntimeError: File (?P<opened>\S{1,200}) cannot be opened"),
         ),

@@ -1653,8 +1653,12 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         headline="A text file or output is not in the system's encoding ({codec}): most often it is UTF-8",
-        why="open() without an encoding takes the one of the system's language",
+        why="open() without an encoding, and output that is redirected, take the one of the system's language",
         next=(
+            Advice(
+                "set PYTHONUTF8=1 before Python starts (PowerShell: $env:PYTHONUTF8 = 1), or leave such characters out of what is printed",
+                when=lambda case: case.printed(r"\bprint\("),
+            ),
             "write open(path, encoding='utf-8') in that line; for code of others set PYTHONUTF8=1 before Python starts (Linux containers:"
             " LANG=C.UTF-8)",
         ),

@@ -1,12 +1,13 @@
 """Read the lines of a log of any size as clean text, without colours, control characters and overlong parts."""
 
+import codecs
 import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from analyzers.files import open_regular
 
@@ -40,11 +41,18 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """Yield a log in chunks of bytes that end where a line ends; only a line longer than `LONGEST_LINE` is divided."""
+    """Yield a log in chunks of UTF-8 that end where a line ends; only a line longer than `LONGEST_LINE` is divided.
+
+    Windows PowerShell writes what it redirects in UTF-16.
+    """
     rest = b""
     with _open_log(path) as file:
-        while block := file.read(CHUNK_BYTES):
-            block = rest + block
+        decode: Callable[[bytes], str] | Literal[False] | None = None
+        while read := file.read(CHUNK_BYTES):
+            if decode is None:
+                is_utf16 = read.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                decode = codecs.getincrementaldecoder("utf-16")("replace").decode if is_utf16 else False
+            block = rest + (decode(read).encode() if decode else read)
             end = block.rfind(b"\n") + 1
             if len(block) - end > LONGEST_LINE:
                 # Otherwise a file without line ends would be collected in memory as a whole.

@@ -246,3 +246,18 @@ def test_rows_of_a_finished_run_are_not_those_before(read):
     verdict = read(run(0.18, 40) + run("nan", 20).rpartition("{'train_runtime'")[0]).verdict
     assert verdict.kind == "nonfinite_loss"
     assert "rows before are finite" not in verdict.next
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_log_that_powershell_wrote_is_read(tmp_path, encoding):
+    text = (
+        ".\\python.exe : Traceback (most recent call last):\nAt line:1 char:1\n"
+        '  File "C:\\work\\train.py", line 7, in <module>\n    print("\u2713 Models loaded.")\n'
+        "UnicodeEncodeError: 'charmap' codec can't encode character '\\u2713' in position 0: character maps to <undefined>\n"
+    )
+    order = b"\xfe\xff" if encoding.endswith("be") else b""
+    (tmp_path / "train.log").write_bytes(order + text.encode(encoding))
+    report = logs.analyze(tmp_path / "train.log")
+    assert report.verdict.failure == "data.text_encoding"
+    assert "PYTHONUTF8" in report.verdict.next
+    assert not report.data.files[0].binary

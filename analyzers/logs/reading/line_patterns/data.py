@@ -99,6 +99,7 @@ PATTERNS = (
     pattern("No space left on device", r"No space left on device", no_space),
     plain("failed writing file", _DISK, Reason.WRITE_FAILED, r"PytorchStreamWriter failed writing"),
     plain("iostream error", _DISK, Reason.WRITE_FAILED, r"Error: basic_ios::clear: iostream error"),
+    plain("iostream stream error", _DISK, Reason.WRITE_FAILED, r"Error: ios_base::badbit set: iostream stream error"),
     plain("unexpected pos", _DISK, Reason.WRITE_FAILED, r"unexpected pos \d+ vs \d+"),
     plain("OVERFLOW", EventKind.OVERFLOW_SKIP, None, r"OVERFLOW! .*[Ss]kipping step"),
     plain("kipp", EventKind.SKIPPED_WORK, None, rf"{_TROUBLE}.{{0,200}}{SKIPPED}|{SKIPPED}.{{0,200}}{_TROUBLE}"),
