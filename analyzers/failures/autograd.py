@@ -152,7 +152,7 @@ def _for_two_devices(case: Case) -> str:
 
 def _is_on_device(kind: str) -> bool:
     """Return whether the name of a tensor's type is that of a tensor on an accelerator."""
-    return kind.startswith("MPS") or kind.count(".") > 1
+    return kind.startswith(("MPS", "CUDA", "XPU")) or kind.count(".") > 1
 
 
 _AUTOCAST = (
@@ -760,7 +760,7 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(
             sign(
                 "should be the same",
-                r"Input type \((?P<input>(?:torch\.(?:\w+\.)?|MPS)\w+)\) and weight type \((?P<weight>(?:torch\.(?:\w+\.)?|MPS)\w+)\)"
+                r"Input type \((?P<input>(?:torch\.(?:\w+\.)?|MPS|CUDA|XPU)\w+)\) and weight type \((?P<weight>(?:torch\.(?:\w+\.)?|MPS|CUDA|XPU)\w+)\)"
                 r" should be the same",
             ),
         ),
@@ -791,6 +791,10 @@ ENTRIES: tuple[Failure, ...] = (
                 "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
                 source="yuanyuanli85/Fast_Human_Pose_Estimation_Pytorch#7",
                 says=("model is on the CPU", "nn.ModuleList"),
+            ),
+            Example(
+                "RuntimeError: Input type (CUDABFloat16Type) and weight type (torch.FloatTensor) should be the same",
+                says=("on the CPU and its input on the GPU", "model.to(device)"),
             ),
             Example(
                 "RuntimeError: Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",

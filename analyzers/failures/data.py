@@ -1059,6 +1059,21 @@ LOADING = (
         knowledge="Python: pickle, what can be pickled",
     ),
     Failure(
+        id="data.nothing_to_concatenate",
+        kind=LogClass.CRASHED,
+        what="A list of arrays or tensors that is to be joined is empty.",
+        signs=(sign("need at least one array to concatenate"),),
+        headline="A list that is to be joined is empty: nothing was collected before",
+        why="most often a data set, a filter or a file list gave no samples, or an evaluation made no predictions",
+        next=(
+            "print len(dataset) and what fills the list at that line: paths that do not exist here, annotations whose classes are not"
+            " those of the configuration, a filter (filter_empty_gt, a maximum length) that drops every sample",
+        ),
+        check="the length of the list just before the line that joins it",
+        examples=(Example("ValueError: need at least one array to concatenate", says=("empty", "len(dataset)")),),
+        knowledge="numpy.concatenate",
+    ),
+    Failure(
         id="data.empty",
         kind=LogClass.CRASHED,
         what="A data set has no samples.",

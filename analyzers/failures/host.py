@@ -43,10 +43,14 @@ def _ray_why(case: Case) -> str:
     own, used = case.given.get("own"), case.given.get("used")
     text = "Ray kills the task that it can restart best, often the youngest one, which need not use most"
     if own and used:
-        text += f"; the killed one used {own} of the {used} GB, so the rest belongs to others"
+        is_most = 2 * float(own) > float(used)
+        text += f"; the killed one used {own} of the {used} GB" + ("" if is_most else ", so the rest belongs to others")
     largest: dict[str, float] = {}
     for found in _USER.finditer(text_of(case.lead)):
-        name = found["command"].partition(".")[0].strip()[:60]
+        command = found["command"].partition(" ")[0]
+        # Of an actor's methods each has a name of its own.
+        name = command.partition(".")[0] if command.startswith("ray::") else command.rpartition("/")[2]
+        name = name[:60]
         largest[name] = largest.get(name, 0.0) + float(found["gigabytes"])
     first = sorted(largest.items(), key=lambda item: -item[1])[:3]
     if first:

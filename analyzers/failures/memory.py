@@ -324,6 +324,13 @@ def _gathers_state(case: Case) -> bool:
     )
 
 
+def _moves_model(case: Case) -> bool:
+    """Return whether a module was moved to a device when memory lacked, outside of any forward pass."""
+    names = [name for name, _ in _functions(case)]
+    is_moved = any(name in ("to", "cuda") for name in names) and any(name in ("_apply", "convert") for name in names)
+    return _is_of_tensors(case) and is_moved and not any(name in ("forward", "backward") for name in names)
+
+
 def _evaluates(case: Case) -> bool:
     return _is_of_tensors(case) and (_is_in(case, _EVALUATION) or _keeps_predictions(case))
 
@@ -640,6 +647,19 @@ ENTRIES = (
             " (NVIDIA's control panel: CUDA - Sysmem Fallback Policy)",
         ),
         lambda case: _is_of_tensors(case) and request_of(case).spilled > 0,
+    ),
+    _entry(
+        "model_to_device",
+        "The weights of a model were moved to a GPU, and do not fit there.",
+        "The weights of a model are moved to the GPU, and do not fit there",
+        _with_numbers("the failing line moves a model: neither the batch nor the length of the samples matters for it"),
+        (
+            "see by `nvidia-smi` that nobody else holds this GPU, and that the model is moved once",
+            "load the weights in 16 bits (torch_dtype=torch.bfloat16) or quantised (8 or 4 bits, with LoRA for training), or take a"
+            " smaller model or a larger GPU; several GPUs can hold parts of it (FSDP, DeepSpeed ZeRO-3, device_map='auto')",
+        ),
+        _moves_model,
+        rules_out="frames of forward or backward",
     ),
     _entry(
         "request_larger_than_device",

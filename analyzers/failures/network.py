@@ -4,6 +4,7 @@ import re
 
 from analyzers.case.facts import EventKind, LogClass
 from analyzers.case.hypothesis import Case, Tier
+from analyzers.case.wording import shortened
 from analyzers.failures.entry import Advice, Example, Failure, sign, text_of
 
 _COMPLETION = (
@@ -403,6 +404,42 @@ ENTRIES: tuple[Failure, ...] = (
             ),
         ),
         knowledge="NCCL's and PyTorch's documentation of the variables",
+    ),
+    Failure(
+        id="network.nccl_internal",
+        kind=LogClass.NETWORK,
+        what="NCCL reports an internal error; its last line says where.",
+        signs=(
+            sign(
+                "ncclInternalError",
+                r"ncclInternalError: Internal check failed\.?\s*(?:\[?\w*\|?\d*\]?:?\s*Last error:\s*(?P<last>[^\n]{0,200}))?",
+            ),
+        ),
+        headline=lambda case: (
+            f"NCCL failed with an internal error: {shortened(case.given['last'].strip())}"
+            if case.given.get("last", "").strip()
+            else "NCCL failed with an internal error, and gives no reason here"
+        ),
+        why="an internal check of NCCL, its network plugin or the memory that ranks share failed; the watchdog's abort follows from it",
+        next=(
+            "read the line after `Last error:`, and run once with NCCL_DEBUG=WARN: it prints the check that failed",
+            "if it names a network plugin or a transport, try without it (NCCL_NET_PLUGIN=none, NCCL_NET=Socket, NCCL_IB_DISABLE=1), one at a"
+            " time; then update NCCL or the plugin, so that both fit",
+        ),
+        explains=("processes.watchdog_abort",),
+        tier=Tier.NETWORK,
+        event=EventKind.KNOWN,
+        examples=(
+            Example(
+                "[rank0]:[E ProcessGroupNCCL.cpp:1335] [PG 0 Rank 0] NCCL watchdog thread terminated with exception: NCCL error: internal"
+                " error - please report this issue to the NCCL developers, NCCL version 2.21.5\n"
+                "ncclInternalError: Internal check failed.\nLast error:\n"
+                "    @     0x79139d98e78c  ncclNetPluginShim_test()\n"
+                "terminate called after throwing an instance of 'c10::DistBackendError'",
+                says=("internal error", "NCCL_DEBUG=WARN"),
+            ),
+        ),
+        knowledge="NCCL: ncclInternalError; PyTorch: ProcessGroupNCCL",
     ),
     Failure(
         id="network.nccl_socket",

@@ -412,7 +412,9 @@ TEXTS = (
             sign("Minimum loss scale reached", r"Minimum loss scale reached \((?P<scale>[\d.e-]+)\)"),
             sign(
                 "OVERFLOW",
-                r"OVERFLOW![^\n]{0,60}[Ss]kipping step\. Attempted loss scale: (?P<scale>\d[\d.e+-]*), (?:but hysteresis is \d+\. )?[Rr]educing to (?P=scale)(?![\d.])",
+                # With a hysteresis the first overflows leave the scale as it is: only a small one is its minimum.
+                r"OVERFLOW![^\n]{0,60}[Ss]kipping step\. Attempted loss scale: (?P<scale>(?:[0-9]|1[0-6])(?:\.\d+)?|\d\.\d+e-\d+),"
+                r" (?:but hysteresis is \d+\. )?[Rr]educing to (?P=scale)(?![\d.])",
             ),
         ),
         headline=lambda case: (
@@ -450,6 +452,7 @@ TEXTS = (
         ),
         near_misses=(
             "[stage2.py:1628:step] [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
+            "[stage2.py:1628:step] [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 65536",
         ),
         knowledge="DeepSpeed: fp16 loss_scale_window; fairseq: fp16 optimizer",
     ),

@@ -2882,7 +2882,11 @@ ENTRIES: tuple[Failure, ...] = (
         headline=lambda case: (
             f"{case.given['owner'] or case.given['function']} has no argument {case.given['name']} in this version"
         ),
-        why="most often the calling code was written for another version of the library, in which this argument has that name",
+        why=lambda case: (
+            "most often the installed base class passes this argument, and the method that overrides it was written before that"
+            if case.given["name"] == "num_items_in_batch"
+            else "most often the calling code was written for another version of the library, in which this argument has that name"
+        ),
         next=(
             Advice(_for_library, when=lambda case: bool(caller(case))),
             Advice(
