@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import stat
 import time
@@ -30,6 +31,12 @@ def open_regular(path: Path) -> BufferedReader:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    try:
+        # Files of /proc call themselves regular, and may have nothing to read yet: `read` would return None.
+        os.pread(number, 1, 0)
+    except OSError as error:
+        os.close(number)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     return os.fdopen(number, "rb")
 
 
@@ -70,11 +77,45 @@ def read_json(path: Path) -> Any:
         ValueError: The contents are not valid JSON, or nested more deeply than any recorder writes.
     """
     try:
-        return msgspec.json.decode(read_whole(path))
+        return decoded_json(read_whole(path))
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+_LONG_NUMBER = re.compile(rb"\d{20}")
+
+
+def decoded_json(text: bytes) -> Any:
+    """Return the value of a JSON text of an artefact; an integer that needs more than 64 bits becomes a float.
+
+    Such an integer is no recorded measurement, and no arithmetic with floats could take one of more than 308 digits.
+
+    Raises:
+        msgspec.DecodeError: The text is not valid JSON, or has a number that no float can hold.
+        RecursionError: It is nested too deeply.
+    """
+    value = msgspec.json.decode(text)
+    return within_64_bits(value) if _LONG_NUMBER.search(text) else value
+
+
+def within_64_bits(value: Any) -> Any:
+    """Return a decoded JSON value in which floats are in place of the integers that need more than 64 bits.
+
+    Raises:
+        msgspec.DecodeError: A float cannot hold such a number.
+    """
+    if isinstance(value, dict):
+        return {key: within_64_bits(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [within_64_bits(inner) for inner in value]
+    if not isinstance(value, int) or -(1 << 63) <= value < 1 << 64:
+        return value
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise msgspec.DecodeError("Number out of range") from error
 
 
 def is_whole_object(path: Path) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.files import rank_in, read_json
+from analyzers.files import RANKS_AT_MOST, rank_in, read_json
 from analyzers.kinds import DEBUG_SERVER, Kind, damage_of, head_of, is_named_recording, kind_by_name, kind_of
 from analyzers.report import Evidence, Finding, Input, Report, Severity
 
@@ -418,4 +418,4 @@ def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
     first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
-    return {name: rank for name, rank in first.items() if isinstance(rank, int)}
+    return {name: rank for name, rank in first.items() if isinstance(rank, int) and 0 <= rank < RANKS_AT_MOST}

@@ -16,6 +16,7 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.errors import HostileInput, InputError
+from analyzers.files import decoded_json
 
 DTYPES = {
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "<i1", "ByteStorage": "<u1",
@@ -194,7 +195,7 @@ def _json_lines(path: Path) -> Iterator[Raw | str]:
 def _json_row(text: bytes, number: int) -> Raw | str:
     """Return the row in one line of JSON, or a text on why it cannot be read; `number` is the line number."""
     try:
-        row = msgspec.json.decode(text)
+        row = decoded_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"line {number}: not JSON: {error}"
     return row if isinstance(row, dict) else f"line {number}: not a JSON object"
@@ -207,7 +208,7 @@ def _json_list(path: Path) -> list[Raw | str]:
         InputError: The file is not JSON.
     """
     try:
-        rows = msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8))
+        rows = decoded_json(path.read_bytes().removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not JSON: {error}", FORMS) from error
     return [row if isinstance(row, dict) else f"row {i}: not a JSON object" for i, row in enumerate(rows)]

@@ -82,7 +82,7 @@ def measures(text: str) -> list[float]:
 
 def number(text: str) -> float:
     """Return the number in a JSON text, also if the number is quoted as a string; NaN for any other text."""
-    with suppress(msgspec.DecodeError, TypeError, ValueError):
+    with suppress(msgspec.DecodeError, TypeError, ValueError, OverflowError):
         value = float(msgspec.json.decode(text))
         if 0 <= value < _MEASURE_AT_MOST:
             return value

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import socket
@@ -11,16 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from analyzers import child
+from analyzers import child, memory
 from analyzers.child import Task, memory_of_machine
 from analyzers.errors import InputError
 from analyzers.files import RANKS_AT_MOST, rank_in, read_json
 from analyzers.rooms import ask, room_for
-from analyzers.run import discover
+from analyzers.run import Kind, discover
 from analyzers.store import Options
 from analyzers.worker_pool import read_in_child
+from workbench.command_options.options import Format
+from workbench.present import render
+from workbench.present.table import sections
 
 STUCK = Path(__file__).parents[1] / "fixtures" / "stuck_2ranks"
+OOM = STUCK.with_name("oom_2ranks")
+NUMBER = re.compile(r"(?<![\w.\"-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?=[,}\]\s])")
 ODD_MANIFEST = {
     "exit_codes": {"²": 1, "": None},
     "world_size": "2",
@@ -44,6 +50,7 @@ BAD = {
     "pipe": os.mkfifo,
     "socket": bind,
     "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "nothing to read yet": lambda path: path.symlink_to("/proc/kmsg"),
     "folder": lambda path: path.mkdir(),
 }
 """Files that cannot be read at all."""
@@ -147,6 +154,23 @@ def test_alone_it_is_an_error(tmp_path, kind):
     BAD[kind](tmp_path / "rank_0")
     with pytest.raises(InputError):
         discover(tmp_path / "rank_0")
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, 10**400, -(10**4000)], ids=["2^63", "1e30", "1e400", "-1e4000"])
+@pytest.mark.parametrize("name", ["run.json", "dumps/*.json", "steps/*.jsonl", "**/*.json*"])
+@pytest.mark.parametrize("run", [STUCK, OOM], ids=["stuck", "oom"])
+def test_integers_without_end_are_no_bug(tmp_path, monkeypatch, run, name, number):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    for path in folder.glob(name):
+        path.write_text(NUMBER.sub(str(number), path.read_text()))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = discover(folder)
+    assert render(answer(folder), Format.HTML, found)
+    if snapshots := found.of(Kind.SNAPSHOT):
+        report = memory.analyze(snapshots, Options(jobs=1))
+        assert sections(memory.extend(report, snapshots, Options(jobs=1), breakdown=True, changes="batch=2x"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
 
 
 def dump(**parts):

@@ -10,7 +10,7 @@ import pytest
 
 from analyzers import kinds, run
 from analyzers.errors import InputError
-from analyzers.run import Kind
+from analyzers.run import Kind, first_ranks
 
 SNAPSHOT = pickle.dumps({"segments": [], "device_traces": [[]]}, protocol=4)
 FLIGHT = pickle.dumps({"version": "2.10", "pg_config": {}, "entries": []}, protocol=2)
@@ -181,3 +181,8 @@ def test_the_hint_for_other_json_says_what_it_is_not(tmp_path, content):
     with pytest.raises(InputError, match="nothing of a known kind") as caught:
         run.discover(tmp_path / "tsconfig.json")
     assert "it is JSON, but no trace" in caught.value.hint
+
+
+@pytest.mark.parametrize(("rank", "first"), [(8, {"one": 8}), (-1, {}), (2**63, {}), ("8", {}), (None, {})])
+def test_the_first_rank_of_a_launch_is_one_that_a_job_can_have(rank, first):
+    assert first_ranks({"launches": {"one": {"first_rank": rank}, "two": 3}}) == first

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from analyzers.files import open_regular
+from analyzers.files import decoded_json, open_regular
 from analyzers.hangs.classify.cause import Cause, HangContext, MemoryGrowth
 from analyzers.hangs.findings.wording import format_call, is_message, part_of_step
 from analyzers.hangs.model import HangClass, Job, RankState, Reason, is_library, user_frame
@@ -73,7 +73,7 @@ def _read_last(log: Path | None, key: str) -> list[int]:
 def _number_in(line: bytes, key: str) -> int | None:
     """Return a number of the step that a line of a step log describes; None for any other line."""
     try:
-        content = msgspec.json.decode(line)
+        content = decoded_json(line)
     except (msgspec.DecodeError, RecursionError):
         return None
     number = content.get(key) if isinstance(content, dict) else None

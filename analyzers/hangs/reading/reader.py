@@ -23,7 +23,7 @@ import numpy as np
 from analyzers import unpickle
 from analyzers.columns import Column, narrowed
 from analyzers.errors import InputError
-from analyzers.files import open_regular
+from analyzers.files import decoded_json, open_regular
 from analyzers.hangs.reading import debug_server
 from analyzers.hangs.reading.dump_entry import (
     ENDS,
@@ -200,7 +200,7 @@ def decode(text: bytes, tail: int) -> Any:
     if (native := _read_json_natively(text, tail)) is not None:
         return native
     try:
-        return msgspec.json.decode(text)
+        return decoded_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"not readable as JSON: {error}", "copy the file again: it may be truncated") from error
 

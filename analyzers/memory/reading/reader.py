@@ -21,7 +21,7 @@ from isal.igzip_lib import IsalError
 from analyzers import unpickle
 from analyzers.columns import Column
 from analyzers.errors import HostileInput, InputError
-from analyzers.files import open_regular
+from analyzers.files import decoded_json, open_regular
 from analyzers.memory.reading.interning import (
     CHUNK,
     NO_FRAMES,
@@ -187,7 +187,7 @@ def unpickled(stream: IO[bytes], entries: IncrementalReader) -> Any:
 
 def decoded(stream: IO[bytes]) -> Any:
     try:
-        return msgspec.json.decode(stream.read())
+        return decoded_json(stream.read())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"neither a pickle nor JSON: {error}", "was the file copied whole?") from error
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.files import open_regular
+from analyzers.files import decoded_json, open_regular
 from analyzers.steps.columns import RawTable
 
 NAMES_AT_MOST = 64
@@ -339,7 +339,7 @@ def decoded(text: bytes, log: Log, *, last: bool) -> Row:
     A line that is no JSON is counted in `log`: as truncated if it is the `last` line, else as damaged.
     """
     try:
-        content = msgspec.json.decode(text)
+        content = decoded_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         log.torn, log.damaged = last, log.damaged + (not last)
         return {}

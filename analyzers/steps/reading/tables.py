@@ -17,6 +17,7 @@ import pandas as pd
 
 from analyzers.columns import Floats, Mask
 from analyzers.errors import HostileInput, InputError
+from analyzers.files import decoded_json, within_64_bits
 from analyzers.steps.columns import COLUMNS_AT_MOST, Quantity, RawTable, RowCollector, meaning_of, shortened
 from analyzers.steps.reading.log_lines import bytes_of
 
@@ -274,7 +275,7 @@ def decoded(text: bytes) -> Any:
         HostileInput: The value is nested too deeply.
     """
     try:
-        return msgspec.json.decode(text)
+        return decoded_json(text)
     except RecursionError as error:
         raise HostileInput("nested too deeply", "no trainer writes such a file") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -283,7 +284,7 @@ def decoded(text: bytes) -> Any:
     if b"NaN" not in text and b"Infinity" not in text:
         return None
     try:
-        return json.loads(text)
+        return within_64_bits(json.loads(text))
     except RecursionError as error:
         raise HostileInput("nested too deeply", "no trainer writes such a file") from error
     except (ValueError, UnicodeDecodeError):

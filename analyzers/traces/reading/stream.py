@@ -26,6 +26,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from analyzers.errors import InputError
+from analyzers.files import decoded_json
 from analyzers.traces.reading.trace import Problem, ProblemKind
 
 BLOCK_BYTES = 4 << 20
@@ -441,7 +442,7 @@ def _decode_metadata(head: bytes, tail: bytes, state: ReadState) -> dict[str, An
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:
-            metadata = msgspec.json.decode(text)
+            metadata = decoded_json(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             state.odd_tail = bool(tail)
             continue
