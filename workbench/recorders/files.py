@@ -96,7 +96,7 @@ def private_opener(path: str, flags: int) -> int:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: readers never see a part of it; its folder is created if needed.
 
-    A new file is for its owner alone; an existing one keeps its permissions.
+    A new file is for its owner alone; an existing one keeps its permissions if it is the user's, and no link.
     """
     require_room(len(content))
     make_folder_of(path)
@@ -107,7 +107,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         draft.unlink()
     try:
         draft.touch(mode=0o600)
-        draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)
+        draft.chmod(_mode_of(path))
         draft.write_bytes(content)
         # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
         draft.replace(path)
@@ -115,6 +115,16 @@ def write_bytes(path: Path, content: bytes) -> None:
         with signals.ignoring(OSError):
             draft.unlink()
         raise
+
+
+def _mode_of(path: Path) -> int:
+    """Return the permissions for a file in place of `path`: those that the user gave the old one, else 0600."""
+    try:
+        old = path.lstat()
+    except FileNotFoundError:
+        return 0o600
+    is_own = stat.S_ISREG(old.st_mode) and old.st_nlink == 1 and old.st_uid == os.geteuid()
+    return old.st_mode & 0o777 if is_own else 0o600
 
 
 def make_folder_of(path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a job's command line keeps secret is not written into its run.json, which its owner alone can read."""
 
 import json
+import os
 import time
 
 import pytest
@@ -41,6 +42,13 @@ def test_run_json_has_no_secret_and_is_private(tmp_path, monkeypatch):
     assert path.stat().st_mode & 0o777 == 0o640
     write_json(tmp_path / "new.json", {})
     assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "open").write_text("of somebody else")
+    (tmp_path / "open").chmod(0o666)
+    for name, make in (("hard.json", os.link), ("soft.json", os.symlink)):
+        make(tmp_path / "open", tmp_path / name)
+        write_json(tmp_path / name, {})
+        assert (tmp_path / name).lstat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "open").read_text() == "of somebody else"
 
 
 @pytest.mark.parametrize("part", ["a.", "a-", "a_", "a", "--a-", "://", "x@", "1.", "key=", "/a", "sk-ab-", "wandb "])
