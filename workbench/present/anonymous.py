@@ -130,7 +130,7 @@ _COLONS = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])"
 """IPv6 addresses, node GUIDs, and what looks alike: a time such as `12:30:05` is none of these (see `_is_address`)."""
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
 _LOCAL = frozenset({"127.0.0.1", "0.0.0.0", "::1", "localhost", "255.255.255.255"})  # noqa: S104  # names, not a server
-_MAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+_MAIL = re.compile(r"[A-Za-z0-9._%+-]+(?:@|%40)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 _INDEXED = r"(?:ranks?|local_rank|gpu|cuda|cpu|xpu|npu|hpu|step|layer|node|worker|device|group|proc|stage)[-_:]?\d{0,2}"
 """What has a number and is no name, such as rank3 or gpu0."""
 _LOGIN = re.compile(rf"(?<![\w.@/])(?!{_INDEXED}@)(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z][\w.-]*\w)(?=[\s:]|\Z)")

@@ -24,6 +24,10 @@ _PRIVATE_KEY = re.compile(
     r"|PuTTY-User-Key-File-\d.{0,20000}?(?:Private-MAC:[^\n]*|\Z)",
     re.DOTALL,
 )
+_KEY_END = re.compile(r"(-----END [A-Z ]*PRIVATE KEY-----)")
+_KEY_LINE = re.compile(r"(?:.{0,60}[\s:|>])?[A-Za-z0-9+/=]{16,}\s*")
+_LAST_KEY_LINE = re.compile(r"(?:.{0,60}[\s:|>])?[A-Za-z0-9+/=]+\s*")
+_LINE_END = re.compile(r"(\n|\\n)")
 _OF_TEXT = r"(?:bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop|next)[_-]?token"
 """The names of tokens of text, which are no secrets."""
 _PARTS = r"(?:[A-Za-z0-9]{1,40}[_.-]){0,12}"
@@ -88,6 +92,7 @@ def replace_secrets(text: str, stand_in: Callable[[str], str]) -> str:
         return shown
 
     text = _PRIVATE_KEY.sub(lambda match: stand_in(match[0]), text)
+    text = _without_ends_of_keys(text, stand_in)
     text = _CREDENTIALS.sub(
         lambda match: (
             (stand_in(match["user"]) if match["user"] else "")
@@ -101,6 +106,19 @@ def replace_secrets(text: str, stand_in: Callable[[str], str]) -> str:
     for pattern in (_HEADER, _WANDB, _OPTION, NAMED, _ANY_KEY):
         text = pattern.sub(value, text)
     return text
+
+
+def _without_ends_of_keys(text: str, stand_in: Callable[[str], str]) -> str:
+    """Return a text without the lines of private keys that end in it, and begin in a text before it."""
+    parts = _KEY_END.split(text)
+    for number in range(0, len(parts) - 1, 2):
+        lines, pattern = _LINE_END.split(parts[number]), _LAST_KEY_LINE
+        key = [lines.pop()]  # what a logger writes before the line with the end
+        while len(lines) > 1 and pattern.fullmatch(lines[-2]):
+            key += [lines.pop(), lines.pop()]
+            pattern = _KEY_LINE
+        parts[number], parts[number + 1] = "".join(lines), stand_in("".join(reversed(key)) + parts[number + 1])
+    return "".join(parts)
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:

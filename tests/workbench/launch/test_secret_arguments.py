@@ -51,7 +51,24 @@ def test_run_json_has_no_secret_and_is_private(tmp_path, monkeypatch):
     assert (tmp_path / "open").read_text() == "of somebody else"
 
 
-@pytest.mark.parametrize("part", ["a.", "a-", "a_", "a", "--a-", "://", "x@", "1.", "key=", "/a", "sk-ab-", "wandb "])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a.",
+        "a-",
+        "a_",
+        "a",
+        "--a-",
+        "://",
+        "x@",
+        "1.",
+        "key=",
+        "/a",
+        "sk-ab-",
+        "wandb ",
+        "AAAA\n-----END PRIVATE KEY-----",
+    ],
+)
 def test_the_time_grows_with_the_length_of_a_text_alone(part):
     """The command line of a job, and the texts of a hostile run, may have any length."""
     began = time.process_time()
