@@ -29,7 +29,7 @@ from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, NO_GROUP, Heartbeat
 from workbench.recorders.hang.rank_exit import remember_stack
 from workbench.recorders.own_files import note, note_failure
-from workbench.recorders.startup.hook import hide_our_frames, note_errors, safely
+from workbench.recorders.startup.hook import ends_process, hide_our_frames, note_errors, safely, set_excepthook
 from workbench.recorders.startup.settings import is_recorded_by_launcher
 from workbench.recorders.timing.step_log import StepRecorder
 
@@ -165,7 +165,10 @@ class Attached:
         self._last_beat = threading.Lock()
         signals.start_thread(self._watch)
         self._previous_hook = sys.excepthook
-        sys.excepthook = self._uncaught
+        self._printed = 0
+        """The `id` of the last exception that the script has printed by the hook and survived; it is not kept alive."""
+        self._hook = self._uncaught
+        set_excepthook(self._hook)
         self._exit: SystemExit | None = None
         self._previous_exit = sys.exit
         sys.exit = self._own_exit = self._exit_function()
@@ -194,7 +197,9 @@ class Attached:
     def _close(self) -> None:
         self._restore_exit()
         if error := self._exit or self._hidden_error():
-            self._record(error)
+            # What runs a script, such as coverage, prints its exception by the hook, and then exits.
+            cause = error.__context__ if isinstance(error, SystemExit) else None
+            self._record(cause if cause and id(cause) == self._printed else error)
             return
         with self._last_beat:
             self._ended.set()
@@ -208,8 +213,9 @@ class Attached:
         Python keeps such an exception in `sys.last_value`. Return None if there is no exception, or if this object's
         hook is still installed.
         """
-        hook = getattr(sys, "excepthook", None)
-        return None if hook == self._uncaught else getattr(sys, "last_value", None)
+        error = getattr(sys, "last_value", None)
+        is_missed = getattr(sys, "excepthook", None) is not self._hook
+        return error if error and is_missed and ends_process(error) else None
 
     def _exit_function(self) -> Callable[..., NoReturn]:
         """Return a function that exits like `sys.exit`, and remembers the SystemExit if its status means a failure.
@@ -304,8 +310,12 @@ class Attached:
         error.__traceback__ = trace
         hide_our_frames(error)
         self._previous_hook(kind, error, error.__traceback__)
-        if os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            return
+        if ends_process(error):
             safely(lambda: self._record(error))
+        else:
+            self._printed = id(error)
 
     def _record(self, error: BaseException) -> None:
         self._ended.set()

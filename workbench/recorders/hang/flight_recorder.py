@@ -12,6 +12,7 @@ heartbeat. In an `except` block call `failed(error)` before you raise the error 
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import json
 import os
@@ -157,6 +158,12 @@ def _answer_trace(_request: object, response: Response) -> None:
     response.set_status(200)
 
 
+@functools.cache
+def _warn_of_own_calls() -> None:
+    """Say, once in a process, that its dumps will be useless: each new process group would say it again."""
+    note("TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless")
+
+
 class FlightRecorder:
     """Makes dumps of this rank available to the collector of its node, which stores them in `folder`/dumps."""
 
@@ -194,7 +201,7 @@ class FlightRecorder:
         if torch.cuda.is_available():
             make_folder(late)  # NCCL's watchdog makes no folder
         if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-            note("TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless")
+            _warn_of_own_calls()
 
     def start(self) -> None:
         """Make dumps of this rank available from now on; on local rank 0, also start the collector of the node."""
