@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,25 @@ def test_a_sparse_file_raises_no_limit(tmp_path):
     with pytest.raises(InputError):
         read_in_child([path], "analyzers.memory.reading.reader", tmp_path / "out", None)
     assert 256 << 20 <= memory_of_machine() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@pytest.mark.parametrize(
+    "end", ["", 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n']
+)
+def test_holes_in_logs_cost_no_time(tmp_path, monkeypatch, end):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    logs = tmp_path / "run" / "logs"
+    logs.mkdir(parents=True)
+    for number in range(4):
+        path = logs / f"rank_{number}.log"
+        path.write_text("begin\n")
+        os.truncate(path, 1 << 40)
+        with path.open("a") as file:
+            file.write(end)
+    began = time.process_time() + sum(os.times()[2:4])
+    report = answer(tmp_path / "run")
+    assert report.verdict.kind == ("crashed" if end else "unknown")
+    assert time.process_time() + sum(os.times()[2:4]) - began < 10
 
 
 @pytest.mark.parametrize("run", [child.run_forked, child.run_in_new_interpreter])

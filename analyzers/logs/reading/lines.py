@@ -2,10 +2,12 @@
 
 import codecs
 import gzip
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Literal
 
@@ -49,6 +51,9 @@ def chunks(path: Path) -> Iterator[bytes]:
     with _open_log(path) as file:
         decode: Callable[[bytes], str] | Literal[False] | None = None
         while read := file.read(CHUNK_BYTES):
+            if not read.strip(b"\0"):
+                _skip_hole(file)
+                continue
             if decode is None:
                 is_utf16 = read.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 decode = codecs.getincrementaldecoder("utf-16")("replace").decode if is_utf16 else False
@@ -62,6 +67,15 @@ def chunks(path: Path) -> Iterator[bytes]:
                 yield block[:end]
     if rest:
         yield rest
+
+
+def _skip_hole(file: IO[bytes]) -> None:
+    """Go to the next bytes that are on the disk: a log that is cut while it is written begins with a hole."""
+    if isinstance(file, BufferedReader):
+        try:
+            file.seek(os.lseek(file.fileno(), file.tell(), os.SEEK_DATA))
+        except OSError:  # nothing follows
+            file.seek(0, os.SEEK_END)
 
 
 def clean(raw: bytes) -> str:
