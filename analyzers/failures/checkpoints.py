@@ -479,7 +479,7 @@ ENTRIES: tuple[Failure, ...] = (
     ),
     Failure(
         id="checkpoints.write_failed",
-        kind=LogClass.DISK_FULL,
+        kind=LogClass.CRASHED,
         what="A file could not be written to its end, and the text does not say why.",
         signs=(
             sign(
@@ -493,6 +493,7 @@ ENTRIES: tuple[Failure, ...] = (
             sign("I/O error: No space", r"I/O error: No space"),
             sign("cannot be opened", r"RuntimeError: File (?P<opened>\S{1,200}) cannot be opened"),
         ),
+        when=lambda case: not case.printed(r"No space left on device|Disk quota exceeded|Read-only file system"),
         headline=lambda case: (
             "The file that was to be saved could not be created"
             if case.given.get("opened") == "opening archive"

@@ -269,3 +269,20 @@ def test_the_class_of_an_exception_may_be_in_small_letters(error):
     assert case is not None
     assert [event.message[:30] for event in case.events] == [error[:30]]
     assert case.lead.calls == ["/w/data.py:5:read"]
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "failure"),
+    [
+        ("", "crashed", "checkpoints.write_failed"),
+        ("OSError: [Errno 28] No space left on device", "disk_full", "checkpoints.no_space"),
+        ("OSError: [Errno 122] Disk quota exceeded", "disk_full", "checkpoints.quota"),
+    ],
+)
+def test_only_what_says_so_is_a_full_disk(said, first, kind, failure):
+    save = (
+        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/home/me/train.py", line 5, in save\n[rank0]: '
+    )
+    failed = f"{save}RuntimeError: [enforce fail at inline_container.cc:424] . unexpected pos 7323520 vs 7323408\n"
+    verdict = said(chain(0, f"{save}{first}\n", failed) if first else failed).verdict
+    assert (verdict.kind, verdict.failure) == (kind, failure)
