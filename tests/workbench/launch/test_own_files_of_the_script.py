@@ -99,3 +99,15 @@ def test_what_is_written_about_a_job_is_for_its_owner_alone(tmp_path: Path) -> N
 
     assert {path.name for path in files} >= {"run.json", "stdout.log", "stderr.log"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_what_is_written_about_a_failed_job_is_for_its_owner_alone(tmp_path: Path) -> None:
+    group = "import torch.distributed as dist\ndist.init_process_group('gloo')"
+    script = f"{group}\nif dist.get_rank(): raise ValueError\ndist.barrier()"
+    ended = launched(tmp_path, script, "--nproc", "2")
+    assert ended.returncode == Exit.FINDINGS
+
+    files = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file() and path.name != "error.json"]
+
+    assert {path.name for path in files} >= {"run.json", "collection.json", ".claimed", "exit_1.json", "stacks_0.txt"}
+    assert {path.name for path in files if stat.S_IMODE(path.stat().st_mode) != 0o600} == set()

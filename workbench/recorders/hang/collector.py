@@ -321,7 +321,7 @@ def _claim_set(dumps: Path) -> Path:
     while True:
         set_folder.mkdir(parents=True, exist_ok=True)
         try:
-            (set_folder / ".claimed").touch(exist_ok=False)
+            (set_folder / ".claimed").touch(0o600, exist_ok=False)
         except FileExistsError:
             number += 1
             set_folder = dumps / f"set_{number}"
