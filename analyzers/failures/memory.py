@@ -479,7 +479,7 @@ def _wakes(case: Case) -> bool:
 
 def _is_of_language(case: Case) -> bool:
     """Return whether the text is about a language model."""
-    names = r"(?i)lm_head|vocab|causal_?lm|language_model|llama|qwen|mistral|gemma|deepseek|\bgpt|transformers/models/|megatron"
+    names = r"(?i)lm_head|vocab|causal_?lm|language_model|llama|qwen|mistral|gemma|deepseek|\bgpt|transformers/models/|transformers/loss/|fixed_cross_entropy|megatron"
     return case.printed(names) or case.called(names) or case.context.says(names)
 
 
