@@ -13,11 +13,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         text = f"# {title}\n\n" + "\n".join(page(entry, 2) for entry in entries)
         files.append(File.generated(config, f"failures/{domain}.md", content=text))
         rows.append(f"| [{title}]({domain}.md) | {len(entries)} |")
-    for beginning, title in MEASURED.items():
-        found = [entry for entry in FINDINGS if entry.id.startswith(beginning)]
+    for room, title in MEASURED.items():
+        found = [entry for entry in FINDINGS if entry.id.startswith(f"{room}.")]
         text = f"# {title}\n\n" + "\n".join(page(entry, 2) for entry in found)
-        files.append(File.generated(config, f"failures/findings_{beginning[:-1]}.md", content=text))
-        rows.append(f"| [{title}](findings_{beginning[:-1]}.md) | {len(found)} |")
+        files.append(File.generated(config, f"failures/findings_{room}.md", content=text))
+        rows.append(f"| [{title}](findings_{room}.md) | {len(found)} |")
     intro = (
         "# Known failures\n\nWhat the workbench knows of each failure: what it is, how it shows, what rules it out and"
         " what to do. `workbench explain ID` prints the same.\n\n| chapter | failures |\n|---|---|\n"

@@ -505,8 +505,8 @@ ENTRIES = (
         next=(
             "print len(list(model.parameters())) on every rank before DDP, and read the other rank's own output: a"
             " model that is built, loaded or moved on one rank only has none on the other",
-            "see also that every rank reaches DDP with the same collectives before it (one that only some ranks call is"
-            " read here as the count), and that as many ranks run as the launcher was told",
+            "check that all ranks call the same collectives before DDP (DDP reads the data of one that only some ranks call as"
+            " the count), and that the number of running ranks equals the world size",
             "if the numbers are equal, the communication is broken: run once with NCCL_P2P_DISABLE=1; with"
             " NCCL_DEBUG=INFO see which interface is used; set NCCL_SOCKET_IFNAME to the one that connects the nodes,"
             " and try NCCL_IB_DISABLE=1 (or the right NCCL_IB_GID_INDEX for RoCE)",

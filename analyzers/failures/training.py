@@ -400,8 +400,8 @@ ENTRIES: tuple[Failure, ...] = (
         signs=(sign("ms collected", r"\bgen2: \d{2,6}(?:\.\d+)? ?ms collected"),),
         event=EventKind.CLUE,
         headline="Slow, not failed: Python's garbage collection stops single steps",
-        why="a collection of the oldest generation looks at all objects; it comes on each rank at another time, and"
-        " the others wait for that rank in the next collective, so that such a step takes longer",
+        why="a collection of the oldest generation looks at all objects; each rank runs it in another step, and"
+        " the other ranks wait for it in the next collective, so that step takes longer",
         next=(
             "gc.collect() and gc.freeze() before the loop, gc.disable() in it, and gc.collect(1) every some hundred steps, on all"
             " ranks in the same step (torchtitan: training.gc_freq)",

@@ -1,12 +1,12 @@
 """Say what each finding on memory snapshots means."""
 
-from analyzers.explained import Explained
+from analyzers.explained import explained
 
 _FULL_HISTORY = "record a history of allocations (torch.cuda.memory._record_memory_history), and dump it later"
 
-EXPLAINED = tuple(
-    Explained(id=f"memory.{name}", what=what, tested=tested, next=steps, rules_out=rules_out)
-    for name, what, tested, steps, rules_out in (
+EXPLAINED = explained(
+    "memory",
+    (
         (
             "oom",
             "A request for memory failed, and the job ended with it",
@@ -175,5 +175,5 @@ EXPLAINED = tuple(
             "trust the list of blocks; record again without skip_actions for a whole history",
             "",
         ),
-    )
+    ),
 )

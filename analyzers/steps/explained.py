@@ -1,10 +1,10 @@
 """Say what each finding on step logs means."""
 
-from analyzers.explained import Explained
+from analyzers.explained import explained
 
-EXPLAINED = tuple(
-    Explained(id=f"steps.{name}", what=what, tested=tested, next=steps, rules_out=rules_out)
-    for name, what, tested, steps, rules_out in (
+EXPLAINED = explained(
+    "steps",
+    (
         (
             "nonfinite_loss",
             "The loss or the gradient norm is NaN or infinite",
@@ -138,5 +138,5 @@ EXPLAINED = tuple(
             "name the right column with `--map loss=COLUMN` where one is wrong",
             "",
         ),
-    )
+    ),
 )

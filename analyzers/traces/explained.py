@@ -1,12 +1,12 @@
-"""Say what each finding on profiler traces means; those on opportunities are told by `WORDS`."""
+"""Say what each finding on profiler traces means; `WORDS` describes those on opportunities."""
 
-from analyzers.explained import Explained
+from analyzers.explained import Explained, explained
 from analyzers.traces.advice import REPORTED_ELSEWHERE
 from analyzers.traces.advice_words import WORDS
 
-_OTHERS = tuple(
-    Explained(id=f"trace.{name}", what=what, tested=tested, next=steps, rules_out=rules_out)
-    for name, what, tested, steps, rules_out in (
+_OTHERS = explained(
+    "trace",
+    (
         (
             "host_bound",
             "The device often has nothing to do, because the host has not launched its next kernel",
@@ -112,7 +112,7 @@ _OTHERS = tuple(
             "export in on_trace_ready, not after the loop",
             "",
         ),
-    )
+    ),
 )
 EXPLAINED = _OTHERS + tuple(
     Explained(

@@ -36,11 +36,11 @@ CHAPTERS = {
 }
 """{domain of an entry: the title of its chapter}, in the order of the documentation."""
 MEASURED = {
-    "memory.": "Findings on memory snapshots",
-    "steps.": "Findings on step logs",
-    "trace.": "Findings on traces",
+    "memory": "Findings on memory snapshots",
+    "steps": "Findings on step logs",
+    "trace": "Findings on traces",
 }
-"""{beginning of the ids of findings on numbers: the title of their chapter}."""
+"""{first part of the ids of findings on numbers: the title of their chapter}."""
 Entry = Failure | HangFailure | Explained
 ENTRIES: tuple[Failure | HangFailure, ...] = (*CATALOGUE, *hangs.CATALOGUE)
 FINDINGS: tuple[Explained, ...] = (*of_memory.EXPLAINED, *of_steps.EXPLAINED, *of_traces.EXPLAINED)
@@ -77,10 +77,9 @@ def _of_numbers(entry: Explained, heading: str) -> Iterator[str]:
     """Yield the paragraphs of the page of a finding on numbers."""
     yield f"{heading} {entry.id}"
     yield _sentence(entry.what)
-    yield f"**How it is told.** {_sentence(entry.tested)}"
+    yield f"**How it is detected.** {_sentence(entry.tested)}"
     yield f"**What to do.** {_sentence(entry.next)}"
-    if entry.rules_out:
-        yield f"**What rules it out.** {_sentence(entry.rules_out)}"
+    yield from _ruled_out(entry.rules_out)
 
 
 def _sentence(text: str) -> str:
@@ -91,8 +90,12 @@ def _known(entry: Failure | HangFailure) -> Iterator[str]:
     """Yield the paragraphs that entries of all kinds may have."""
     if entry.check:
         yield f"**How to be sure.** {_sentence(entry.check)}"
-    if entry.rules_out:
-        yield f"**What rules it out.** {_sentence(entry.rules_out)}"
+    yield from _ruled_out(entry.rules_out)
+
+
+def _ruled_out(reason: str) -> Iterator[str]:
+    if reason:
+        yield f"**What rules it out.** {_sentence(reason)}"
 
 
 def _of_text(entry: Failure, heading: str) -> Iterator[str]:

@@ -98,11 +98,12 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 def card(finding: Finding) -> str:
     title = f"{SEVERITY_SIGNS[finding.severity]} {prose(finding.title)}"
     about = ranks_beside(finding.title, finding.ranks)
+    why = f"<p>{prose(finding.why)}</p>" if finding.why else ""
     facts = "".join(f"<li>{prose(fact.sentence)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
         f'<div class="finding" id="{text(finding.id)}" style="--status:{css_severity(finding.severity)}">'
         f"<strong>{title}</strong>{about} <code>{text(finding.id)}</code>"
-        f'<p>{prose(finding.why)}</p><p><span class="label">Next</span> {prose(finding.next)}</p>'
+        f'{why}<p><span class="label">Next</span> {prose(finding.next)}</p>'
         f"<ul>{facts}</ul></div>"
     )
 
@@ -145,7 +146,7 @@ def findings(report: Report[object]) -> list[str]:
     for finding in report.findings:
         ranks = ranks_beside(finding.title, finding.ranks)
         lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} {code(finding.id)}")
-        lines += [f"  {escape(finding.why)}", f"  Next: {escape(finding.next)}"]
+        lines += [*([f"  {escape(finding.why)}"] if finding.why else []), f"  Next: {escape(finding.next)}"]
         lines += [f"  - {escape(fact.sentence)} {escape(fact.line)}".rstrip() for fact in finding.evidence]
     return lines
 

@@ -155,7 +155,7 @@ def findings(report: Report[object]) -> Group:
         title = finding.title + ranks_beside(finding.title, finding.ranks)
         parts.append(sign + Text(clean(title)) + Text(f"  [{finding.id}]", style="dim"))
         if finding is not report.lead():
-            body = Text(clean(f"{finding.why}\nNext: {finding.next}"), style="dim")
+            body = Text(clean(f"{finding.why}\nNext: {finding.next}".lstrip()), style="dim")
             parts.append(Padding(body, (0, 0, 0, 6)))
     if (hidden := len(report.findings) - FINDINGS) > 0:
         parts.append(Text(f"  ... and {hidden} more (--json prints all)", style="dim"))

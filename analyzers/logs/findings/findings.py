@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent
+from analyzers.case.facts import CUT_OFF, EventKind, LogClass, LogEvent, Reason
 from analyzers.case.hypothesis import Answer, Case, Certainty, Hypothesis, Tier
 from analyzers.case.rows import column, data_share
 from analyzers.case.wording import at_line, place, quoted, shortened, who
@@ -143,6 +143,8 @@ def _without_paths(text: str) -> str:
 
 def _of_its_ranks(failure: Hypothesis) -> Evidence:
     fact = evidence_of(failure.lead)
+    if len(failure.ranks) == 1:
+        return msgspec.structs.replace(fact, rank=failure.ranks[0])
     return msgspec.structs.replace(fact, where=rank_names(failure.ranks)) if failure.ranks else fact
 
 
@@ -164,6 +166,24 @@ def finding_id(case: Case) -> str:
     return f"logs.{case.kind}{detail}"
 
 
+def _is_beside(broken: Sequence[LogEvent]) -> bool:
+    """Return whether the loss and the gradients of these rows are finite, and other numbers are not."""
+    return not any(event.facts.reason in (Reason.LOSS, Reason.GRADIENT) for event in broken)
+
+
+def _for_broken(broken: Sequence[LogEvent]) -> str:
+    """Return what to do about numbers that are not finite in a training that went on."""
+    if _is_beside(broken):
+        return (
+            "find what makes these numbers in the first such row (log-probabilities of the model or its reference, an"
+            " empty answer), and do not trust the saved model before an evaluation"
+        )
+    return (
+        "look for the batch of the first such row; skip steps whose gradient norm is not finite (torch.isfinite before"
+        " optimizer.step()), and do not trust the saved model before an evaluation"
+    )
+
+
 def _broken_numbers(logs: Logs) -> list[Finding]:
     """Return, in a list, the finding on NaN in the rows of a training that went on all the same; else empty."""
     broken = [event for event in logs.events if event.kind is EventKind.NAN]
@@ -176,10 +196,11 @@ def _broken_numbers(logs: Logs) -> list[Finding]:
             id="logs.nonfinite_loss",
             severity=Severity.WARNING,
             title=f"{quantity(count, 'row')} {of_what} {'has' if count == 1 else 'have'} numbers that are not finite",
-            why="a step whose gradient is not finite either changed all weights to NaN, or was skipped: later rows show"
-            " which",
-            next="look for the batch of the first such row; skip steps whose gradient norm is not finite"
-            " (torch.isfinite before optimizer.step()), and do not trust the saved model before an evaluation",
+            why=""
+            if _is_beside(broken)
+            else "a step whose gradient is not finite either changed all weights to NaN, or was"
+            " skipped: later rows show which",
+            next=_for_broken(broken),
             ranks=sorted({event.rank for event in broken if event.rank is not None}),
             step=broken[0].step,
             evidence=[evidence_of(event) for event in broken[:_CONSEQUENCES_AT_MOST]],
@@ -423,11 +444,12 @@ def _without_failure(logs: Logs, lacks: list[str]) -> Verdict:
             status=Status.WARNING,
             kind=LogClass.NONFINITE_LOSS,
             sentence=f"the training completed{after}, but {rows} {'has' if rows == '1 row' else 'have'} numbers that"
-            f" are not finite ({broken[0].facts.name or 'NaN'} in the first): {quoted(broken[0])}",
+            f" are not finite: {(broken[0].facts.name or 'NaN').replace(' ', ' is ', 1)} in the first",
             confidence=_HEALTHY_CONFIDENCE,
             missing=lacks,
             headline=f"The training completed, but {rows} {'has' if rows == '1 row' else 'have'} NaN or infinity",
             finding="logs.nonfinite_loss",
+            next=full_sentence(_for_broken(broken)),
         )
     if has_completed(logs):
         before = len(failed_attempts(logs))

@@ -4,12 +4,12 @@ import codecs
 import gzip
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from analyzers.files import open_regular
 
@@ -34,10 +34,12 @@ class Position:
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    """Return a log opened for reading bytes; if it is gzipped, the bytes are decompressed."""
+    """Return a log opened for reading UTF-8: decompressed if it is gzipped, converted if it is in UTF-16."""
     file = open_regular(path)
     magic = file.read(2)
     file.seek(0)
+    if magic in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return codecs.EncodedFile(file, "utf-8", "utf-16", "replace")
     # GzipFile inflates as it is read: a bomb costs time, which the child's limit ends, not memory.
     return gzip.GzipFile(fileobj=file) if magic == b"\x1f\x8b" else file  # type: ignore[return-value]
 
@@ -49,15 +51,11 @@ def chunks(path: Path) -> Iterator[bytes]:
     """
     rest = b""
     with _open_log(path) as file:
-        decode: Callable[[bytes], str] | Literal[False] | None = None
-        while read := file.read(CHUNK_BYTES):
-            if not read.strip(b"\0"):
+        while block := file.read(CHUNK_BYTES):
+            if not block.strip(b"\0"):
                 _skip_hole(file)
                 continue
-            if decode is None:
-                is_utf16 = read.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                decode = codecs.getincrementaldecoder("utf-16")("replace").decode if is_utf16 else False
-            block = rest + (decode(read).encode() if decode else read)
+            block = rest + block
             end = block.rfind(b"\n") + 1
             if len(block) - end > LONGEST_LINE:
                 # Otherwise a file without line ends would be collected in memory as a whole.

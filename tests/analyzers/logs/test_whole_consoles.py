@@ -153,7 +153,9 @@ def test_other_numbers_of_a_row_may_be_nan(read):
     row = "{'loss': 0.7, 'rewards/chosen': nan, 'logps/chosen': nan, 'epoch': 0.5}\n"
     verdict = read(row * 3 + "{'train_runtime': 4730.6, 'train_loss': 0.7, 'epoch': 1.0}\n").verdict
     assert verdict.kind == "nonfinite_loss"
-    assert "rewards/chosen nan" in verdict.sentence
+    assert verdict.sentence.endswith("rewards/chosen is nan in the first")
+    assert "gradient" not in verdict.next
+    assert verdict.next
     assert read("[INFO] ep=20 step=180/193 L=nan mfm=nan top=1.25\n").verdict.kind == "nonfinite_loss"
 
 

@@ -21,9 +21,9 @@ def test_each_finding_on_numbers_is_explained():
 
 
 @pytest.mark.parametrize("entry", FINDINGS, ids=lambda entry: entry.id)
-def test_its_page_says_what_it_is_how_it_is_told_and_what_to_do(entry):
+def test_its_page_says_what_it_is_how_it_is_detected_and_what_to_do(entry):
     text = page(entry)
     assert text.startswith(f"# {entry.id}\n")
-    assert "**How it is told.**" in text
+    assert "**How it is detected.**" in text
     assert "**What to do.**" in text
     assert not re.search(r"(?<!\.)\.\.(?!\.)", text)

@@ -184,7 +184,7 @@ def finding_line(finding: Finding, verdict: str = "") -> Text:
 def whole_finding(finding: Finding) -> Text:
     lines = [
         Text(clean(finding.title), style="bold"),
-        Text(clean(finding.why)),
+        *([Text(clean(finding.why))] if finding.why else []),
         Text.assemble(("Next  ", "dim"), (clean(finding.next), "bold")),
         evidence(finding),
     ]

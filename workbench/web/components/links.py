@@ -222,7 +222,12 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
     facts = [html.Li([*prose(fact.sentence), " ", source_code(fact.line)]) for fact in found.evidence]
     sign = html.Span(SEVERITY_SIGNS[found.severity], className=f"sign {found.severity}")
     summary = html.Summary([sign, html.Span([*prose(found.title), about]), html.Code(clean(found.id))])
-    body = [html.P(prose(found.why)), labelled("Next", prose(found.next)), html.Ul(facts), *evidence_link(evidence)]
+    body = [
+        *([html.P(prose(found.why))] if found.why else []),
+        labelled("Next", prose(found.next)),
+        html.Ul(facts),
+        *evidence_link(evidence),
+    ]
     return html.Details([summary, *body], className=f"card {found.severity}")
 
 
